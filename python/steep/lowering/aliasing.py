@@ -75,7 +75,9 @@ def _written_by_operator(
     return written
 
 
-def written_if_asked(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def written_if_asked(
+    function: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]
+) -> object:
     """Return the argument that a function writes because of ``inplace=True``, or None."""
     if (signature := _of_option(function)) is None:
         return None
@@ -84,7 +86,7 @@ def written_if_asked(function: Any, args: Sequence[Any], kwargs: Mapping[str, An
 
 
 @functools.cache
-def _of_option(function: Any) -> inspect.Signature | None:
+def _of_option(function: Callable[..., object]) -> inspect.Signature | None:
     """Return the signature of a function that has the option ``inplace``, as ``F.silu``."""
     if getattr(function, "__module__", None) != F.__name__:
         return None
@@ -127,7 +129,7 @@ def guard_aliasing(
 
     said = False
 
-    def run(*arguments: Any) -> Any:
+    def run(*arguments: object) -> object:
         nonlocal said
         if not shares(arguments, written):
             return call(*arguments)
@@ -145,7 +147,7 @@ def guard_aliasing(
     return run
 
 
-def shares(arguments: Sequence[Any], written: Collection[int] | None) -> bool:
+def shares(arguments: Sequence[object], written: Collection[int] | None) -> bool:
     """Return whether the memory of one of those at ``written``, None for all, is another's too."""
     placed = [
         (i, t)

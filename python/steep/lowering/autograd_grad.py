@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import operator
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 
@@ -45,7 +44,7 @@ def slopes() -> Iterator[None]:
     call = _Function.call_function
 
     def calling(
-        self: VariableTracker, tx: InstructionTranslatorBase, *arguments: Any
+        self: VariableTracker, tx: InstructionTranslatorBase, *arguments: object
     ) -> VariableTracker:
         if self.value is not torch.autograd.grad:
             return call(self, tx, *arguments)
@@ -98,11 +97,13 @@ def _write(graph: torch.fx.Graph, n: torch.fx.Node) -> None:
     inner.output((outputs, seeds))
     module = torch.fx.GraphModule(torch.nn.Module(), inner)
 
-    def derive(*values: Any) -> Any:
+    def derive(*values: torch.Tensor) -> tuple[torch.Tensor, ...]:
         leaves = [v.detach().requires_grad_() for v in values[: len(inputs)]]
         y, dy = Interpreter(module).run(*leaves, *values[len(inputs) :])
         unused = bool(options["allow_unused"] or options["materialize_grads"])
-        found = torch.autograd.grad(y, leaves, dy, create_graph=True, allow_unused=unused)
+        found: tuple[torch.Tensor, ...] = torch.autograd.grad(
+            y, leaves, dy, create_graph=True, allow_unused=unused
+        )
         if any(each is None for each in found):
             raise NotImplementedError(
                 "the output of torch.autograd.grad does not depend on an input"

@@ -63,7 +63,7 @@ def _take_apart(
     values = [x.meta["val"] if isinstance(x, torch.fx.Node) else x for x in flat]
     moving = [i for i, x in enumerate(flat) if isinstance(x, torch.fx.Node)]
 
-    def call(*moved: Any) -> Any:
+    def call(*moved: object) -> object:
         now = dict(enumerate(values)) | dict(zip(moving, moved, strict=True))
         args, kwargs = tree_unflatten(list(now.values()), spec)
         with DisableTorchFunction():  # it would see the composite operator first

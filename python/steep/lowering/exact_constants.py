@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from typing import Any
 
+import onnxscript
 from onnx_ir.passes.common import InlinePass
 from onnxscript import ir
 
@@ -33,7 +33,12 @@ def constants_with_digits() -> contextlib.AbstractContextManager[None]:
     return substituted({CREATE_CONSTANT: _constant})
 
 
-def _constant(farm: Any, number: Any, dtype: ir.DataType, opset: Any) -> Any:
+def _constant(
+    farm: dict[tuple[object, ir.DataType], ir.Value],
+    number: object,
+    dtype: ir.DataType,
+    opset: onnxscript.values.Opset,
+) -> ir.Value:
     deliver_signals()  # the exporter calls this for about every operator
     value = _make_constant(farm, number, dtype, opset)
     if dtype == ir.DataType.FLOAT and _is_rounded(number):
@@ -59,7 +64,7 @@ def keep_digits(model: ir.Model) -> None:
                 node.metadata_props[DIGITS_KEY + name] = repr(attribute.value)
 
 
-def _number(value: Any) -> Any:
+def _number(value: ir.Value | None) -> float | None:
     """Return the Python number from which a float32 constant was made; None for other values."""
     node = value.producer() if value is not None else None
     if node is None or node.op_type != "Constant":
@@ -70,7 +75,7 @@ def _number(value: Any) -> Any:
     return attribute.value if attribute.name == "value_float" else None
 
 
-def _is_rounded(number: Any) -> bool:
+def _is_rounded(number: object) -> bool:
     """Would float32 round it?"""
     if not isinstance(number, float):
         return False

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.fx.node import Argument
 
 from steep.patching.torch_versions import CLAMP_IS_FLAT_AT_BOUNDS
 from steep.torch_internals.operators import OpOverload, aten, schema_of
@@ -86,7 +87,7 @@ def restore(graph: torch.fx.Graph, calls: dict[str, tuple[Any, Any, Any]]) -> No
             node.target, node.args, node.kwargs = calls[node.name]
 
 
-def _of_kind(kind: type, number: Any) -> Any:
+def _of_kind(kind: type, number: Argument) -> Argument:
     return kind(number) if isinstance(number, (bool, int, float)) else number
 
 
@@ -129,7 +130,7 @@ def make_extents_tensors(graph: torch.fx.Graph) -> None:
 _RANGES = [getattr(aten.arange, o) for o in aten.arange.overloads()]
 
 
-def _bound(argument: Any) -> Any:
+def _bound(argument: Argument) -> Argument:
     value = argument.meta["val"] if isinstance(argument, torch.fx.Node) else argument
     return float(value) if isinstance(value, torch.SymFloat) else argument
 

@@ -151,7 +151,7 @@ def in_pytorch(graph_module: torch.fx.GraphModule) -> Callable[..., Any]:
     if not transforms(graph_module.graph):
         return forward
 
-    def run(*arguments: Any) -> Any:
+    def run(*arguments: object) -> object:
         with transforms_left():
             return forward(*arguments)
 
@@ -241,7 +241,7 @@ def stand_in(n: torch.fx.Node, value: torch.fx.Node) -> None:
 def _traced(function: Callable[..., Any], examples: list[Any]) -> torch.fx.GraphModule:
     """Return a function of values as a graph of operators that write nothing."""
 
-    def run(*tensors: Any) -> Any:  # a bound method has an argument more for make_fx
+    def run(*tensors: torch.Tensor) -> object:  # a bound method has an argument more for make_fx
         return function(*tensors)
 
     constants = attribute_set(fake_tensor_tls, "allow_non_fake_inputs_override", True)  # no fakes

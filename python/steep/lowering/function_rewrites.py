@@ -6,9 +6,9 @@ import functools
 import inspect
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -18,9 +18,13 @@ from steep.lowering.ops.ctc import ctc_losses
 from steep.lowering.ops.stop_gradient import stop_gradient
 from steep.lowering.products import NARROWED_FUNCTIONS
 from steep.lowering.transformer_layers import encode
+from steep.lowering.view_rewrites import VIEWS, Tensors
 from steep.torch_internals.nn import legacy_reduction, transformer_encoder_layer
 from steep.torch_internals.operators import aten, pad
 from steep.torch_internals.pytree import tree_leaves, tree_map_only
+
+_Extents: TypeAlias = int | Sequence[int]
+_Number: TypeAlias = float | torch.Tensor  # a tensor: one that changes from call to call
 
 
 def lost(what: str) -> NoReturn:
@@ -29,14 +33,14 @@ def lost(what: str) -> NoReturn:
 
 
 def _refused(what: str) -> Callable[..., NoReturn]:
-    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+    def refuse(*args: object, **kwargs: object) -> NoReturn:
         lost(what)
 
     return refuse
 
 
 def _given(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    function: Callable[..., Any], args: tuple[object, ...], kwargs: dict[str, object]
 ) -> SimpleNamespace:
     """Return the arguments of a call by name, defaults included."""
     bound = inspect.signature(function).bind(*args, **kwargs)
@@ -115,7 +119,7 @@ def _check_embedding(given: SimpleNamespace) -> None:
         lost("scale_grad_by_freq of an embedding")
 
 
-def _embedding(*args: Any, **kwargs: Any) -> torch.Tensor:
+def _embedding(*args: object, **kwargs: object) -> torch.Tensor:
     """``F.embedding``: nothing is learned where the index is ``padding_idx``."""
     c = _given(F.embedding, args, kwargs)
     _check_embedding(c)
@@ -126,7 +130,7 @@ def _embedding(*args: Any, **kwargs: Any) -> torch.Tensor:
     return torch.where((c.input == padding).unsqueeze(-1), stop_gradient(rows), rows)
 
 
-def _embedding_bag(*args: Any, **kwargs: Any) -> torch.Tensor:
+def _embedding_bag(*args: object, **kwargs: object) -> torch.Tensor:
     """``F.embedding_bag``, which the exporters say as a loop over bags, in float32."""
     c = _given(F.embedding_bag, args, kwargs)
     _check_embedding(c)
@@ -170,7 +174,7 @@ def _cosine_similarity(
 
 
 def _pad(
-    input: torch.Tensor, pad: Any, mode: str = "constant", value: float | None = None
+    input: torch.Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None
 ) -> torch.Tensor:
     """``F.pad`` in circular mode with negative pads: crops first, then wraps around."""
     if mode == "circular" and any(n < 0 for n in pad):
@@ -180,7 +184,7 @@ def _pad(
 
 
 def _cross(
-    input: torch.Tensor, other: torch.Tensor, dim: int | None = None, **options: Any
+    input: torch.Tensor, other: torch.Tensor, dim: int | None = None, **options: object
 ) -> torch.Tensor:
     """``torch.cross`` along the first axis of extent 3, which a call's extents decide."""
     if dim is None:
@@ -190,7 +194,7 @@ def _cross(
 
 
 def _as_strided(
-    x: torch.Tensor, size: Any, stride: Any, storage_offset: int | None = None
+    x: torch.Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
 ) -> torch.Tensor:
     """``as_strided``: the exporters take any tensor for one that fills its memory in order."""
     order = sorted(range(x.dim()), key=lambda axis: (-x.stride(axis), -x.shape[axis]))
@@ -214,7 +218,7 @@ def _dropout(*args: Any, **kwargs: Any) -> torch.Tensor:
 def _dropping(dropout: Callable[..., torch.Tensor], trains: bool) -> Callable[..., torch.Tensor]:
     """Another kind of dropout; ``trains`` is the default of its argument ``training``."""
 
-    def rewritten(*args: Any, **kwargs: Any) -> torch.Tensor:
+    def rewritten(*args: object, **kwargs: object) -> torch.Tensor:
         c = dict(zip(("input", "p", "training"), args, strict=False)) | kwargs
         if not c.get("training", c.get("train", trains)) or c.get("p", 0.5) == 0:
             input: torch.Tensor = c["input"]
@@ -232,8 +236,8 @@ def _rrelu(rrelu: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         lower: float = 1 / 8,
         upper: float = 1 / 3,
         training: bool = False,
-        *options: Any,
-        **named: Any,
+        *options: object,
+        **named: object,
     ) -> torch.Tensor:
         if training:
             return rrelu(input, lower, upper, training, *options, **named)
@@ -245,13 +249,13 @@ def _rrelu(rrelu: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     return rewritten
 
 
-def _stack(tensors: Any, dim: int = 0, **options: Any) -> torch.Tensor:
+def _stack(tensors: Sequence[torch.Tensor], dim: int = 0, **options: object) -> torch.Tensor:
     """``torch.stack`` of several dtypes, which the exporters join as they are."""
     kind = functools.reduce(torch.promote_types, (t.dtype for t in tensors))
     return torch.stack([t.to(kind) for t in tensors], dim, **options)
 
 
-def _einsum(equation: Any, *operands: Any) -> torch.Tensor:
+def _einsum(equation: str | torch.Tensor, *operands: Tensors | Sequence[object]) -> torch.Tensor:
     """``torch.einsum``: of one tensor of which it sums nothing it is a view."""
     listed = len(operands) == 1 and isinstance(operands[0], (list, tuple))
     x, *others = operands[0] if listed else operands
@@ -267,7 +271,9 @@ def _einsum(equation: Any, *operands: Any) -> torch.Tensor:
     return _of_one_width(torch.einsum)(equation, *operands) if view is None else view
 
 
-def _reordered(x: torch.Tensor, axes: list[Any], kept: list[Any] | None = None) -> Any:
+def _reordered(
+    x: torch.Tensor, axes: list[Any], kept: list[Any] | None = None
+) -> torch.Tensor | None:
     """Return the view of ``x`` that has the axes ``kept``; None if some are to be summed."""
     if "..." in axes:
         at = axes.index("...")
@@ -291,61 +297,6 @@ def _reordered(x: torch.Tensor, axes: list[Any], kept: list[Any] | None = None) 
     return x.permute([axes.index(label) for label in kept])
 
 
-def _meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[torch.Tensor, ...]:
-    """``torch.meshgrid``, whose results are views."""
-    if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)):
-        tensors = tuple(tensors[0])
-    order = list(range(len(tensors)))
-    if indexing == "xy" and len(tensors) > 1:
-        order[:2] = 1, 0
-    shape = [tensors[i].numel() for i in order]
-    return tuple(
-        t.view([-1 if i == order[at] else 1 for i in range(len(shape))]).expand(shape)
-        for at, t in enumerate(tensors)
-    )
-
-
-def _broadcast_tensors(*tensors: Any) -> list[torch.Tensor]:
-    """``torch.broadcast_tensors``, whose results are views."""
-    if len(tensors) == 1 and isinstance(tensors[0], (list, tuple)):
-        tensors = tuple(tensors[0])
-    shape = torch.broadcast_shapes(*(t.shape for t in tensors))
-    return [t.expand(shape) for t in tensors]
-
-
-def _at_least(axes: dict[int, tuple[int, ...]]) -> Callable[..., Any]:
-    """``torch.atleast_…d``, whose results are views: by rank, the axes of extent 1 to add."""
-
-    def of_one(t: torch.Tensor) -> torch.Tensor:
-        for axis in axes.get(t.dim(), ()):
-            t = t.unsqueeze(axis)
-        return t
-
-    def rewritten(*tensors: Any) -> Any:
-        if len(tensors) != 1:
-            return tuple(map(of_one, tensors))
-        (given,) = tensors
-        return tuple(map(of_one, given)) if isinstance(given, (list, tuple)) else of_one(given)
-
-    return rewritten
-
-
-def _type_as(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """``Tensor.type_as``: of that dtype already it is the tensor itself."""
-    return self if self.dtype == other.dtype else self.to(other.dtype)
-
-
-def _channel_shuffle(input: torch.Tensor, groups: int) -> torch.Tensor:
-    """``F.channel_shuffle``, which copies what it leaves in order."""
-    return input.clone() if groups == 1 else torch.channel_shuffle(input, groups)
-
-
-def _sum_to_size(self: torch.Tensor, *size: Any) -> torch.Tensor:
-    """``Tensor.sum_to_size``: of that size already it is the tensor itself."""
-    shape = size[0] if len(size) == 1 and not isinstance(size[0], int) else size
-    return self if tuple(shape) == tuple(self.shape) else self.sum_to_size(*size)
-
-
 def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     """``F.one_hot``: an index that is out of range is an error of the engine."""
     if num_classes <= 0:  # as many as the largest says
@@ -357,8 +308,8 @@ def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
 def _place(of_extreme: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """``argmax`` or ``argmin``: of booleans PyTorch's kernels have none."""
 
-    def rewritten(*args: Any, **kwargs: Any) -> torch.Tensor:
-        if args and args[0].dtype == torch.bool:
+    def rewritten(*args: object, **kwargs: object) -> torch.Tensor:
+        if args and isinstance(args[0], torch.Tensor) and args[0].dtype == torch.bool:
             lost("the place of an extreme of booleans")
         return of_extreme(*args, **kwargs)
 
@@ -368,14 +319,14 @@ def _place(of_extreme: Callable[..., torch.Tensor]) -> Callable[..., torch.Tenso
 def _points(between: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """``torch.linspace`` or ``logspace``: PyTorch has no gradient for ends that are tensors."""
 
-    def rewritten(*args: Any, **kwargs: Any) -> torch.Tensor:
+    def rewritten(*args: object, **kwargs: object) -> torch.Tensor:
         args, kwargs = tree_map_only(torch.Tensor, stop_gradient, (args, kwargs))
         return between(*args, **kwargs)
 
     return rewritten
 
 
-def _full(size: Any, fill_value: Any, **options: Any) -> torch.Tensor:
+def _full(size: Sequence[int], fill_value: _Number, **options: object) -> torch.Tensor:
     """``torch.full``, also of a number that changes from call to call, which comes as a tensor."""
     if not isinstance(fill_value, torch.Tensor) or options.keys() - {"dtype", "device"}:
         return torch.full(size, fill_value, **options)
@@ -385,14 +336,16 @@ def _full(size: Any, fill_value: Any, **options: Any) -> torch.Tensor:
     return filling.expand(size).clone()
 
 
-def _full_like(input: torch.Tensor, fill_value: Any, **options: Any) -> torch.Tensor:
+def _full_like(input: torch.Tensor, fill_value: _Number, **options: object) -> torch.Tensor:
     """``torch.full_like``, as ``_full``."""
     if not isinstance(fill_value, torch.Tensor):
         return torch.full_like(input, fill_value, **options)
     return _full(input.shape, fill_value, **{"dtype": input.dtype} | options)
 
 
-def _new_full(self: torch.Tensor, size: Any, fill_value: Any, **options: Any) -> torch.Tensor:
+def _new_full(
+    self: torch.Tensor, size: Sequence[int], fill_value: _Number, **options: object
+) -> torch.Tensor:
     """``Tensor.new_full``, as ``_full``."""
     if not isinstance(fill_value, torch.Tensor):
         return self.new_full(size, fill_value, **options)
@@ -402,7 +355,7 @@ def _new_full(self: torch.Tensor, size: Any, fill_value: Any, **options: Any) ->
 def _scaled(function: Callable[..., torch.Tensor], factor: str) -> Callable[..., torch.Tensor]:
     """A sum whose second operand has a factor: one that changes from call to call is a tensor."""
 
-    def rewritten(*args: Any, **kwargs: Any) -> torch.Tensor:
+    def rewritten(*args: _Number, **kwargs: _Number) -> torch.Tensor:
         if not isinstance(kwargs.get(factor), torch.Tensor) or len(args) < 2:
             return function(*args, **kwargs)
         scale = kwargs.pop(factor)
@@ -413,7 +366,7 @@ def _scaled(function: Callable[..., torch.Tensor], factor: str) -> Callable[...,
 
 
 def _leaky_relu(
-    input: torch.Tensor, negative_slope: Any = 0.01, inplace: bool = False
+    input: torch.Tensor, negative_slope: _Number = 0.01, inplace: bool = False
 ) -> torch.Tensor:
     """``F.leaky_relu``, also of a slope that changes from call to call, which is a tensor."""
     if inplace or not isinstance(negative_slope, torch.Tensor):
@@ -421,7 +374,7 @@ def _leaky_relu(
     return torch.where(input > 0, input, input * negative_slope)
 
 
-def _gumbel_softmax(*args: Any, **kwargs: Any) -> torch.Tensor:
+def _gumbel_softmax(*args: object, **kwargs: object) -> torch.Tensor:
     """``F.gumbel_softmax``, whose ``hard`` detaches within."""
     c = _given(F.gumbel_softmax, args, kwargs)
     soft = F.gumbel_softmax(c.logits, c.tau, dim=c.dim)
@@ -436,7 +389,11 @@ def _average_pool(pool: Callable[..., torch.Tensor], axes: int) -> Callable[...,
     """``F.avg_pool2d`` or ``F.avg_pool3d``: their ``divisor_override``."""
 
     def rewritten(
-        x: torch.Tensor, kernel_size: Any, stride: Any = None, *options: Any, **named: Any
+        x: torch.Tensor,
+        kernel_size: _Extents,
+        stride: _Extents | None = None,
+        *options: object,
+        **named: Any,
     ) -> torch.Tensor:
         order = ("padding", "ceil_mode", "count_include_pad", "divisor_override")
         named.update(zip(order, options, strict=False))
@@ -453,7 +410,7 @@ def _average_pool(pool: Callable[..., torch.Tensor], axes: int) -> Callable[...,
     return rewritten
 
 
-def _gives_whole(extents: Any, scales: Any) -> bool:
+def _gives_whole(extents: Sequence[int], scales: Sequence[float]) -> bool:
     """Whether scaled extents are whole numbers; those that change are not known."""
     scales = scales if len(scales) == len(extents) else [*scales] * len(extents)
     return all(
@@ -488,7 +445,7 @@ def _instance_norm(*args: Any, **kwargs: Any) -> torch.Tensor:
     return F.instance_norm(c.input, weight=c.weight, bias=c.bias, eps=c.eps)
 
 
-def _ctc_loss(*args: Any, **kwargs: Any) -> torch.Tensor:
+def _ctc_loss(*args: object, **kwargs: object) -> torch.Tensor:
     """``F.ctc_loss``, which ONNX has no operator for."""
     c = _given(F.ctc_loss, args, kwargs)
     single = c.log_probs.dim() == 2
@@ -512,7 +469,7 @@ def _of_one_width(product: Callable[..., torch.Tensor]) -> Callable[..., torch.T
     products by itself. Nothing is lost by widening the other.
     """
 
-    def rewritten(*args: Any, **kwargs: Any) -> torch.Tensor:
+    def rewritten(*args: object, **kwargs: object) -> torch.Tensor:
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
         widths = {t.dtype for t in tensors if t.dtype.is_floating_point}
         if len(widths) > 1:
@@ -563,15 +520,8 @@ REWRITES: dict[Any, Callable[..., Any]] = {
     torch.cross: _cross,
     torch.Tensor.cross: _cross,
     torch.stack: _stack,
-    torch.broadcast_tensors: _broadcast_tensors,
-    torch.atleast_1d: _at_least({0: (0,)}),
-    torch.atleast_2d: _at_least({0: (0, 0), 1: (0,)}),
-    torch.atleast_3d: _at_least({0: (0, 0, 0), 1: (0, 2), 2: (2,)}),
-    torch.Tensor.type_as: _type_as,
-    torch.channel_shuffle: _channel_shuffle,
     torch.einsum: _einsum,
-    torch.meshgrid: _meshgrid,
-    torch.Tensor.sum_to_size: _sum_to_size,
+    **VIEWS,
     F.dropout: _dropout,
     **{d: _dropping(d, trains=True) for d in (F.dropout1d, F.dropout2d, F.dropout3d)},
     **{d: _dropping(d, trains=False) for d in (F.alpha_dropout, F.feature_alpha_dropout)},

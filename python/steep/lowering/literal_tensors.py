@@ -6,13 +6,15 @@ Traced with fake values, the old ones (``torch.FloatTensor([2])``) are tensors w
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import torch
 
 from steep.torch_internals.operators import tensor_of_refs
 from steep.torch_internals.pytree import tree_leaves
+
+_Nested: TypeAlias = "float | torch.Tensor | Sequence[_Nested]"
 
 _OLD = {
     torch.FloatTensor: torch.float32,
@@ -51,7 +53,7 @@ def _reads_tensor(node: torch.fx.Node) -> bool:
     return any(isinstance(n.meta["example_value"], torch.Tensor) for n in node.all_input_nodes)
 
 
-def _tensor_of(data: Any, *, dtype: torch.dtype | None = None, **_: Any) -> torch.Tensor:
+def _tensor_of(data: _Nested, *, dtype: torch.dtype | None = None, **_: object) -> torch.Tensor:
     """Return ``torch.tensor(data)``, where some of the numbers may be tensors of no dimension."""
     if dtype is None:
         dtypes = {n.dtype if isinstance(n, torch.Tensor) else type(n) for n in tree_leaves(data)}
@@ -60,7 +62,7 @@ def _tensor_of(data: Any, *, dtype: torch.dtype | None = None, **_: Any) -> torc
         else:
             dtype = torch.bool if dtypes == {bool} else torch.int64
 
-    def made(value: Any) -> torch.Tensor:
+    def made(value: _Nested) -> torch.Tensor:
         if isinstance(value, (list, tuple)):
             return torch.stack([made(v) for v in value])
         if isinstance(value, torch.Tensor):

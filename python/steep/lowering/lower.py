@@ -69,7 +69,7 @@ class _Interpreter(Interpreter):
     at: torch.fx.Node | None = None
     watch: Watch | None = None
 
-    def run_node(self, n: torch.fx.Node) -> Any:
+    def run_node(self, n: torch.fx.Node) -> object:
         deliver_signals()
         self.at = n
         if self.watch is not None:
@@ -101,11 +101,11 @@ class _Faithful(torch.nn.Module):
         super().__init__()
         self.interpreter = _Interpreter(graph_module)
 
-    def __call__(self, *tensors: torch.Tensor) -> Any:
+    def __call__(self, *tensors: torch.Tensor) -> tuple[object, ...]:
         """Run it past the hooks of all modules: those are in the graph."""
         return self.forward(*tensors)
 
-    def forward(self, *tensors: torch.Tensor) -> Any:
+    def forward(self, *tensors: torch.Tensor) -> tuple[object, ...]:
         with faithful() as self.interpreter.watch, preserve_node_meta():
             results = self.interpreter.run(*tensors)
             # of numbers that the graph holds for, others are known as well

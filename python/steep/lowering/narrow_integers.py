@@ -7,6 +7,7 @@ they give is cast back, and wraps or becomes a boolean as PyTorch's does.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import onnx
@@ -78,7 +79,9 @@ def _schema(op: str, version: int) -> onnx.defs.OpSchema | None:
         return None
 
 
-def _typed(formal: Any, values: Any) -> list[tuple[str, Any]]:
+def _typed(
+    formal: Sequence[onnx.defs.OpSchema.FormalParameter], values: Sequence[ir.Value]
+) -> list[tuple[str, ir.Value]]:
     """Return the values with their type variables; the last formal one is of all that follow."""
     return [(formal[min(i, len(formal) - 1)].type_str, v) for i, v in enumerate(values)]
 

@@ -21,7 +21,7 @@ _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _DTYPES = {int: torch.int64, float: torch.float64, bool: torch.bool}
 
 
-def number_of(node: torch.fx.Node) -> Any:
+def number_of(node: torch.fx.Node) -> torch.SymInt | torch.SymFloat | None:
     """Return the symbol of a Python number that may change, where the graph takes one; else None.
 
     A float comes as a tensor that the graph takes it from.

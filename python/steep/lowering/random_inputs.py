@@ -11,7 +11,7 @@ from typing import Any
 
 import sympy  # type: ignore[import-untyped]
 import torch
-from torch.fx.node import map_aggregate
+from torch.fx.node import Argument, map_aggregate
 
 from steep.torch_internals.operators import OpOverload, name_of, overload_of, schema_of
 
@@ -45,7 +45,7 @@ class Draws:
             return []
         extents = {symbol: tensors[i].shape[axis] for symbol, (i, axis) in self.where.items()}
 
-        def given(value: Any) -> Any:
+        def given(value: object) -> object:
             return value.at(extents) if isinstance(value, (_Extent, _Like)) else value
 
         return [f(*map_aggregate(a, given), **map_aggregate(k, given)) for f, a, k in self.calls]
@@ -123,14 +123,13 @@ def _call(
     if schema_of(node.target).name == "aten::bernoulli":
         like = overload_of(node.target) == "p"
 
-    def extent(value: Any) -> _Extent:
-        symbolic = isinstance(value, torch.SymInt)
-        expression = value.node.expr if symbolic else sympy.Integer(value)
+    def extent(value: int | torch.SymInt) -> _Extent:
+        expression = value.node.expr if isinstance(value, torch.SymInt) else sympy.Integer(value)
         if not expression.free_symbols <= set(known):
             raise NotBefore(node)
         return _Extent(expression)
 
-    def given(value: Any) -> Any:
+    def given(value: Argument) -> object:
         if isinstance(value, torch.fx.Node):
             value = value.meta["val"]
             if isinstance(value, torch.Tensor) and like:

@@ -199,11 +199,11 @@ def noted() -> Iterator[list[Exception]]:
     """
     errors: list[Exception] = []
 
-    def note(e: Exception, *arguments: Any) -> str:
+    def note(e: Exception, *arguments: object) -> str:
         errors.append(e)
         return str(_format(e, *arguments))
 
-    def warn_once(message: str, *arguments: Any, **options: Any) -> None:
+    def warn_once(message: str, *arguments: object, **options: object) -> None:
         if "does not know how to trace" not in message:
             _warn_once(message, *arguments, **options)
 

@@ -14,7 +14,7 @@ import random
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy
 import torch
@@ -63,7 +63,7 @@ def faithful() -> Iterator[Watch]:
             return _is_setup_context_defined(setup)
         lost(f"the backward of {named}, a torch.autograd.Function,")
 
-    def run_checkpointed(run: Callable[..., Any], preserve: bool, *args: Any) -> Any:
+    def run_checkpointed(run: Callable[..., object], preserve: bool, *args: object) -> object:
         """Run what would be computed again in backward: that the engine plans by itself."""
         if threading.get_ident() != thread:
             return _checkpointed(run, preserve, *args)
@@ -113,7 +113,7 @@ class Watch(TorchFunctionMode):
         types: Sequence[type],
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    ) -> object:
         if func is set_grad_enabled:
             # torch.export would cut the graph here.
             with DisableTorchFunction():
@@ -162,8 +162,8 @@ class Watch(TorchFunctionMode):
 
 
 def _write_unseen(
-    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], targets: Any
-) -> Any:
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], targets: object
+) -> object:
     """Call what writes, where gradients are off, to tensors that keep the history they have."""
     written = [t for t in tree_leaves(targets) if t.is_floating_point()]
     before = [t.clone() for t in written]
@@ -174,10 +174,16 @@ def _write_unseen(
     return result
 
 
-def _stopped_but(given: Any, targets: Any) -> Any:
+T = TypeVar("T")
+
+
+def _stopped_but(given: T, targets: object) -> T:
     """Return arguments that hand no gradient on; but for those that are written to."""
     written = {id(t) for t in tree_leaves(targets)}
-    return tree_map_only(torch.Tensor, lambda t: t if id(t) in written else stop_gradient(t), given)
+    stopped: T = tree_map_only(
+        torch.Tensor, lambda t: t if id(t) in written else stop_gradient(t), given
+    )
+    return stopped
 
 
 def _works_in_place(func: Callable[..., Any]) -> bool:

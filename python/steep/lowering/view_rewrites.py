@@ -1,0 +1,85 @@
+"""Rewrites PyTorch functions that return a view, their argument or a copy, as PyTorch does.
+
+Exporters may return another of these. What forward writes to it would reach another tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import torch
+
+Tensors: TypeAlias = torch.Tensor | Sequence[torch.Tensor]
+
+
+def _meshgrid(*tensors: Tensors, indexing: str = "ij") -> tuple[torch.Tensor, ...]:
+    """``torch.meshgrid``, whose results are views."""
+    given = _listed(tensors)
+    order = list(range(len(given)))
+    if indexing == "xy" and len(given) > 1:
+        order[:2] = 1, 0
+    shape = [given[i].numel() for i in order]
+    return tuple(
+        t.view([-1 if i == order[at] else 1 for i in range(len(shape))]).expand(shape)
+        for at, t in enumerate(given)
+    )
+
+
+def _broadcast_tensors(*tensors: Tensors) -> list[torch.Tensor]:
+    """``torch.broadcast_tensors``, whose results are views."""
+    given = _listed(tensors)
+    shape = torch.broadcast_shapes(*(t.shape for t in given))
+    return [t.expand(shape) for t in given]
+
+
+def _listed(tensors: Sequence[Tensors]) -> Sequence[torch.Tensor]:
+    """Return the tensors of a call, which takes them one by one or as one list."""
+    first = tensors[0] if len(tensors) == 1 else None
+    return first if isinstance(first, (list, tuple)) else tensors
+
+
+def _at_least(axes: dict[int, tuple[int, ...]]) -> Callable[..., Any]:
+    """``torch.atleast_…d``, whose results are views: by rank, the axes of extent 1 to add."""
+
+    def of_one(t: torch.Tensor) -> torch.Tensor:
+        for axis in axes.get(t.dim(), ()):
+            t = t.unsqueeze(axis)
+        return t
+
+    def rewritten(*tensors: Tensors) -> Tensors:
+        if len(tensors) != 1:
+            return tuple(map(of_one, tensors))
+        (given,) = tensors
+        return tuple(map(of_one, given)) if isinstance(given, (list, tuple)) else of_one(given)
+
+    return rewritten
+
+
+def _type_as(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """``Tensor.type_as``: of that dtype already it is the tensor itself."""
+    return self if self.dtype == other.dtype else self.to(other.dtype)
+
+
+def _channel_shuffle(input: torch.Tensor, groups: int) -> torch.Tensor:
+    """``F.channel_shuffle``, which copies what it leaves in order."""
+    return input.clone() if groups == 1 else torch.channel_shuffle(input, groups)
+
+
+def _sum_to_size(self: torch.Tensor, *size: int | Sequence[int]) -> torch.Tensor:
+    """``Tensor.sum_to_size``: of that size already it is the tensor itself."""
+    shape = size[0] if len(size) == 1 and not isinstance(size[0], int) else size
+    return self if tuple(shape) == tuple(self.shape) else self.sum_to_size(*size)
+
+
+VIEWS: dict[Any, Callable[..., Any]] = {
+    torch.broadcast_tensors: _broadcast_tensors,
+    torch.atleast_1d: _at_least({0: (0,)}),
+    torch.atleast_2d: _at_least({0: (0, 0), 1: (0,)}),
+    torch.atleast_3d: _at_least({0: (0, 0, 0), 1: (0, 2), 2: (2,)}),
+    torch.Tensor.type_as: _type_as,
+    torch.channel_shuffle: _channel_shuffle,
+    torch.meshgrid: _meshgrid,
+    torch.Tensor.sum_to_size: _sum_to_size,
+}
+"""By function."""
