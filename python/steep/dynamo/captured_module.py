@@ -270,7 +270,7 @@ class CapturedModule:
             ]
             maybe_mark_dynamic(tensor, varying)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, bool]:
+    def __call__(self, *args: object, **kwargs: object) -> tuple[Any, bool]:
         """Return the module's result, and whether anything ran in the engine.
 
         Raises:

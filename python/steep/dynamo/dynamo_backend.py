@@ -50,7 +50,7 @@ class RunnableGraph(Protocol):
 
     lowered: Lowered
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: object) -> object:
         """Return what the captured graph's output node gives."""
 
 
@@ -196,7 +196,7 @@ class DynamoBackend:
             self.said.add(text)
         call = guard_aliasing(call, graph_module.forward, graphs, examples, self.strict)
 
-        def run(*arguments: Any) -> Any:
+        def run(*arguments: object) -> object:
             if is_observed() or FakeTensor in map(type, arguments):
                 return graph_module.forward(*arguments)
             if has_tangents(arguments):

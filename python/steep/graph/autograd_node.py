@@ -141,7 +141,7 @@ class _Hooks(collections.OrderedDict[int, Callable[[torch.Tensor], torch.Tensor 
             super().__setitem__(key, hook)
 
 
-def _refuse_late_hooks(ctx: Any, gradients: Gradients) -> None:
+def _refuse_late_hooks(ctx: FunctionCtx, gradients: Gradients) -> None:
     """Refuse hooks on a result from which another one is computed: the node adds these gradients.
 
     Those that forward registers are known when it is captured; others come too late.

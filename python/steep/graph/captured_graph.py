@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from steep.lowering.literal_tensors import literal_for
@@ -33,7 +31,7 @@ def copy_graph(graph_module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     return torch.fx.GraphModule(graph_module, graph)
 
 
-def _run_checkpointed(body: torch.fx.GraphModule, *args: Any) -> Any:
+def _run_checkpointed(body: torch.fx.GraphModule, *args: object) -> object:
     """Run what would be computed again in backward: that the engine plans by itself."""
     return Interpreter(copy_graph(body)).run(*args)  # it may hold others
 

@@ -183,7 +183,7 @@ class CompiledGraph:
             if lost and isinstance(example, torch.Tensor) and example.requires_grad:
                 raise refusal(RuntimeError(f"the gradient of {node.name} gets lost"), node)
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: object) -> object:
         """Run it on the values of the captured graph's placeholders; return its outputs."""
         return self.give(arguments, self.make(self.feed(arguments)))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-from typing import Any
 
 import torch
 import torch.fx
@@ -60,21 +59,21 @@ class _Counting(torch.fx.Interpreter):
         self.counter = FlopCounterMode(display=False)
         self.flops: dict[str, int] = {}
 
-    def run_node(self, n: torch.fx.Node) -> Any:
+    def run_node(self, n: torch.fx.Node) -> object:
         before = self.counter.get_total_flops()
         value = super().run_node(n)
         self.flops[n.name] = int(self.counter.get_total_flops() - before)
         return value
 
 
-def _described(value: object) -> Any:
+def _described(value: object) -> object:
     """Return a number, or the extents and dtype of a tensor, at the time of the capture."""
     if isinstance(value, torch.Tensor):
         return [hint(d) for d in value.shape], [hint(d) for d in value.stride()], value.dtype
     return hint(value)
 
 
-def _made(described: Any) -> Any:
+def _made(described: object) -> object:
     return (
         torch.empty_strided(*described[:2], dtype=described[2])
         if isinstance(described, tuple)
@@ -82,6 +81,6 @@ def _made(described: Any) -> Any:
     )
 
 
-def hint(value: Any) -> Any:
+def hint(value: object) -> object:
     """Return the value that a number had at the capture, without adding a guard on it."""
     return value.node.hint if isinstance(value, (torch.SymInt, torch.SymFloat)) else value

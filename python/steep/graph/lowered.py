@@ -222,7 +222,7 @@ class Lowered:
                 tensors[k] = tensor.to(fake.dtype)
         return tensors + self.draws(tensors)
 
-    def results(self, arguments: Sequence[Any], made: Sequence[torch.Tensor]) -> Any:
+    def results(self, arguments: Sequence[Any], made: Sequence[torch.Tensor]) -> object:
         """Return what the captured graph gives, of the engine's results after the ``writes``."""
         given = self._given(arguments, made)
         results = tuple(output.of(given) for output in self.outputs)

@@ -31,7 +31,7 @@ class Given:
 
     arguments: Sequence[Any]
     values: Sequence[torch.Tensor]
-    numbers: Sequence[Any]
+    numbers: Sequence[int | float]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Computed:
 
     value: int  # which of the engine's
 
-    def of(self, given: Given) -> Any:
+    def of(self, given: Given) -> torch.Tensor:
         """Return it."""
         return given.values[self.value]
 
@@ -51,9 +51,10 @@ class ComputedNumber:
 
     value: int
 
-    def of(self, given: Given) -> Any:
+    def of(self, given: Given) -> bool | int | float:
         """Return it."""
-        return given.values[self.value].item()
+        number: bool | int | float = given.values[self.value].item()
+        return number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Number:
 
     number: int  # which of those
 
-    def of(self, given: Given) -> Any:
+    def of(self, given: Given) -> int | float:
         """Return it."""
         return given.numbers[self.number]
 
@@ -71,9 +72,9 @@ class Number:
 class Constant:
     """A constant of the graph: None, or a number for which the graph is valid."""
 
-    constant: Any
+    constant: bool | int | float | None
 
-    def of(self, given: Given) -> Any:
+    def of(self, given: Given) -> bool | int | float | None:
         """Return it."""
         return self.constant
 
@@ -84,7 +85,7 @@ class ViewOfArgument:
 
     chain: torch.fx.GraphModule  # of the arguments
 
-    def of(self, given: Given) -> Any:
+    def of(self, given: Given) -> torch.Tensor:
         """Make it, by PyTorch."""
         return self.chain.forward(*given.arguments)
 
@@ -96,7 +97,7 @@ class ViewOfValue:
     chain: torch.fx.GraphModule  # of the arguments, and that tensor
     value: int
 
-    def of(self, given: Given) -> Any:
+    def of(self, given: Given) -> torch.Tensor:
         """Make it, by PyTorch."""
         return self.chain.forward(*given.arguments, given.values[self.value])
 

@@ -201,7 +201,7 @@ def _compile_all(
 def _in_its_mode(forward: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that restores the grad mode, also after an error."""
 
-    def run(*arguments: Any) -> Any:
+    def run(*arguments: object) -> object:
         with torch.set_grad_enabled(torch.is_grad_enabled()):
             return forward(*arguments)
 
@@ -215,11 +215,11 @@ class _Run(torch.nn.Module):
         super().__init__()
         self.compiled = compiled
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: object) -> object:
         """Run it past the hooks of all modules, which are for those that the user has."""
         return self.compiled(*arguments)
 
-    def forward(self, *arguments: Any) -> Any:
+    def forward(self, *arguments: object) -> object:
         return self.compiled(*arguments)
 
 

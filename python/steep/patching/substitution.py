@@ -85,7 +85,7 @@ class Substitution:
         entries: dict[Any, Any] = found() if callable(found) else found
         return entries
 
-    def replaced(self, value: Any) -> contextlib.AbstractContextManager[None]:
+    def replaced(self, value: object) -> contextlib.AbstractContextManager[None]:
         """Return what puts a value in the place of the target, and then the target back."""
         if self.key is _NO_KEY:
             return attribute_set(self.owner, self.name, value, absent=self.absent)
@@ -199,7 +199,9 @@ def attribute_set(
 
 
 @contextlib.contextmanager
-def _entry_set(entries: dict[Any, Any], key: Any, value: Any, *, absent: bool) -> Iterator[None]:
+def _entry_set(
+    entries: dict[Any, Any], key: object, value: object, *, absent: bool
+) -> Iterator[None]:
     """Within, a dict has a value for a key; raises as ``attribute_set``, but KeyError."""
     if key not in entries and not absent:
         raise KeyError(key)

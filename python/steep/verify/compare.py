@@ -55,7 +55,9 @@ class Comparison:
         self.grad_mode = torch.is_grad_enabled()
         self.autocast = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
 
-    def difference(self, received: Any, expected: Any, least: float = 0.0) -> Difference | None:
+    def difference(
+        self, received: object, expected: object, least: float = 0.0
+    ) -> Difference | None:
         """Compare two values of this graph."""
         overflows = self.tolerance == TOLERANCES[torch.float16]
         return difference(received, expected, least, overflows=overflows)
@@ -81,7 +83,7 @@ class _Keeping(torch.fx.Interpreter):
         self.keep = keep
         self.kept: dict[str, Any] = {}
 
-    def run_node(self, n: torch.fx.Node) -> Any:
+    def run_node(self, n: torch.fx.Node) -> object:
         value = super().run_node(n)
         if n.name in self.keep:
             self.kept[n.name] = value

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.node import Argument
 
 from steep.graph.captured_graph import copy_graph
 from steep.graph.compiled_graph import CompiledGraph
@@ -199,7 +200,7 @@ def _for_these(
     return made, list(values.values())
 
 
-def _replace(node: torch.fx.Node, value: Any) -> None:
+def _replace(node: torch.fx.Node, value: Argument) -> None:
     for user in list(node.users):
         user.replace_input_with(node, value)
     node.graph.erase_node(node)
@@ -210,7 +211,7 @@ def _note_values(
 ) -> None:
 
     class Noting(torch.fx.Interpreter):
-        def run_node(self, n: torch.fx.Node) -> Any:
+        def run_node(self, n: torch.fx.Node) -> object:
             value = super().run_node(n)
             n.meta["example_value"] = value
             return value

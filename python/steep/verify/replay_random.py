@@ -53,7 +53,7 @@ class Masks(TorchDispatchMode):
         types: Sequence[type],
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    ) -> object:
         kwargs = kwargs or {}
         if torch.Tag.nondeterministic_seeded not in func.tags or func in _DRAWS_ABOVE:
             return func(*args, **kwargs)

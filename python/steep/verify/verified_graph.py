@@ -10,7 +10,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import torch
 import torch.fx
@@ -35,6 +35,8 @@ from steep.verify.replay_random import Masks, Unmatched
 
 log = logging.getLogger("steep")
 
+T = TypeVar("T")
+
 
 def compile_verified(
     graph_module: torch.fx.GraphModule, examples: Sequence[Any], context: CaptureContext
@@ -55,7 +57,7 @@ class VerifiedGraph(CompiledGraph):
         self.reference: torch.fx.GraphModule | None = reference  # until it was compared
         self._lock = threading.Lock()  # held by who compares, and for good by who has
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: object) -> object:
         """Run it; compare, if nobody has.
 
         Raises:
@@ -101,7 +103,7 @@ class Step(Comparison):
         self.given = [_not_a_leaf(t) if writes else t for t in self.leaves]
 
     def compare_forward(
-        self, fed: list[torch.Tensor], results: Any, made: list[torch.Tensor]
+        self, fed: list[torch.Tensor], results: object, made: list[torch.Tensor]
     ) -> bool:
         """Compare; return whether gradients are to be compared as well, which is arranged."""
         compiled = self.compiled
@@ -147,7 +149,9 @@ class Step(Comparison):
         self.forget = handle.remove
         return True
 
-    def _compare_backward(self, received: Any, incoming: Any) -> None:
+    def _compare_backward(
+        self, received: Sequence[torch.Tensor | None], incoming: Sequence[torch.Tensor | None]
+    ) -> None:
         self.forget()
         expected, self.expected = self.expected, []
         if not expected:  # a second backward, by a thread that has it already
@@ -265,11 +269,12 @@ def _gradients(
     return [or_zero(g, leaf) for g, leaf in zip(found, leaves, strict=True)]
 
 
-def _not_a_leaf(value: Any) -> Any:
+def _not_a_leaf(value: T) -> T:
     """Return what may be written in place although it needs a gradient."""
-    if isinstance(value, torch.Tensor) and value.requires_grad:
-        return value.clone()
-    return value
+    if not isinstance(value, torch.Tensor) or not value.requires_grad:
+        return value
+    copied: T = value.clone()
+    return copied
 
 
 def _writes_to(value: object) -> float:

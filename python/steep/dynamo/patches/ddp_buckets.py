@@ -7,7 +7,6 @@ graph of its own in the engine.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -45,7 +44,7 @@ def buckets() -> Iterator[None]:
     may_end = distributed.bucket_has_external_output
     inside: dict[torch.fx.Graph, set[str]] = {}
 
-    def may_end_outside(bucket: Any) -> bool:
+    def may_end_outside(bucket: distributed.Bucket) -> bool:
         lowest: torch.fx.Node = bucket.nodes[-1]  # they are collected from the graph's end
         if lowest.graph not in inside:
             inside[lowest.graph] = within(lowest.graph, torch.is_grad_enabled())

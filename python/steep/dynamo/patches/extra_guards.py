@@ -122,10 +122,10 @@ class _Present:
     A region with its own graph replaces the effects by a copy.
     """
 
-    def __set__(self, holder: Any, effects: Any) -> None:
+    def __set__(self, holder: object, effects: SideEffects) -> None:
         vars(holder)["side_effects"] = effects
 
-    def __get__(self, holder: Any, owner: Any) -> Any:
+    def __get__(self, holder: object, owner: type) -> SideEffects:
         return vars(holder)["side_effects"].output_graph_weakref().side_effects
 
 
@@ -168,7 +168,7 @@ def _are_one(source: Source, known: Source | None) -> Any:
     return guard
 
 
-def _write_apart(self: SideEffects, cg: Any) -> None:
+def _write_apart(self: SideEffects, cg: object) -> None:
     there = [v for v in self.id_to_variable.values() if isinstance(v.mutation_type, _EXISTING)]
     # a variable of functions within functions has no name that a condition could give it
     named = [v for v in there if _has_name(v.source) and not isinstance(v, CellVariable)]
@@ -199,11 +199,11 @@ def _has_order(builder: GuardBuilder, guard: Guard) -> None:
         builder.object_aliasing_guard_codes.append((holds, f"{holds}  # in this order"))
 
 
-def _class_for(value: Any) -> Any:
+def _class_for(value: object) -> Any:
     if not isinstance(value, collections.deque) or value.maxlen is None:
         return _class(value)
 
-    def make(items: list[Any], source: Source) -> Any:
+    def make(items: list[Any], source: Source) -> VariableTracker:
         length = AttrSource(source, "maxlen")
         install_guard(length.make_guard(GuardBuilder.CONSTANT_MATCH))
         return _class(value)(items, ConstantVariable.create(value.maxlen), source=source)

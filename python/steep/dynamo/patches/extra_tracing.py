@@ -293,7 +293,10 @@ class _Loss(LambdaVariable):
     """A loss that Dynamo knows by what it calls, and its options."""
 
     def __init__(
-        self, fn: Callable[..., VariableTracker], known: dict[str, VariableTracker], **kwargs: Any
+        self,
+        fn: Callable[..., VariableTracker],
+        known: dict[str, VariableTracker],
+        **kwargs: object,
     ) -> None:
         super().__init__(fn, **kwargs)
         self.known = known

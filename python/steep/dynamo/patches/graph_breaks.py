@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from torch.fx.experimental.symbolic_shapes import (
     GuardOnDataDependentSymNode,
@@ -74,7 +73,7 @@ def cuts(whole: bool = True) -> Iterator[None]:
 
 def _cut(call: Callable[..., VariableTracker]) -> Callable[..., VariableTracker]:
     def cutting(
-        self: VariableTracker, tx: InstructionTranslatorBase, *arguments: Any
+        self: VariableTracker, tx: InstructionTranslatorBase, *arguments: object
     ) -> VariableTracker:
         try:
             return call(self, tx, *arguments)
@@ -94,7 +93,7 @@ def _hooked_in_time(
     call: Callable[..., VariableTracker], whole: bool
 ) -> Callable[..., VariableTracker]:
     def calling(
-        self: VariableTracker, tx: InstructionTranslatorBase, name: str, *arguments: Any
+        self: VariableTracker, tx: InstructionTranslatorBase, name: str, *arguments: object
     ) -> VariableTracker:
         try:
             return call(self, tx, name, *arguments)
@@ -119,7 +118,7 @@ def refuse_if_used(tensor: VariableTracker, tx: InstructionTranslatorBase, what:
 
 def _of_this_call(call: Callable[..., VariableTracker]) -> Callable[..., VariableTracker]:
     def cutting(
-        self: VariableTracker, tx: InstructionTranslatorBase, name: str, *arguments: Any
+        self: VariableTracker, tx: InstructionTranslatorBase, name: str, *arguments: object
     ) -> VariableTracker:
         if self.source is None:
             return call(self, tx, name, *arguments)
@@ -134,7 +133,7 @@ def _of_this_call(call: Callable[..., VariableTracker]) -> Callable[..., Variabl
 
 
 def _between_processes(
-    self: VariableTracker, tx: InstructionTranslatorBase, *arguments: Any
+    self: VariableTracker, tx: InstructionTranslatorBase, *arguments: object
 ) -> VariableTracker:
     unimplemented(
         gb_type="a collective of torch.distributed",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dis
 from collections.abc import Iterator
-from typing import Any
 
 from steep.dynamo.patches.instructions import Step, stepping, tables_of_steps
 from steep.patching.signals import deliver_signals
@@ -26,7 +25,7 @@ def interruptible_calls() -> Iterator[None]:
 
 
 def _delivering(step: Step) -> Step:
-    def deliver_and_step(translator: InstructionTranslatorBase, instruction: Instruction) -> Any:
+    def deliver_and_step(translator: InstructionTranslatorBase, instruction: Instruction) -> object:
         deliver_signals()
         return step(translator, instruction)
 

@@ -7,25 +7,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
+import sympy  # type: ignore[import-untyped]
 import torch
 from torch.fx.experimental.sym_node import SymNode
 
 from steep.torch_internals.fx import make_opaque_unary_fn
 
 
-def _opaque(name: str) -> Any:
+def _opaque(name: str) -> type[sympy.Function]:
     """Return an opaque SymPy function: only its values and its range are known."""
-    made = make_opaque_unary_fn(name)
+    made: type[sympy.Function] = make_opaque_unary_fn(name)
     made.__name__ = f"math.{name}"  # as guards are written
     return made
 
 
+Number: TypeAlias = float | torch.SymInt | torch.SymFloat
+
 _EXP, _LOG = _opaque("exp"), _opaque("log")
 
 
-def _apply(function: Any, values: Callable[[float], float], number: Any) -> Any:
+def _apply(
+    function: type[sympy.Function], values: Callable[[float], float], number: Number
+) -> Number:
     if not isinstance(number, (torch.SymInt, torch.SymFloat)):
         return values(number)
     of = torch.sym_float(number).node
@@ -35,34 +40,34 @@ def _apply(function: Any, values: Callable[[float], float], number: Any) -> Any:
     return torch.SymFloat(SymNode(function(of.expr), of.shape_env, float, hint))
 
 
-def exp(number: Any) -> Any:
+def exp(number: Number) -> Number:
     """Return ``math.exp`` of a number or a symbol."""
     return _apply(_EXP, math.exp, number)
 
 
-def log(number: Any) -> Any:
+def log(number: Number) -> Number:
     """Return ``math.log`` of a number or a symbol."""
     return _apply(_LOG, math.log, number)
 
 
-def log_to_base(number: Any, base: Any) -> Any:
+def log_to_base(number: Number, base: Number) -> Number:
     """Return ``math.log`` to a base; Python divides two logarithms as well."""
     return log(number) / log(base)
 
 
-def power(base: Any, exponent: Any) -> Any:
+def power(base: Number, exponent: Number) -> Number:
     """Return ``math.pow`` of numbers or symbols."""
     if isinstance(base, (int, float)) and isinstance(exponent, (int, float)):
         return math.pow(base, exponent)
     return torch.sym_float(base) ** torch.sym_float(exponent)
 
 
-def absolute(number: Any) -> Any:
+def absolute(number: Number) -> Number:
     """Return ``math.fabs`` of a number or a symbol."""
     return abs(torch.sym_float(number))
 
 
-def degrees(radians: Any) -> Any:
+def degrees(radians: Number) -> Number:
     """Return ``math.degrees`` of a number or a symbol."""
     return torch.sym_float(radians) * (180.0 / math.pi)
 
