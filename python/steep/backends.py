@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import os
     from importlib.metadata import Distribution
 
 GROUP, NAME, VALUE = "torch_dynamo_backends", "steep", "steep.module.torch_compile:backend"
@@ -21,10 +22,10 @@ _REGISTRY = "torch._dynamo.backends.registry"
 class _Finder:
     """Finds no modules, and one distribution: that of these sources."""
 
-    def find_spec(self, *_: Any) -> None:
+    def find_spec(self, *_: object) -> None:
         """Return None: modules are found by others."""
 
-    def find_distributions(self, context: Any = None) -> list[Distribution]:
+    def find_distributions(self, context: object = None) -> list[Distribution]:
         """Return the distribution where all are asked for, or it by its name."""
         if getattr(context, "name", None) not in (None, _DISTRIBUTION):
             return []
@@ -37,7 +38,7 @@ class _Finder:
                     "entry_points.txt": f"[{GROUP}]\n{NAME} = {VALUE}\n",
                 }.get(filename)
 
-            def locate_file(self, path: Any) -> Any:
+            def locate_file(self, path: str | os.PathLike[str]) -> Any:
                 return path
 
         return [Sources()]

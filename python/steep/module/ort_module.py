@@ -13,7 +13,7 @@ import time
 import types
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 
 import torch
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from steep.graph.compiled_graph import CompiledGraph
 
 log = logging.getLogger("steep")
+
+_Key: TypeAlias = int | slice | str  # of a container of modules
 
 # How a call is captured: beside a release that the tests have not run with, by public interfaces.
 _ROOM = "steep.module" if is_tested() else "steep.public_capture"
@@ -291,13 +293,13 @@ class ORTModule(torch.nn.Module):
         _set_type(self, type(type(self).__name__, bases, kept))
         self.__dict__["_mixed"] = given
 
-    def _call_impl(self, *args: Any, **kwargs: Any) -> Any:
+    def _call_impl(self, *args: object, **kwargs: object) -> Any:
         """Let the wrapped module run the global module hooks."""
         if surroundings.has_any_global_hook() and not any(map(self.__dict__.__getitem__, _HOOKS)):
             return self.forward(*args, **kwargs)
         return super()._call_impl(*args, **kwargs)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: object, **kwargs: object) -> Any:
         """Run as the wrapped module's ``forward`` would, whose signature this has."""
         if torch.compiler.is_dynamo_compiling() or surroundings.only_observed(args, kwargs):
             return self._module(*args, **kwargs)
@@ -358,15 +360,15 @@ class ORTModule(torch.nn.Module):
         self._module._apply(fn, recurse)
         return self
 
-    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+    def state_dict(self, *args: object, **kwargs: object) -> Any:
         """Return the wrapped module's state, under its names."""
         return self._module.state_dict(*args, **kwargs)
 
-    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+    def load_state_dict(self, *args: object, **kwargs: object) -> Any:
         """Load the wrapped module's state."""
         return self._module.load_state_dict(*args, **kwargs)
 
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+    def _load_from_state_dict(self, *args: object, **kwargs: object) -> None:
         self._module._load_from_state_dict(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
@@ -375,7 +377,7 @@ class ORTModule(torch.nn.Module):
         value = getattr(self.__dict__["_module"], name)
         return self._beside.watch(value) if isinstance(value, types.MethodType) else value
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if name == "__class__" or name in _SHARED:
             object.__setattr__(self, name, value)
             return
@@ -391,7 +393,7 @@ class ORTModule(torch.nn.Module):
             return
         delattr(self._module, name)
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         if "_mixed" in self.__dict__:
             raise TypeError(f"a {self.__class__.__name__} is not pickled; its state_dict() is")
         beside = {name: value for name, value in self.__dict__.items() if name not in self._MADE}
@@ -426,13 +428,13 @@ class ORTModule(torch.nn.Module):
     def __len__(self) -> int:
         return len(self._of_container("__len__"))
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: _Key) -> Any:
         return self._of_container("__getitem__")[key]
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: _Key, value: torch.nn.Module | Sequence[torch.nn.Module]) -> None:
         self._of_container("__setitem__")[key] = value
 
-    def __delitem__(self, key: Any) -> None:
+    def __delitem__(self, key: _Key) -> None:
         del self._of_container("__delitem__")[key]
 
     def __iter__(self) -> Iterator[Any]:
@@ -454,11 +456,11 @@ def _shared(table: str) -> property:
     names. Containers put others in their place (``del net[1]``).
     """
 
-    def get(self: ORTModule) -> Any:
+    def get(self: ORTModule) -> object:
         module = self.__dict__.get("_module")
         return self.__dict__[table] if module is None else getattr(module, table)
 
-    def set_(self: ORTModule, value: Any) -> None:
+    def set_(self: ORTModule, value: object) -> None:
         if "_module" in self.__dict__:
             setattr(self._module, table, value)
         else:  # torch.nn.Module's constructor; its methods ask whether it has run
@@ -495,20 +497,20 @@ def _with_signature(cls: type, module: torch.nn.Module) -> type:
     key = cls, frozenset(name for name in _MODULES_FIRST if hasattr(module, name))
     if key not in classes:
 
-        def forward(self: ORTModule, *args: Any, **kwargs: Any) -> Any:
+        def forward(self: ORTModule, *args: object, **kwargs: object) -> Any:
             return cls.forward(self, *args, **kwargs)  # type: ignore[attr-defined]
 
         # None where it has none.
         with contextlib.suppress(AttributeError, TypeError, ValueError):
             forward.__signature__ = inspect.signature(wrapped.forward)  # type: ignore[attr-defined]
         forward.__doc__ = cls.forward.__doc__  # type: ignore[attr-defined]
-        names = {name: _modules_own(name) for name in key[1]}
+        names: dict[str, object] = {name: _modules_own(name) for name in key[1]}
         names |= {"forward": forward, "__module__": __name__}
         classes[key] = type(cls.__name__, (cls,), names)
     return classes[key]
 
 
-def _modules_own(name: str) -> Any:
+def _modules_own(name: str) -> property:
     return property(lambda self: ORTModule.__getattr__(self, name))
 
 

@@ -38,7 +38,7 @@ class Beside:
         said = False
 
         @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: object, **kwargs: object) -> object:
             nonlocal said
             result = function(*args, **kwargs)
             if not (said or torch.compiler.is_compiling()) and _has_tensors(

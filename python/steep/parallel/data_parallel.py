@@ -391,7 +391,7 @@ class DataParallel:
 
     # --- what is said -----------------------------------------------------------------------------
 
-    def _say(self, own: Any, failure: Exception | None = None) -> list[Any]:
+    def _say(self, own: _Opening | _Closing, failure: Exception | None = None) -> list[Any]:
         """Exchange what a dataclass has; raise where a process failed or is in another call."""
         self._exchanges += 1
         numbers = [float(number) for number in dataclasses.astuple(own)]
@@ -545,7 +545,7 @@ def _counted(
     return float(next((shape[0] for shape in shapes if shape), 1)), ""
 
 
-def _shape(array: Any) -> tuple[int, ...]:
+def _shape(array: object) -> tuple[int, ...]:
     return tuple(array.shape) if hasattr(array, "shape") else tuple(torch.from_dlpack(array).shape)
 
 

@@ -139,7 +139,7 @@ def register_ops(
     return Registration(_steep.register_ops(os.fspath(file), limits))
 
 
-def _serialised(function: Any) -> bytes:
+def _serialised(function: object) -> bytes:
     if isinstance(function, bytes):
         return function
     if isinstance(function, str):

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from steep import _steep
 from steep.session.source import ModelProto, source_of
+
+if TYPE_CHECKING:
+    import onnx
 
 
 def grad(
@@ -16,7 +19,7 @@ def grad(
     outputs: Sequence[str] | None = None,
     *,
     limits: _steep.Limits | None = None,
-) -> Any:
+) -> onnx.ModelProto:
     """Differentiate a model; the result is a model of standard operators that any runtime can run.
 
     Inputs of the result: the inputs of the model, then ``grad_y`` for each differentiated output

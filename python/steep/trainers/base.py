@@ -109,13 +109,13 @@ def step_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
 class _Step:
     """A captured graph; a trainer runs it."""
 
-    def __init__(self, lowered: Lowered, run: Callable[[Lowered, tuple[Any, ...]], Any]) -> None:
+    def __init__(self, lowered: Lowered, run: Callable[[Lowered, tuple[Any, ...]], object]) -> None:
         if lowered.checks:  # by the time that values are looked at, the step is taken
             raise RuntimeError("forward raises an error where values say so")
         self.lowered = lowered
         self.run = run
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: object) -> object:
         return self.run(self.lowered, arguments)
 
 
@@ -235,7 +235,7 @@ class Trainer:
         if not self._first:
             self._first = [torch.empty_like(t, device="meta") for t in tensors]
 
-    def _run(self, lowered: Lowered, arguments: tuple[Any, ...]) -> Any:
+    def _run(self, lowered: Lowered, arguments: tuple[Any, ...]) -> object:
         """Run a captured graph as a step: Dynamo's guards say that it holds."""
         tensors = lowered.given(arguments)
         roles = self._roles
@@ -368,7 +368,7 @@ class Trainer:
             self._session.set_weights({shared[k]: own[k] for k in weights if k in shared})
             self._load_moments(moments)
 
-    def save_checkpoint(self, path: str | os.PathLike[str], user: Any = None) -> None:
+    def save_checkpoint(self, path: str | os.PathLike[str], user: object = None) -> None:
         """Write weights, moments and counters to a folder; ``user`` is any JSON value.
 
         With ``parallel``, rank 0 writes it, and the others return at once.

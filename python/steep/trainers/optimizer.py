@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -41,6 +41,6 @@ class Optimizer(torch.optim.Optimizer):
         settings = {"weight_decay": weight_decay, "maximize": maximize}
         super().__init__(params, {"lr": lr, **settings, "attributes": dict(attributes)})
 
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: Callable[[], object] | None = None) -> None:  # type: ignore[override]
         """Raise RuntimeError: the update is a part of the trainer's compiled step."""
         raise RuntimeError("steep.Optimizer is stepped by steep.trainer; call trainer.step()")
