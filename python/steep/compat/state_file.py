@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from steep._steep import Limits, write_file
 from steep.errors import CheckpointError, DataError, IoError
@@ -109,7 +110,7 @@ def checked_property(name: object, value: object) -> Property:
     )
 
 
-def blank(shape: Sequence[int], dtype: Any) -> np.ndarray[Any, Any]:
+def blank(shape: Sequence[int], dtype: DTypeLike) -> np.ndarray[Any, Any]:
     """Return zeros. Raises ValueError for more than ``steep.Limits`` has, and negative extents."""
     size, most = math.prod(shape) * np.dtype(dtype).itemsize, Limits().max_bytes
     if size > most:

@@ -44,7 +44,7 @@ class Settings:
             fresh = type(value)(value) if isinstance(value, (list, set, dict)) else value
             object.__setattr__(self, name, fresh)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if name not in self._defaults:
             known = ", ".join(self._defaults)
             raise AttributeError(f"{type(self).__name__} has no {name!r}, only {known}")

@@ -132,7 +132,7 @@ class TrainingSession(training.TrainingSession):
 
     def __init__(
         self,
-        path_or_bytes: Any,
+        path_or_bytes: str | os.PathLike[str] | bytes,
         parameters: TrainingParameters | None = None,
         sess_options: SessionOptions | None = None,
         providers: Sequence[str | tuple[str, Mapping[str, Any]]] | None = None,

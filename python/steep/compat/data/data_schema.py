@@ -61,7 +61,7 @@ ORTModelInputOutputSchemaType: Any = (
 
 
 def extract_data_and_schema(
-    data: Any, constant_as_tensor: bool = False, device: torch.device | str | None = None
+    data: object, constant_as_tensor: bool = False, device: torch.device | str | None = None
 ) -> tuple[list[torch.Tensor], Any]:
     """Take the tensors out of nested data, depth first, keys in their order by sorting.
 
@@ -90,7 +90,7 @@ def extract_data_and_schema(
         return TensorStub(len(tensors) - 1, name, dtype, shape_dims=tensor.dim())
 
     def visit(value: Any, name: str) -> Any:
-        def visit_part(key: object, part: Any) -> Any:
+        def visit_part(key: object, part: object) -> Any:
             return visit(part, f"{name}_{key}" if name else str(key))
 
         if value is None:
@@ -123,7 +123,7 @@ def extract_data_and_schema(
     return tensors, schema
 
 
-def unflatten_data_using_schema(data: Sequence[torch.Tensor], schema: Any) -> Any:
+def unflatten_data_using_schema(data: Sequence[torch.Tensor], schema: object) -> Any:
     """Put tensors in the places that a schema has for them.
 
     Raises:

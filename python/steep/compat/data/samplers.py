@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import distributed
 from torch.utils.data import Sampler
+
+
+class _Items(Protocol):
+    """A dataset with a length and items."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...
 
 
 class LoadBalancingDistributedSampler(Sampler[int]):
@@ -33,7 +41,7 @@ class LoadBalancingDistributedSampler(Sampler[int]):
 
     def __init__(  # noqa: PLR0917 (the order that users know)
         self,
-        dataset: Any,
+        dataset: _Items,
         complexity_fn: Callable[[Any], int],
         world_size: int | None = None,
         rank: int | None = None,

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -159,20 +158,23 @@ class SubscriberManager:
             if tensor.requires_grad:
                 tensor.register_hook(_gradient_hook(subscriber, name, step))
 
-    def _hook(self, name: str) -> Any:
+    def _hook(self, name: str) -> Callable[[torch.nn.Module, object, object], None]:
         @torch.compiler.disable  # type: ignore[untyped-decorator]
-        def hook(_: torch.nn.Module, __: Any, result: Any) -> None:
+        def hook(_: torch.nn.Module, __: object, result: object) -> None:
             tensors = [t for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
             for k, tensor in enumerate(t for t in tensors if t.is_floating_point()):
                 self.tell(f"{name}_{k}th_output", tensor)
 
-        return hook
+        apart: Callable[[torch.nn.Module, object, object], None] = hook
+        return apart
 
-    def _end(self, _: torch.nn.Module, __: Any, ___: Any) -> None:
+    def _end(self, _: torch.nn.Module, __: object, ___: object) -> None:
         self._context.global_states.execution_step += 1
 
 
-def _gradient_hook(subscriber: SubscriberBase, name: str, step: int) -> Any:
+def _gradient_hook(
+    subscriber: SubscriberBase, name: str, step: int
+) -> Callable[[torch.Tensor], None]:
     def hook(gradient: torch.Tensor) -> None:
         subscriber.gradient(name, step, gradient.detach())
 

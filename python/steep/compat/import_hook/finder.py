@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import CodeType, ModuleType
-from typing import Any
 
 from steep.compat import stock
 from steep.compat.import_hook import names
@@ -46,7 +45,7 @@ class Finder(MetaPathFinder, Loader):
         fullname = module.__name__
         offered = names.MODULES.get(fullname, {})
 
-        def get(name: str) -> Any:
+        def get(name: str) -> object:
             place = offered.get(name)
             if place is not None:
                 value = names.at(place)

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable
-from typing import Any
 
 VERSION = "1.19.2"  # of which these are the names
 
 
-def at(place: str) -> Any:
+def at(place: str) -> object:
     """Return what is at "module:name", or the module "module"."""
     module, _, name = place.partition(":")
     found = importlib.import_module(module)

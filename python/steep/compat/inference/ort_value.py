@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 from onnx import helper
 
 from steep import _steep
@@ -50,7 +51,7 @@ class OrtValue:
     def ortvalue_from_shape_and_type(
         cls,
         shape: Sequence[int],
-        element_type: Any = np.float32,
+        element_type: DTypeLike | int = np.float32,
         device_type: str | OrtDevice = "cpu",
         device_id: int = 0,
     ) -> OrtValue:
@@ -61,9 +62,9 @@ class OrtValue:
         """
         require_cpu(device_type, device_id)
         try:
-            number = isinstance(element_type, int)
-            dtype = helper.tensor_dtype_to_np_dtype(element_type) if number else element_type
-            return cls(np.zeros(list(shape), np.dtype(dtype)))
+            if isinstance(element_type, int):
+                return cls(np.zeros(list(shape), helper.tensor_dtype_to_np_dtype(element_type)))
+            return cls(np.zeros(list(shape), element_type))
         except (KeyError, TypeError) as error:
             raise DataError(
                 "There is no such element type.",
@@ -72,7 +73,7 @@ class OrtValue:
             ) from error
 
     @classmethod
-    def from_dlpack(cls, data: Any, is_bool_tensor: bool = False) -> OrtValue:
+    def from_dlpack(cls, data: object, is_bool_tensor: bool = False) -> OrtValue:
         """Return one that shares the memory of a DLPack capsule, or of what has ``__dlpack__``.
 
         Args:
@@ -85,7 +86,7 @@ class OrtValue:
         array = _steep.Tensor(data).numpy()
         return cls(array.view(np.bool_) if is_bool_tensor and array.dtype == np.uint8 else array)
 
-    def to_dlpack(self) -> Any:
+    def to_dlpack(self) -> object:
         """Return a DLPack capsule that shares the memory."""
         return _steep.Tensor(self._array).__dlpack__()
 
@@ -146,13 +147,13 @@ class OrtValue:
             )
         np.copyto(self._array, array)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
         return np.array(self._array, dtype, copy=copy)
 
-    def __dlpack__(self, **options: Any) -> Any:
+    def __dlpack__(self, **options: Any) -> object:
         return self._array.__dlpack__(**options)
 
-    def __dlpack_device__(self) -> Any:
+    def __dlpack_device__(self) -> tuple[int, int]:
         return self._array.__dlpack_device__()
 
     def __repr__(self) -> str:
@@ -173,7 +174,7 @@ class OrtValueVector(list[OrtValue]):
         for value in values:
             self.push_back(value)
 
-    def push_back(self, value: Any, is_bool_tensor: bool = False) -> None:
+    def push_back(self, value: object, is_bool_tensor: bool = False) -> None:
         """Append an OrtValue, or the memory of a DLPack capsule or array.
 
         Raises:
@@ -203,7 +204,7 @@ class OrtValueVector(list[OrtValue]):
     def shrink_to_fit(self) -> None:
         """Do nothing."""
 
-    def dlpack_at(self, index: int) -> Any:
+    def dlpack_at(self, index: int) -> object:
         """Return a DLPack capsule of one value's memory."""
         return self[index].to_dlpack()
 

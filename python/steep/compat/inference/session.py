@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import onnx
@@ -87,7 +87,7 @@ class InferenceSession(inference.InferenceSession):
         sess_options: SessionOptions | None = None,
         providers: Providers | None = None,
         provider_options: Sequence[Mapping[str, Any]] | None = None,
-        **ignored: Any,
+        **ignored: object,
     ) -> None:
         for name in ignored:
             say_once(f"InferenceSession({name}=)", "sessions have no such argument")
@@ -162,6 +162,13 @@ class InferenceSession(inference.InferenceSession):
         iobinding.fill(self.run(iobinding.output_names(), iobinding.inputs, run_options))
 
 
+class _WithOutputs(Protocol):
+    """A session, of inference or training."""
+
+    def get_outputs(self) -> Sequence[NodeArg]:
+        """List the outputs."""
+
+
 class SessionIOBinding:
     """Inputs, and places for outputs, of a session's next runs.
 
@@ -172,7 +179,7 @@ class SessionIOBinding:
     >>> (y,) = binding.copy_outputs_to_cpu()
     """
 
-    def __init__(self, session: Any) -> None:
+    def __init__(self, session: _WithOutputs) -> None:
         self._names = [output.name for output in session.get_outputs()]
         self.inputs: dict[str, Any] = {}
         self._outputs: dict[str, OrtValue | None] = {}
@@ -190,7 +197,7 @@ class SessionIOBinding:
         """
         self.inputs[name] = _at(*place) if len(place) > 1 else place[0]
 
-    def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
+    def bind_cpu_input(self, name: str, arr_on_cpu: object) -> None:
         """Bind an array."""
         self.inputs[name] = arr_on_cpu
 

@@ -116,7 +116,7 @@ class Module:
         self._called = False
         state._gradient = self._gradient
 
-    def __call__(self, *user_inputs: Any) -> Any:
+    def __call__(self, *user_inputs: object) -> Any:
         """Run a step of training or evaluation.
 
         Args:
@@ -168,7 +168,9 @@ class Module:
         values = [self._float(name).reshape(-1) for name in self._chosen(trainable_only)]
         return OrtValue(np.concatenate(values) if values else np.zeros(0, np.float32))
 
-    def copy_buffer_to_parameters(self, buffer: Any, trainable_only: bool = True) -> None:
+    def copy_buffer_to_parameters(
+        self, buffer: OrtValue | Array, trainable_only: bool = True
+    ) -> None:
         """Set parameters from what ``get_contiguous_parameters`` returned, or an array like it.
 
         Raises:
@@ -410,7 +412,7 @@ def _count(names: Sequence[str], given: Sequence[Any]) -> None:
         )
 
 
-def _like(info: onnx.ValueInfoProto, given: Any) -> Array:
+def _like(info: onnx.ValueInfoProto, given: object) -> Array:
     """Return an input in the dtype of the model, as a training call converts it.
 
     Raises DataError where a training call does, as for a finite number that becomes infinite.

@@ -182,7 +182,7 @@ def serialised(model: onnx.ModelProto) -> bytes:
         ) from error
 
 
-def _loaded(model: Any) -> onnx.ModelProto:
+def _loaded(model: object) -> onnx.ModelProto:
     if isinstance(model, (str, os.PathLike)):
         path = Path(model)
         model = parsed(path)
@@ -246,7 +246,7 @@ def parsed(path: str | os.PathLike[str]) -> onnx.ModelProto:
     return model
 
 
-def _refuse(ort_format: bool, custom_op_library: Any) -> None:
+def _refuse(ort_format: bool, custom_op_library: str | os.PathLike[str] | None) -> None:
     if ort_format:
         raise NotOffered(
             "The ORT format is not supported.",
@@ -264,7 +264,7 @@ def _refuse(ort_format: bool, custom_op_library: Any) -> None:
         )
 
 
-def _loss(loss: Any) -> Block:
+def _loss(loss: object) -> Block:
     if loss is None:
         return PassThrough()
     if isinstance(loss, LossType):
@@ -280,7 +280,7 @@ def _loss(loss: Any) -> Block:
     )
 
 
-def _optimizer(optimizer: Any) -> Any:
+def _optimizer(optimizer: object) -> Any:
     if optimizer is None:
         return None
     if isinstance(optimizer, OptimType):

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from numpy.typing import ArrayLike
 from onnx import helper, numpy_helper
 
 from steep.compat.refusals import NotOffered
@@ -223,7 +224,7 @@ class Block(ABC):
         model.graph.node.append(made)
         return output
 
-    def add_constant(self, stem: str, value: Any) -> str:
+    def add_constant(self, stem: str, value: ArrayLike) -> str:
         """Add an initializer of a NumPy array; return its name."""
         model = at_hand()
         name = new_name(model, stem)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from numpy.typing import ArrayLike
 
 from steep.compat.onnxblock.base import Block, at_hand, info_of, value_names
 from steep.compat.onnxblock.blocks import Abs, InputLike, ReduceMean, ReduceSum, Sub, add_input
@@ -67,7 +68,10 @@ class CrossEntropyLoss(_Loss):
     """
 
     def __init__(
-        self, weight: Any = None, reduction: str = "mean", ignore_index: int | None = None
+        self,
+        weight: ArrayLike | None = None,
+        reduction: str = "mean",
+        ignore_index: int | None = None,
     ) -> None:
         super().__init__(reduction)
         self._weight, self._ignore_index = weight, ignore_index
@@ -114,7 +118,12 @@ class BCEWithLogitsLoss(_Loss):
         pos_weight: an array of factors for positive targets.
     """
 
-    def __init__(self, weight: Any = None, reduction: str = "mean", pos_weight: Any = None) -> None:
+    def __init__(
+        self,
+        weight: ArrayLike | None = None,
+        reduction: str = "mean",
+        pos_weight: ArrayLike | None = None,
+    ) -> None:
         super().__init__(reduction)
         self._weight, self._pos_weight = weight, pos_weight
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import onnx
@@ -226,7 +226,7 @@ def statistics(graph: onnx.GraphProto, names: Sequence[str]) -> list[str]:
     return found
 
 
-def _names(result: Any) -> list[str]:
+def _names(result: str | Iterable[str] | None) -> list[str]:
     names = [result] if isinstance(result, str) else [*result] if result is not None else []
     if not names or not all(isinstance(name, str) for name in names):
         raise DataError("build() did not return names of values.", received=repr(result))

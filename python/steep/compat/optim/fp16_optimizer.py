@@ -20,12 +20,12 @@ _APEX_MARK = "_amp_stash"  # what apex.amp.initialize leaves on an optimizer of 
 
 
 def FP16_Optimizer(
-    optimizer: Any,
+    optimizer: torch.optim.Optimizer,
     *,
     loss_scaler: LossScaler | None = None,
     max_norm: float = 0.0,
-    **unused: Any,
-) -> Any:
+    **unused: object,
+) -> torch.optim.Optimizer:
     """Return an optimizer that scales the loss, and skips a step whose gradients overflow.
 
     >>> optimizer = FP16_Optimizer(FusedAdam(model.parameters()), max_norm=1.0)
@@ -79,7 +79,7 @@ class ScaledOptimizer(torch.optim.Optimizer):
         """By which the next loss is multiplied."""
         return self._scaler.loss_scale
 
-    def backward(self, loss: torch.Tensor, **options: Any) -> None:
+    def backward(self, loss: torch.Tensor, **options: object) -> None:
         """Add the gradients of the scaled loss; ``options`` are ``Tensor.backward``'s."""
         before = [p.grad for p in self._parameters()]
         if self._divided and before:  # all are to be of one scale

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from steep.compat.optim.step_info import StepInfo
 
 
 class LossScaler:
@@ -19,7 +19,7 @@ class LossScaler:
         """Begin anew, with the first scale."""
         self.loss_scale = self._initial
 
-    def update(self, train_step_info: Any) -> float:
+    def update(self, train_step_info: StepInfo) -> float:
         """Return the scale of the next step, given a ``TrainStepInfo`` of the last one."""
         return self.loss_scale
 
@@ -63,7 +63,7 @@ class DynamicLossScaler(LossScaler):
         super().reset()
         self._stable_steps = 0
 
-    def update(self, train_step_info: Any) -> float:
+    def update(self, train_step_info: StepInfo) -> float:
         """Return the scale of the next step: by ``train_step_info.all_finite`` of the last one."""
         if not self.automatic_update:
             return self.loss_scale

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+
+from steep.compat.optim.step_info import StepInfo
 
 
 class _LRScheduler:
@@ -12,7 +13,7 @@ class _LRScheduler:
     def __init__(self) -> None:
         self._last_lr: list[float] = []
 
-    def get_lr(self, train_step_info: Any) -> list[float]:
+    def get_lr(self, train_step_info: StepInfo) -> list[float]:
         """Return the rate of a step, as a list of one number.
 
         Args:
@@ -25,7 +26,7 @@ class _LRScheduler:
         """Return what ``get_lr`` gave at the last step; empty before the first."""
         return self._last_lr
 
-    def _step(self, train_step_info: Any) -> list[float]:
+    def _step(self, train_step_info: StepInfo) -> list[float]:
         self._last_lr = self.get_lr(train_step_info)
         return self._last_lr
 
@@ -50,7 +51,7 @@ class _Warmup(_LRScheduler):
         self.total_steps, self.warmup = total_steps, warmup
         self._warmup_steps = warmup * total_steps
 
-    def get_lr(self, train_step_info: Any) -> list[float]:
+    def get_lr(self, train_step_info: StepInfo) -> list[float]:
         """See ``_LRScheduler``."""
         step, base = train_step_info.optimization_step, train_step_info.optimizer_config.lr
         if step < self._warmup_steps:

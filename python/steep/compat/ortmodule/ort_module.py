@@ -95,7 +95,7 @@ class ORTModule(ours.ORTModule):
             else None
         )
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: object, **kwargs: object) -> Any:
         """Run as the wrapped module's ``forward`` would."""
         if torch.compiler.is_dynamo_compiling():
             return super().forward(*args, **kwargs)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 import logging
 import random
-from typing import Any
 
 from steep.compat.notices import say_once
 
@@ -59,7 +58,7 @@ class _Enabler:
 custom_autograd_function_enabler = _Enabler()
 
 
-def set_propagate_cast_ops_optimization(model: Any, **settings: Any) -> None:
+def set_propagate_cast_ops_optimization(model: object, **settings: object) -> None:
     """Do nothing: casts are placed by the precision that is asked for. It is said once."""
     say_once("set_propagate_cast_ops_optimization", PROPAGATE_CASTS)
 

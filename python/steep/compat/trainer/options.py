@@ -125,7 +125,7 @@ class ORTTrainerOptions:
                 raise _wrong(f"distributed.{key}", "1", repr(getattr(own.distributed, key)))
 
 
-def _section(name: str, keys: Mapping[str, tuple[Any, str]], given: Any) -> SimpleNamespace:
+def _section(name: str, keys: Mapping[str, tuple[Any, str]], given: object) -> SimpleNamespace:
     if not isinstance(given, Mapping):
         raise _wrong(name, "a dict", repr(given))
     values = {key: copy.deepcopy(default) for key, (default, _) in keys.items()}
@@ -144,7 +144,7 @@ def _section(name: str, keys: Mapping[str, tuple[Any, str]], given: Any) -> Simp
     )
 
 
-def _within(name: str, default: Any, given: Any) -> Any:
+def _within(name: str, default: object, given: object) -> object:
     """Return a group of settings within a section with what is left out; others as they are."""
     if not isinstance(default, dict):
         return given
