@@ -16,7 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from steep._steep import check_passes
 from steep.patching.torch_versions import window
-from steep.providers import choices_of
+from steep.providers import Providers, choices_of
 from steep.public_capture.functional_graph import Choices, FunctionalGraph
 from steep.public_capture.verified_graph import VerifiedGraph
 from steep.verify.difference import wanted
@@ -44,7 +44,9 @@ def say_what_is_lost() -> None:
     )
 
 
-def choices(verify: bool | None, providers: Any, disabled_passes: Sequence[str]) -> Choices:
+def choices(
+    verify: bool | None, providers: Providers | None, disabled_passes: Sequence[str]
+) -> Choices:
     """Return what a caller asks for. Raises ModelError, ProviderError, TypeError."""
     check_passes(disabled_passes)
     steps = VERIFIED_STEPS if wanted(verify, unasked=True) else 0

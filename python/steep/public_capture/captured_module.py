@@ -79,7 +79,7 @@ class CapturedModule:
             remedy="print(model.report())",
         )
 
-    def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, bool]:
+    def __call__(self, *args: object, **kwargs: object) -> tuple[Any, bool]:
         """Return the module's result, and whether anything has run in the engine.
 
         Raises:
@@ -104,7 +104,7 @@ class CapturedModule:
     def _compile(self) -> Callable[..., Any]:
         module, chosen = self._module, self._choices
 
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: object, **kwargs: object) -> Any:
             return module(*args, **kwargs)
 
         def run(graph_module: torch.fx.GraphModule, examples: Sequence[Any]) -> Any:

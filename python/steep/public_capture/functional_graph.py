@@ -96,7 +96,7 @@ class FunctionalGraph:
         self.parts = _Parts(graph_module, choices)
         self._reported = False
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: object) -> Any:
         """Return what the graph's output node gives.
 
         Raises DataError: an argument holds wrong values, such as an index out of range.
@@ -143,7 +143,7 @@ class _Parts(torch.nn.Module):
                 part = getattr(self.split, f"submod_{number}")
                 setattr(self.split, f"submod_{number}", _Part(part, choices))
 
-    def forward(self, *arguments: Any) -> Any:
+    def forward(self, *arguments: object) -> Any:
         return self.split(*arguments)
 
     def _inner(self) -> list[_Part]:
@@ -168,7 +168,7 @@ class _Part(torch.nn.Module):
         self.run: Any = None
         self.reason = ""
 
-    def forward(self, *arguments: Any) -> Any:
+    def forward(self, *arguments: object) -> Any:
         if self.run is not None:
             return self.run(*arguments)
         try:

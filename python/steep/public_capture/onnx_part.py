@@ -8,13 +8,16 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.fx
 from torch.utils.dlpack import from_dlpack, to_dlpack
 
 from steep._steep import ModuleProgram, ProviderChoice
+
+if TYPE_CHECKING:
+    import onnx
 
 _UNSAID = re.compile(r"Error when translating node .*?target=torch\.ops\.([\w.]+)\]", re.S)
 
@@ -73,7 +76,7 @@ class OnnxPart:
         values = end.args[0] if self.is_list else end.args
         self.like = [node.meta["val"] for node in values]
 
-    def __call__(self, *arguments: torch.Tensor) -> Any:
+    def __call__(self, *arguments: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
         """Return the results, each laid out in memory as PyTorch's would be.
 
         Raises ModelError and ProviderError at the first call; DataError.
@@ -96,7 +99,9 @@ def _laid_out(result: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return laid_out.copy_(result)
 
 
-def _model_of(graph_module: torch.fx.GraphModule, arguments: Sequence[torch.Tensor]) -> Any:
+def _model_of(
+    graph_module: torch.fx.GraphModule, arguments: Sequence[torch.Tensor]
+) -> onnx.ModelProto:
     """Return the ``onnx.ModelProto``. Raises CannotExport."""
     try:
         with torch.no_grad(), _quiet("torch.onnx", "torch.export"):

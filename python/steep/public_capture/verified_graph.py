@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.autograd.function import FunctionCtx
 from torch.autograd.graph import register_multi_grad_hook
 
 from steep.errors import VerificationError
@@ -43,14 +44,14 @@ class VerifiedGraph:
     def __init__(
         self,
         graph_module: torch.fx.GraphModule,
-        run: Callable[..., Any],
+        run: Callable[..., Sequence[Any]],
         steps: int,
         dtypes: set[torch.dtype],
     ) -> None:
         self._graph_module, self._run = graph_module, run
         self._left, self._dtypes = steps, dtypes
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: object) -> Sequence[Any]:
         """Return the graph's results.
 
         Raises:
@@ -64,7 +65,7 @@ class VerifiedGraph:
             self._left -= 1  # not if PyTorch raises: then nothing was compared
             return results
 
-    def _compare(self, arguments: Sequence[Any]) -> Any:
+    def _compare(self, arguments: Sequence[Any]) -> Sequence[Any]:
         state = torch.get_rng_state()
         leaves = _copies(arguments)
         started = [_started(leaf) for leaf in leaves]
@@ -252,26 +253,26 @@ class _Start(torch.autograd.Function):
     """A tensor over a leaf's memory that, unlike the leaf, a graph may write to."""
 
     @staticmethod
-    def forward(_: Any, leaf: torch.Tensor) -> torch.Tensor:
+    def forward(_: FunctionCtx, leaf: torch.Tensor) -> torch.Tensor:
         start = torch.empty(0, dtype=leaf.dtype, device=leaf.device)
         return start.set_(leaf.untyped_storage(), leaf.storage_offset(), leaf.size(), leaf.stride())
 
     @staticmethod
-    def backward(_: Any, *slopes: torch.Tensor) -> torch.Tensor:
+    def backward(_: FunctionCtx, *slopes: torch.Tensor) -> torch.Tensor:
         return slopes[0]
 
 
-def _by_place(values: Sequence[Any]) -> dict[int, Any]:
+def _by_place(values: Sequence[object]) -> dict[int, object]:
     return dict(enumerate(values))
 
 
-def _started(leaf: Any) -> Any:
+def _started(leaf: object) -> object:
     return _Start.apply(leaf) if _has_gradient(leaf) else leaf
 
 
-def _has_gradient(value: Any) -> bool:
+def _has_gradient(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.requires_grad
 
 
-def _is_float(value: Any) -> bool:
+def _is_float(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point()
