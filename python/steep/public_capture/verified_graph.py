@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch.autograd.function import FunctionCtx
@@ -214,7 +214,7 @@ class _InDouble:
         return self._run
 
 
-def _is_as_exact(ours: Any, theirs: Any, exact: Any, least: float) -> bool:
+def _is_as_exact(ours: object, theirs: object, exact: object, least: float) -> bool:
     """Return whether a value is about as far from float64 as eager mode's."""
     if not (_is_float(exact) and _is_float(ours) and _is_float(theirs)):
         return False
@@ -274,5 +274,5 @@ def _has_gradient(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.requires_grad
 
 
-def _is_float(value: object) -> bool:
+def _is_float(value: object) -> TypeGuard[torch.Tensor]:
     return isinstance(value, torch.Tensor) and value.is_floating_point()

@@ -16,7 +16,7 @@ def copies_of(arguments: Sequence[Any]) -> list[Any]:
     ]
 
 
-def wide(value: Any) -> Any:
+def wide(value: object) -> Any:
     """Return a copy that is an autograd leaf, of float64 if it is of floats."""
     if not isinstance(value, torch.Tensor):
         return value

@@ -77,8 +77,10 @@ def drops_padding(frame: FrameType) -> bool:
     """
     if frame.f_code is not _plain.__code__:
         return False
-    given = (frame.f_locals.get(name) for name in ("src", "mask", "src_key_padding_mask"))
-    return _makes_nested(frame.f_locals["self"], *given)
+    given = frame.f_locals
+    return _makes_nested(
+        given["self"], given["src"], given.get("mask"), given.get("src_key_padding_mask")
+    )
 
 
 def _forward(
@@ -108,7 +110,12 @@ def _forward(
     return x if self.norm is None else self.norm(x)
 
 
-def _makes_nested(self: nn.TransformerEncoder, src: Any, mask: Any, padding: Any) -> bool:
+def _makes_nested(
+    self: nn.TransformerEncoder,
+    src: torch.Tensor,
+    mask: torch.Tensor | None,
+    padding: torch.Tensor | None,
+) -> bool:
     """Return whether an encoder makes a nested tensor, if padding is at the ends of rows."""
     layer: Any = self.layers[0]
     attention = layer.self_attn
