@@ -400,11 +400,11 @@ const MemoryPoint& fastest_within(const std::vector<MemoryPoint>& points, const 
   const size_t least = points.back().bytes + limit.held;
   throw OutOfMemoryError(
       {.what = "No plan fits the memory limit.",
-       .expected = fmt::format("at most {} ({} bytes)", bytes_text(limit.bytes), limit.bytes),
+       .expected = "at most " + exact_bytes_text(limit.bytes),
        .received = fmt::format(
-           "at least {} ({} bytes) for parameters, moments, inputs, results and "
-           "intermediate values; {} ({} bytes) without a limit",
-           bytes_text(least), least, bytes_text(plain + limit.held), plain + limit.held),
+           "at least {} for parameters, moments, inputs, results and intermediate values; "
+           "{} without a limit",
+           exact_bytes_text(least), exact_bytes_text(plain + limit.held)),
        .remedy =
            "Use a memory limit of at least that, a smaller batch, or accumulate the gradients "
            "of parts of it."});

@@ -70,7 +70,7 @@ std::string MemoryReport::text() const {
         c.again ? "computed again" : "not computed again");
   }
   const auto plan = [](const MemoryPlan& p) {
-    return fmt::format("{} ({} bytes), {}", bytes_text(p.bytes), p.bytes, ms_text(p.ms));
+    return fmt::format("{}, {}", exact_bytes_text(p.bytes), ms_text(p.ms));
   };
   const auto again =
       std::count_if(choices.begin(), choices.end(), [](const MemoryChoice& c) { return c.again; });
@@ -78,7 +78,7 @@ std::string MemoryReport::text() const {
                       again, choices.size());
   text += fmt::format("without a limit  {}\n", plan(plain));
   text += fmt::format("least            {}\n", plan(plans.back()));
-  if (limit != 0) text += fmt::format("limit            {} ({} bytes)\n", bytes_text(limit), limit);
+  if (limit != 0) text += fmt::format("limit            {}\n", exact_bytes_text(limit));
   return text;
 }
 

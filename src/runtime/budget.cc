@@ -21,6 +21,8 @@ std::atomic<bool (*)()> interrupt_check{nullptr};
 thread_local const Limits* present = nullptr;
 thread_local int uninterrupted = 0;
 
+constexpr size_t kMiB = size_t{1} << 20;  // texts count smaller sizes in bytes
+
 constexpr const char* kRemedy =
     "If this is intended, raise Limits::max_bytes (max_bytes= in Python, --max-bytes, "
     "STEEP_MAX_BYTES); else use smaller shapes.";
@@ -125,10 +127,15 @@ void rethrow_at(const OutOfMemoryError& error, const std::string& node, const st
 }
 
 std::string bytes_text(size_t bytes) {
-  if (bytes < size_t{1} << 20) return fmt::format("{} bytes", bytes);
+  if (bytes < kMiB) return fmt::format("{} bytes", bytes);
   const bool large = bytes >= size_t{1} << 30;
   return fmt::format("{:.1f} {}", static_cast<double>(bytes) / (large ? 1 << 30 : 1 << 20),
                      large ? "GiB" : "MiB");
+}
+
+std::string exact_bytes_text(size_t bytes) {
+  if (bytes < kMiB) return bytes_text(bytes);
+  return fmt::format("{} ({} bytes)", bytes_text(bytes), bytes);
 }
 
 }  // namespace steep

@@ -62,7 +62,9 @@ decltype(auto) at_node(const N& n, F&& f) {
   }
 }
 
-/// "3.5 GiB"
+/// "3.5 GiB", "2048 bytes"
 std::string bytes_text(size_t bytes);
+/// "3.5 GiB (3758096384 bytes)", "2048 bytes": for numbers that a user may give back as a limit.
+std::string exact_bytes_text(size_t bytes);
 
 }  // namespace steep

@@ -90,6 +90,13 @@ TEST(Budget, BoundsWhatAPoolHolds) {
   EXPECT_NO_THROW(pool->allocate(3 << 19));
 }
 
+TEST(Budget, SaysASizeOnce) {
+  EXPECT_EQ(exact_bytes_text(395792), "395792 bytes");
+  EXPECT_EQ(exact_bytes_text((1 << 20) - 1), "1048575 bytes");
+  EXPECT_EQ(exact_bytes_text(3 << 19), "1.5 MiB (1572864 bytes)");
+  EXPECT_EQ(exact_bytes_text(size_t{7} << 29), "3.5 GiB (3758096384 bytes)");
+}
+
 TEST(Budget, NamesTheNodeThatLacksMemory) {
   struct Node {
     std::string name() const { return "n"; }

@@ -84,8 +84,8 @@ def bounds(name: str) -> tuple[int, int]:
     with pytest.raises(steep.OutOfMemoryError, match="No plan fits the memory limit") as caught:
         Trained(name, 1)
     text = str(caught.value)
-    least, plain = re.findall(r"\((\d+) bytes\)", text)[1:]
-    assert "at most 1 bytes (1 bytes)" in text
+    limit, least, plain = re.findall(r"(\d+) bytes", text)
+    assert limit == "1" and text.count("bytes") == 3
     return int(least), int(plain)
 
 
@@ -108,7 +108,7 @@ def test_every_limit_is_kept_and_changes_no_bit(name: str) -> None:
 
 def test_below_the_least_is_an_error() -> None:
     least, _ = bounds("layers")
-    with pytest.raises(steep.OutOfMemoryError, match=rf"at least [^(]*\({least} bytes\)"):
+    with pytest.raises(steep.OutOfMemoryError, match=f"at least {least} bytes "):
         Trained("layers", least - 1)
 
 

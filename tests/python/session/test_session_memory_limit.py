@@ -199,7 +199,7 @@ def test_the_report_as_text() -> None:
     again = [line for line in lines[1:] if line.endswith(" ms  computed again")]
     assert len(again) == sum(c.again for c in report.choices) > 0
     (peak,) = [line for line in lines if line.startswith("planned peak")]
-    assert f"({report.planned.bytes} bytes)" in peak
+    assert f" {report.planned.bytes} bytes, " in peak
     assert f"{len(again)} of {len(report.choices)} nodes" in peak
 
 
