@@ -7,22 +7,31 @@
 #include "device/asked.h"
 #include "device/boundary.h"
 #include "device/device.h"
+#include "ops/op_def.h"
 #include "runtime/headroom.h"
 #include "steep/error.h"
 
 namespace steep {
 namespace {
+
 const Operand kAbsent;
+
+/// The name under which a device has kernels for the node.
+std::string_view kernel_name(Node n) {
+  const OpDef* def = find_op(n.op());
+  if (def == nullptr || def->kernel_attribute.empty()) return n.op();
+  const Attr* name = n.attrs().find(def->kernel_attribute);
+  return name != nullptr ? std::string_view(std::get<std::string>(*name)) : n.op();
 }
+
+}  // namespace
 
 const Operand& NodeSpec::in(size_t i) const { return i < inputs.size() ? inputs[i] : kAbsent; }
 const Operand& NodeSpec::out(size_t i) const { return i < outputs.size() ? outputs[i] : kAbsent; }
 
 NodeSpec spec_of(Node n) {
-  // A claimed node goes by the name that its provider gave it.
-  const Attr* claimed = n.op() == "steep.Claimed" ? n.attrs().find("name") : nullptr;
-  const std::string_view op = claimed != nullptr ? std::get<std::string>(*claimed) : n.op();
-  NodeSpec spec{.name = n.name(), .op = op, .attrs = n.attrs(), .inputs = {}, .outputs = {}};
+  NodeSpec spec{
+      .name = n.name(), .op = kernel_name(n), .attrs = n.attrs(), .inputs = {}, .outputs = {}};
   auto operand = [&](Value v) {
     if (!v) return Operand{};
     if (!v.type().concrete()) {

@@ -2,10 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "steep/tensor.h"
 
 namespace steep {
+
+/// Whose results are counted_rows(): the engine computes it, no kernel.
+inline constexpr std::string_view kCountedRows = "steep.CountedRows";
 
 /// How many rows are computed where `counted` of `rows` count: one of at most 8 numbers for given
 /// `rows`, so that there are few plans; not less than `counted`, not more than `rows`. The numbers

@@ -2,6 +2,8 @@
 
 #include <unordered_map>
 
+#include "flow/rows.h"
+
 namespace steep {
 
 DynamicRule find_dynamic_rule(std::string_view op) {
@@ -18,7 +20,7 @@ DynamicRule find_dynamic_rule(std::string_view op) {
       {"SequenceInsert", run_sequence_insert},
       {"SequenceLength", run_sequence_length},
       {"SplitToSequence", run_split_to_sequence},
-      {"steep.CountedRows", run_counted_rows},
+      {kCountedRows, run_counted_rows},
       {"steep.Loop", run_loop},
       {"steep.SequenceExtents", run_sequence_extents},
       {"steep.SumOf", run_sum_of},

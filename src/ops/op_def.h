@@ -129,6 +129,11 @@ struct OpDef {
   /// Its decomposition reads the values of the inputs from this one on, which must be constants by
   /// then; -1: of none.
   int reads_from = -1;
+  /// It reads the parts of its inputs that indices name: of each about as many bytes as its results
+  /// have, where the input has more.
+  bool reads_part = false;
+  /// The attribute with the name under which devices have its kernels; "": the operator's own name.
+  std::string_view kernel_attribute{};
   int seed = -1;                ///< the input that is the graph's seed (ir/seed.h); -1: none
   std::vector<int> settings{};  ///< inputs that configure the operator
   Vjp vjp{};

@@ -7,6 +7,7 @@
 #include <optional>
 #include <unordered_set>
 
+#include "ops/op_def.h"
 #include "plan/lower.h"
 #include "plan/place.h"
 #include "runtime/budget.h"
@@ -42,7 +43,8 @@ double modelled_ms(Node n, const Lowered* kernel) {
   double out = 0, in = 0;
   for (int o = 0; o < n.output_count(); ++o)
     out += n.output(o) ? static_cast<double>(n.output(o).type().nbytes()) : 0;
-  const bool some_rows = n.op().find("Gather") != std::string::npos;
+  const OpDef* def = find_op(n.op());
+  const bool some_rows = def != nullptr && def->reads_part;
   for (int i = 0; i < n.input_count(); ++i) {
     const double bytes = n.input(i) ? static_cast<double>(n.input(i).type().nbytes()) : 0;
     in += some_rows ? std::min(bytes, out) : bytes;

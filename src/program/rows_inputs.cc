@@ -27,7 +27,7 @@ std::optional<Graph> CountedRowsInputs::split_off(Graph& graph, const ProgramOpt
   std::vector<Value> labels;  // that makers make, by output of `part`
   std::vector<Node> split;
   for (Node n : graph.nodes()) {
-    if (n.op() != "steep.CountedRows" || n.phase() != Phase::forward) continue;
+    if (n.op() != kCountedRows || n.phase() != Phase::forward) continue;
     const Value x = n.input(0);
     const auto of_it = makers_of_rows(x);
     if (!of_it) continue;

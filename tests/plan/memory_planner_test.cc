@@ -188,6 +188,20 @@ TEST(MemoryPlanner, NoLimitAndALargeOneGiveThePlanWithoutChoices) {
   EXPECT_EQ(to_text(make_plan(g, Devices::host_alone(), {}, {.bytes = size_t{1} << 40})), plain);
 }
 
+TEST(MemoryPlanner, ReadingAFewRowsOfATableTakesLessThanReadingTheTable) {
+  Graph g;
+  const Value table = g.add_input("table", {DType::f32, Shape{1 << 20, 16}});
+  const Value rows = apply("Gather", {table, ints(g, {3, 5})});
+  g.add_output("rows", rows);
+  g.add_output("all", tanh(table));
+  const LoweredGraph lowered = lower(g, Devices::host_alone());
+  const auto ms = [&](Node n) { return modelled_ms(n, &lowered.kernels.at(n.id())); };
+  for (Node n : g.nodes()) {
+    const bool few = n.op() == "Gather";
+    EXPECT_EQ(ms(n) < 0.01, few) << n.op();
+  }
+}
+
 // A running mean is another one by the time of backward.
 TEST(MemoryPlanner, WhatReadsAStateThatForwardOverwritesIsNotRepeated) {
   Graph g;

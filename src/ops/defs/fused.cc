@@ -47,8 +47,10 @@ std::vector<Type> claimed_infer(Node n) {
 
 }  // namespace
 
-extern const OpDef kSteepClaimed = {
-    .name = "steep.Claimed", .infer = claimed_infer, .decompose = fused_decompose};
+extern const OpDef kSteepClaimed = {.name = "steep.Claimed",
+                                    .kernel_attribute = "name",
+                                    .infer = claimed_infer,
+                                    .decompose = fused_decompose};
 
 extern const OpDef kSteepFused = {
     .name = "steep.Fused", .infer = fused_infer, .decompose = fused_decompose};

@@ -12,7 +12,10 @@ Grads gather_vjp(Node n, const Grads& dy) {
 
 }  // namespace
 
-extern const OpDef kGather = {
-    .name = "Gather", .attributes = {{"axis", 0}}, .vjp = gather_vjp, .elements = elements::gather};
+extern const OpDef kGather = {.name = "Gather",
+                              .attributes = {{"axis", 0}},
+                              .reads_part = true,
+                              .vjp = gather_vjp,
+                              .elements = elements::gather};
 
 }  // namespace steep

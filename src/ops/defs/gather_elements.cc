@@ -14,6 +14,7 @@ Grads gather_elements_vjp(Node n, const Grads& dy) {
 extern const OpDef kGatherElements = {.name = "GatherElements",
                                       .attributes = {{"axis", 0}},
                                       .ranks = "1+ =",
+                                      .reads_part = true,
                                       .vjp = gather_elements_vjp};
 
 }  // namespace steep

@@ -40,6 +40,7 @@ std::vector<Value> gather_grad_decompose(Node n) {
 
 extern const OpDef kSteepGatherGrad = {.name = "steep.GatherGrad",
                                        .attributes = {{"axis", 0}},
+                                       .reads_part = true,
                                        .vjp = gather_grad_vjp,
                                        .infer = gather_grad_infer,
                                        .decompose = gather_grad_decompose};

@@ -41,6 +41,7 @@ void gather_nd_refine(Node n) {
 extern const OpDef kGatherND = {.name = "GatherND",
                                 .attributes = {{"batch_dims", 0}},
                                 .ranks = "1+ 1+",
+                                .reads_part = true,
                                 .vjp = gather_nd_vjp,
                                 .refine = gather_nd_refine};
 
