@@ -393,7 +393,7 @@ Plan MemoryPlanner::plan(const Again& again, std::unordered_map<uint32_t, Lowere
   return lay_out(std::move(v.graph), {v.kernels, v.views, on_.device, on_.devices});
 }
 
-const MemoryPoint& fastest_within(const std::vector<MemoryPoint>& points, const MemoryLimit& limit,
+const MemoryPoint& fastest_within(std::span<const MemoryPoint> points, const MemoryLimit& limit,
                                   size_t plain) {
   for (const MemoryPoint& point : points) {
     if (limit.allows(point.bytes)) return point;
@@ -418,7 +418,9 @@ Plan fit(const Graph& graph, const LoweredPlan& on, const MemoryLimit& limit,
   if (limit.allows(run_bytes(plain))) return plain;
   MemoryPlanner planner(graph, on);
   const std::vector<MemoryPoint>& points = planner.search();
-  return planner.plan(fastest_within(points, limit, run_bytes(plain)).again, kernels);
+  Plan plan = planner.plan(fastest_within(points, limit, run_bytes(plain)).again, kernels);
+  plan.found = points;
+  return plan;
 }
 
 Plan make_plan(Graph graph, const Devices& devices, std::vector<Declined> in_parts) {

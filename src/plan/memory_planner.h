@@ -6,25 +6,17 @@
 #pragma once
 
 #include <set>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "plan/layout.h"
 #include "plan/memory_limit.h"
+#include "plan/memory_point.h"
 #include "plan/repeat.h"
 
 namespace steep {
-
-/// Nodes of forward that backward runs again: ids, in their order.
-using Again = std::vector<uint32_t>;
-
-/// One way to plan the graph.
-struct MemoryPoint {
-  size_t bytes = 0;  ///< run_bytes() of the plan
-  double ms = 0;     ///< modelled, of all its nodes
-  Again again{};
-};
 
 /// Milliseconds of a node by its floating point operations, or else by the bytes that it reads and
 /// writes, at rates of a common server (100 GFLOP/s, 10 GB/s). For comparisons, not for clocks.
@@ -105,10 +97,11 @@ class MemoryPlanner {
 
 /// The first of search()'s points that the limit allows. Throws OutOfMemoryError with the least of
 /// them where it allows none. `plain`: bytes of the plan without a limit.
-const MemoryPoint& fastest_within(const std::vector<MemoryPoint>& points, const MemoryLimit& limit,
+const MemoryPoint& fastest_within(std::span<const MemoryPoint> points, const MemoryLimit& limit,
                                   size_t plain);
 
-/// The fastest plan that was found within the limit: the one without choices, where that fits.
+/// The fastest plan that was found within the limit: the one without choices, where that fits; else
+/// with all that the search found.
 /// Adds the kernels of repetitions to `kernels`. Throws OutOfMemoryError with the least that was
 /// found when none fits.
 Plan fit(const Graph& graph, const LoweredPlan& on, const MemoryLimit& limit,

@@ -18,6 +18,7 @@
 #include "device/device.h"
 #include "device/kernel.h"
 #include "ir/graph.h"
+#include "plan/memory_point.h"
 
 namespace steep {
 
@@ -81,6 +82,8 @@ struct Plan {
   std::vector<size_t> device_arena_bytes;  ///< by device, from 1
   Devices devices = Devices::host_alone();
   std::vector<Declined> declined;  ///< what runs elsewhere, or in parts
+  /// Where a limit of memory needed a search for plans: what MemoryPlanner::search() found.
+  std::vector<MemoryPoint> found{};
 };
 
 /// Nodes in the order in which they will run: forward before backward, insertion order where

@@ -164,7 +164,8 @@ MemoryReport Program::Impl::memory_report(std::span<const Type> fed) {
   if (!s) refuse_segments();
   Graph concrete = specialise_known(graph, s->types, options.devices).graph;
   run_passes(concrete, pass_options());
-  return steep::memory_report(std::move(concrete), options.devices, options.memory_limit);
+  return steep::memory_report(std::move(concrete), options.devices, options.memory_limit,
+                              s->executable.plan().found);
 }
 
 void Program::Impl::set_held_bytes(size_t held) {

@@ -180,6 +180,18 @@ TEST_P(MemoryPlannerTest, TheReportIsOfThePlanThatIsMade) {
   EXPECT_THROW(memory_report(step.graph, step.devices, none), OutOfMemoryError);
 }
 
+TEST_P(MemoryPlannerTest, TheReportTakesWhatThePlanFound) {
+  const Prepared step(random_step(GetParam()));
+  const MemoryLimit limit{.least = true};
+  const Plan plan = make_plan(step.graph, step.devices, {}, limit);
+  ASSERT_FALSE(plan.found.empty());
+  EXPECT_EQ(memory_report(step.graph, step.devices, limit, plan.found).text(),
+            memory_report(step.graph, step.devices, limit).text());
+  const std::span<const MemoryPoint> last = std::span(plan.found).last(1);
+  EXPECT_EQ(memory_report(step.graph, step.devices, limit, last).plans.size(), 1U);
+  EXPECT_TRUE(make_plan(step.graph, step.devices, {}, {.bytes = size_t{1} << 40}).found.empty());
+}
+
 INSTANTIATE_TEST_SUITE_P(RandomSteps, MemoryPlannerTest, testing::Range(0U, 12U));
 
 TEST(MemoryPlanner, NoLimitAndALargeOneGiveThePlanWithoutChoices) {
