@@ -19,6 +19,25 @@ namespace HWY_NAMESPACE {
 /// Where weight decay comes in: the attribute `decoupled`.
 enum class Decay { in_gradient, before, after };
 
+/// Calls update(i, load, store) for each vector from element i on, the last one shorter.
+template <class D, typename Update>
+HWY_INLINE void for_vectors(D d, int64_t begin, int64_t end, const Update& update) {
+  using T = hn::TFromD<D>;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t i = begin;
+  for (; i + lanes <= end; i += lanes) {
+    update(
+        i, [&](const T* p) HWY_ATTR { return hn::LoadU(d, p); },
+        [&](auto x, T* p) HWY_ATTR { hn::StoreU(x, d, p); });
+  }
+  const auto rest = static_cast<size_t>(end - i);
+  if (rest != 0) {
+    update(
+        i, [&](const T* p) HWY_ATTR { return load_n(d, p, rest); },
+        [&](auto x, T* p) HWY_ATTR { store_n(x, d, p, rest); });
+  }
+}
+
 /// Elements [begin, end). Inputs and outputs may be the same arrays.
 template <Decay kDecay, typename T>
 HWY_INLINE void adam_range(const AdamStep& s, const KernelArgs& args, int64_t begin, int64_t end) {
@@ -42,7 +61,6 @@ HWY_INLINE void adam_range(const AdamStep& s, const KernelArgs& args, int64_t be
   const T* greatest_in = s.amsgrad ? args.input<T>(kGreatest) : nullptr;
   T *param_out = args.output<T>(0), *m_out = args.output<T>(1), *v_out = args.output<T>(2);
   T* greatest_out = s.amsgrad ? args.output<T>(3) : nullptr;
-  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
 
   const auto update = [&](int64_t i, auto load, auto store) HWY_ATTR {
     auto w = load(param + i);
@@ -70,18 +88,7 @@ HWY_INLINE void adam_range(const AdamStep& s, const KernelArgs& args, int64_t be
     store(m, m_out + i);
     store(v, v_out + i);
   };
-  int64_t i = begin;
-  for (; i + lanes <= end; i += lanes) {
-    update(
-        i, [&](const T* p) HWY_ATTR { return hn::LoadU(d, p); },
-        [&](auto x, T* p) HWY_ATTR { hn::StoreU(x, d, p); });
-  }
-  const auto rest = static_cast<size_t>(end - i);
-  if (rest != 0) {
-    update(
-        i, [&](const T* p) HWY_ATTR { return load_n(d, p, rest); },
-        [&](auto x, T* p) HWY_ATTR { store_n(x, d, p, rest); });
-  }
+  for_vectors(d, begin, end, update);
 }
 
 template <typename T>

@@ -57,25 +57,52 @@ std::optional<MaskStrides> read_mask(const Operand& mask, DType dtype, const Dim
   return MaskStrides{true, {found[0], found[1], found[2]}, found[3]};
 }
 
-}  // namespace
-
-std::optional<AttentionProblem> read_attention(const NodeSpec& node, std::string* why_not) {
-  const bool grad = node.op == "steep.AttentionGrad";
-  const size_t q_at = grad ? 1 : 0, masks_at = grad ? 7 : 3;
-  const DType dtype = node.in(q_at).dtype;
+bool has_known_dtypes(const NodeSpec& node, bool grad, std::string* why_not) {
+  const DType dtype = node.in(0).dtype;
   for (size_t i = 0; i < (grad ? 5 : 3); ++i) {
     if (node.in(i).dtype != dtype || (dtype != DType::f32 && dtype != DType::bf16)) {
-      return decline(why_not, "dtypes are not all float32 or all bfloat16"), std::nullopt;
+      return decline(why_not, "dtypes are not all float32 or all bfloat16"), false;
     }
   }
   for (size_t i : {0, 1}) {
     if ((grad ? node.in(5 + i) : node.out(1 + i)).dtype != DType::f32) {
-      return decline(why_not, "max or sum is not float32"), std::nullopt;
+      return decline(why_not, "max or sum is not float32"), false;
     }
   }
+  return true;
+}
 
+/// Where the gradients lie, of the result and of the operands.
+bool read_gradients(const NodeSpec& node, AttentionProblem* p, std::string* why_not) {
+  const auto dy = read_heads(node, node.in(0), "perm_dy", false, why_not);
+  if (!dy) return false;
+  p->dy = dy->strides;
+  HeadStrides* const made[] = {&p->dq, &p->dk, &p->dv};
+  constexpr std::string_view kPerms[] = {"perm_dq", "perm_dk", "perm_dv"};
+  for (size_t i = 0; i < 3; ++i) {
+    const auto d = read_heads(node, node.out(i), kPerms[i], true, why_not);
+    if (!d) return false;
+    *made[i] = d->strides;
+  }
+  return true;
+}
+
+bool read_dropout(const NodeSpec& node, AttentionProblem* p, std::string* why_not) {
+  const double ratio = node.attrs.real("ratio");
+  if (!(ratio >= 0 && ratio <= 1)) return decline(why_not, "ratio is {}", ratio), false;
+  p->dropout = {keep_threshold(ratio), node.attrs.integer("stream"),
+                ratio < 1 ? 1 / (1 - ratio) : 0};
+  return true;
+}
+
+}  // namespace
+
+std::optional<AttentionProblem> read_attention(const NodeSpec& node, std::string* why_not) {
+  const bool grad = node.op == "steep.AttentionGrad";
+  if (!has_known_dtypes(node, grad, why_not)) return std::nullopt;
+  const size_t q_at = grad ? 1 : 0, masks_at = grad ? 7 : 3;
   AttentionProblem p{};
-  p.bf16 = dtype == DType::bf16;
+  p.bf16 = node.in(q_at).dtype == DType::bf16;
   const auto q = read_heads(node, node.in(q_at), "perm_q", false, why_not);
   const auto k = read_heads(node, node.in(q_at + 1), "perm_k", false, why_not);
   const auto v = read_heads(node, node.in(q_at + 2), "perm_v", false, why_not);
@@ -87,18 +114,7 @@ std::optional<AttentionProblem> read_attention(const NodeSpec& node, std::string
     return decline(why_not, "an operand is empty"), std::nullopt;
   }
   p.q = q->strides, p.k = k->strides, p.v = v->strides, p.y = y->strides;
-  if (grad) {
-    const auto dy = read_heads(node, node.in(0), "perm_dy", false, why_not);
-    if (!dy) return std::nullopt;
-    p.dy = dy->strides;
-    HeadStrides* const made[] = {&p.dq, &p.dk, &p.dv};
-    constexpr std::string_view kPerms[] = {"perm_dq", "perm_dk", "perm_dv"};
-    for (size_t i = 0; i < 3; ++i) {
-      const auto d = read_heads(node, node.out(i), kPerms[i], true, why_not);
-      if (!d) return std::nullopt;
-      *made[i] = d->strides;
-    }
-  }
+  if (grad && !read_gradients(node, &p, why_not)) return std::nullopt;
   const Dims scores{p.batch, p.heads, p.queries, p.keys};
   const auto bias = read_mask(node.in(masks_at), DType::f32, scores, why_not);
   const auto keep = read_mask(node.in(masks_at + 1), DType::boolean, scores, why_not);
@@ -110,12 +126,7 @@ std::optional<AttentionProblem> read_attention(const NodeSpec& node, std::string
   p.zero_nan = node.attrs.integer("zero_nan") != 0;
   p.zero_shut = node.attrs.integer("zero_shut") != 0;
   p.random = node.in(masks_at + 2).present();
-  if (p.random) {
-    const double ratio = node.attrs.real("ratio");
-    if (!(ratio >= 0 && ratio <= 1)) return decline(why_not, "ratio is {}", ratio), std::nullopt;
-    p.dropout = {keep_threshold(ratio), node.attrs.integer("stream"),
-                 ratio < 1 ? 1 / (1 - ratio) : 0};
-  }
+  if (p.random && !read_dropout(node, &p, why_not)) return std::nullopt;
   return p;
 }
 

@@ -68,6 +68,7 @@ int64_t wrap(int64_t x, DType dtype) {
 /// Void for the codes that integers do not have. floor(sum / count) would not be ONNX's Mean, which
 /// is of floats only; `scale` is left out for that reason.
 template <Code k>
+// NOLINTNEXTLINE(readability-function-size): a table, one line for each code
 inline auto evaluate(int64_t a, [[maybe_unused]] int64_t b, [[maybe_unused]] int64_t c,
                      [[maybe_unused]] const Params& p) {
   using enum Code;

@@ -66,6 +66,7 @@ T floor_mod(T a, T b) {
 }
 
 template <Code k, typename T>
+// NOLINTNEXTLINE(readability-function-size): a table, one line for each code
 inline T evaluate(T a, [[maybe_unused]] T b, [[maybe_unused]] T c,
                   [[maybe_unused]] const Params& p) {
   [[maybe_unused]] const T p0 = static_cast<T>(p.p0);

@@ -64,6 +64,7 @@ HWY_INLINE V mish(D d, V x) {
 }
 
 template <Code k, class D, class V>
+// NOLINTNEXTLINE(readability-function-size): a table, one line for each code
 HWY_INLINE V evaluate(D d, V a, [[maybe_unused]] V b, [[maybe_unused]] V c, [[maybe_unused]] V p0,
                       [[maybe_unused]] V p1) {
   using enum Code;

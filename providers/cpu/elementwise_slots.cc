@@ -4,68 +4,108 @@
 
 namespace steep::cpu {
 
-bool assign_slots(Program& program, int values) {
-  constexpr int kNever = -1;
-  const int end = static_cast<int>(program.instructions.size());
-  std::vector<int> last_use(static_cast<size_t>(values), kNever);
-  int last_direct_read = kNever;  // an input that may share its memory with an output
-  auto is_direct = [&](uint16_t v) {
-    return std::any_of(program.loads.begin(), program.loads.end(), [&](const Program::Load& l) {
+namespace {
+
+class SlotAssigner {
+ public:
+  SlotAssigner(Program& program, int values)
+      : program_(program),
+        end_(static_cast<int>(program.instructions.size())),
+        last_use_(static_cast<size_t>(values), kNever),
+        placed_(static_cast<size_t>(values), false) {
+    program_.slots.assign(static_cast<size_t>(values), 0);
+  }
+
+  void run() {
+    find_last_uses();
+    for (Program::Store& s : program_.stores) take_store(s);
+    for (const Program::Load& l : program_.loads) take_load(l);
+    for (int i = 0; i < end_; ++i) {
+      free_operands(i);
+      const uint16_t made = instruction(i).dst;
+      if (!placed_[made]) place(made);
+    }
+  }
+
+ private:
+  static constexpr int kNever = -1;
+
+  const Program::Instruction& instruction(int i) const {
+    return program_.instructions[static_cast<size_t>(i)];
+  }
+
+  bool is_direct(uint16_t v) const {
+    const auto& loads = program_.loads;
+    return std::any_of(loads.begin(), loads.end(), [&](const Program::Load& l) {
       return l.value == v && l.kind == Program::Load::Kind::direct;
     });
-  };
-  for (int i = 0; i < end; ++i) {
-    const auto& ins = program.instructions[static_cast<size_t>(i)];
-    for (uint16_t v : {ins.a, ins.b, ins.c}) {
-      last_use[v] = i;
-      if (is_direct(v)) last_direct_read = i;
-    }
   }
-  program.slots.assign(static_cast<size_t>(values), 0);
-  std::vector<bool> placed(static_cast<size_t>(values), false);
-  auto outside = [&](uint16_t v) {
-    placed[v] = true;
-    program.slots[v] = -1;
-  };
-  // An output may be written early only when no input, whose memory it may have taken, is read
-  // afterwards.
-  for (Program::Store& s : program.stores) {
-    for (int i = 0; i < end; ++i) {
-      if (program.instructions[static_cast<size_t>(i)].dst != s.value) continue;
-      s.direct = s.dtype == program.type && i >= last_direct_read && !program.may_fault;
-    }
-    if (s.direct) {
-      outside(s.value);
-    } else {
-      last_use[s.value] = end;
-    }
-  }
-  std::vector<Program::Slot> free;
-  auto place = [&](uint16_t v) {
-    placed[v] = true;
-    if (free.empty()) free.push_back(static_cast<Program::Slot>(program.slot_count++));
-    program.slots[v] = free.back();
-    free.pop_back();
-  };
-  for (const Program::Load& l : program.loads) {
-    if (l.kind == Program::Load::Kind::direct) {
-      outside(l.value);
-      continue;
-    }
-    place(l.value);
-    if (l.kind == Program::Load::Kind::scalar)
-      last_use[l.value] = end;  // filled once, kept for all blocks
-  }
-  for (int i = 0; i < end; ++i) {
-    const auto& ins = program.instructions[static_cast<size_t>(i)];
-    for (uint16_t v : {ins.a, ins.b, ins.c}) {
-      if (last_use[v] == i && program.slots[v] >= 0) {
-        free.push_back(program.slots[v]);
-        last_use[v] = end;  // an operand that occurs twice is freed once
+
+  void find_last_uses() {
+    for (int i = 0; i < end_; ++i) {
+      const auto& ins = instruction(i);
+      for (uint16_t v : {ins.a, ins.b, ins.c}) {
+        last_use_[v] = i;
+        if (is_direct(v)) last_direct_read_ = i;
       }
     }
-    if (!placed[ins.dst]) place(ins.dst);
   }
+
+  /// An output may be written early only when no input, whose memory it may have taken, is read
+  /// afterwards.
+  void take_store(Program::Store& s) {
+    for (int i = 0; i < end_; ++i) {
+      if (instruction(i).dst != s.value) continue;
+      s.direct = s.dtype == program_.type && i >= last_direct_read_ && !program_.may_fault;
+    }
+    if (s.direct) {
+      keep_outside(s.value);
+    } else {
+      last_use_[s.value] = end_;
+    }
+  }
+
+  void take_load(const Program::Load& l) {
+    if (l.kind == Program::Load::Kind::direct) return keep_outside(l.value);
+    place(l.value);
+    if (l.kind == Program::Load::Kind::scalar)
+      last_use_[l.value] = end_;  // filled once, kept for all blocks
+  }
+
+  void free_operands(int i) {
+    const auto& ins = instruction(i);
+    for (uint16_t v : {ins.a, ins.b, ins.c}) {
+      if (last_use_[v] != i || program_.slots[v] < 0) continue;
+      free_.push_back(program_.slots[v]);
+      last_use_[v] = end_;  // an operand that occurs twice is freed once
+    }
+  }
+
+  /// It needs no slot: it is read or written where the caller has it.
+  void keep_outside(uint16_t v) {
+    placed_[v] = true;
+    program_.slots[v] = -1;
+  }
+
+  void place(uint16_t v) {
+    placed_[v] = true;
+    if (free_.empty()) free_.push_back(static_cast<Program::Slot>(program_.slot_count++));
+    program_.slots[v] = free_.back();
+    free_.pop_back();
+  }
+
+  Program& program_;
+  int end_;                        // number of instructions
+  std::vector<int> last_use_;      // by value
+  std::vector<bool> placed_;       // by value
+  int last_direct_read_ = kNever;  // of an input that may share its memory with an output
+  std::vector<Program::Slot> free_;
+};
+
+}  // namespace
+
+bool assign_slots(Program& program, int values) {
+  SlotAssigner(program, values).run();
   return program.slot_count <= kMaxSlots;
 }
 

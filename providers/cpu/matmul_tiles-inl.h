@@ -39,6 +39,18 @@ constexpr size_t kWidest = 2;  // in 16
 template <size_t kVectors>
 constexpr int64_t kTall = kVectors == 1 ? 8 : 4;
 
+/// What follows a sum: the bias, and Relu. It is of `n` columns of y from j on.
+template <class D, typename T = hn::TFromD<D>>
+HWY_INLINE hn::Vec<D> finished(D d, const Tile<T>& t, hn::Vec<D> value, int64_t row, int64_t j,
+                               size_t n) {
+  if (t.bias != nullptr) {
+    const auto bias = t.p.bias_on_rows ? hn::Set(d, t.bias[row]) : load_n(d, t.bias + j, n);
+    value = hn::Add(value, bias);
+  }
+  if (!t.p.relu) return value;
+  return hn::IfThenElse(hn::Lt(value, hn::Zero(d)), hn::Zero(d), value);  // NaN stays NaN
+}
+
 /// Rows [i, i + kRows) of y, `count` columns from j, which are kVectors vectors at most. Every loop
 /// over sums is unrolled, since an array with a variable index lies in memory.
 template <size_t kRows, size_t kVectors, class D, typename T = hn::TFromD<D>>
@@ -69,7 +81,6 @@ HWY_INLINE void block(D d, const Tile<T>& t, int64_t i, int64_t j, size_t count)
     }
   }
   const auto alpha = hn::Set(d, static_cast<T>(p.alpha));
-  const bool bias_on_rows = p.bias_on_rows, relu = p.relu;
   HWY_UNROLL(8) for (size_t r = 0; r < kRows; ++r) {
     const int64_t row = i + static_cast<int64_t>(r);
     T* y = t.y + row * p.y_m + j;
@@ -79,15 +90,8 @@ HWY_INLINE void block(D d, const Tile<T>& t, int64_t i, int64_t j, size_t count)
         store_n(sum[r][v], d, y + v * lanes, n);
         continue;
       }
-      auto value = hn::Mul(alpha, sum[r][v]);
-      if (t.bias != nullptr) {
-        value = hn::Add(
-            value, bias_on_rows ? hn::Set(d, t.bias[row]) : load_n(d, t.bias + j + v * lanes, n));
-      }
-      if (relu) {  // NaN stays NaN
-        value = hn::IfThenElse(hn::Lt(value, hn::Zero(d)), hn::Zero(d), value);
-      }
-      store_n(value, d, y + v * lanes, n);
+      const auto made = finished(d, t, hn::Mul(alpha, sum[r][v]), row, j + v * lanes, n);
+      store_n(made, d, y + v * lanes, n);
     }
   }
 }

@@ -84,6 +84,55 @@ int write_outputs(const EvalChoice& choice, InferenceSession& session) {
   return kDone;
 }
 
+/// What print_loss() adds up.
+struct EvalTotals {
+  LossMean mean{};
+  int64_t rows = 0;
+  int64_t right = 0, counted = 0;  // labels; `counted`: without those that are ignored
+  int64_t labels = 0;
+  std::string not_finite{};  // the first loss that is none, and its rows
+
+  void add_loss(double loss, double weight, int64_t more) {
+    if (weight != 0 && !std::isfinite(loss) && not_finite.empty()) {
+      not_finite = fmt::format("{} in rows {} to {}", loss, rows, rows + more - 1);
+    }
+    mean.add(loss, weight);
+    rows += more;
+  }
+
+  void add_labels(const Tensor& scores, const Tensor& given, const LabelForm& form) {
+    right += count_right(scores, given, form);
+    counted += count_labels(given, form);
+    labels += given.size();
+  }
+};
+
+/// `values`: of the metrics.
+void print_totals(const EvalChoice& choice, const EvalTotals& totals, const Feed& feed,
+                  std::vector<std::pair<std::string, double>> values) {
+  std::string text = fmt::format("rows {}", totals.rows);
+  Fields fields{{"report", "eval"}, {"rows", totals.rows}};
+  if (totals.rows < feed.rows()) fields["rows_left_out"] = feed.rows() - totals.rows;
+  if (feed.labelled) {
+    text += fmt::format("  loss {:.8g}", totals.mean.value());
+    fields["loss"] = totals.mean.value();
+  }
+  if (totals.counted > 0) {
+    values.emplace_back("accuracy",
+                        static_cast<double>(totals.right) / static_cast<double>(totals.counted));
+  }
+  for (const auto& [name, value] : values) {
+    text += fmt::format("  {} {:.4f}", name, value);
+    fields[name] = value;
+  }
+  if (totals.counted < totals.labels) {
+    const int64_t ignored = totals.labels - totals.counted;
+    text += fmt::format("  labels {}, without {} ignored", totals.counted, ignored);
+    fields["labels_ignored"] = ignored;
+  }
+  print_report(choice, fields, text);
+}
+
 int print_loss(const EvalChoice& choice, TrainingSession& session) {
   const LossWeight weight(session);
   const std::optional<LabelForm>& labels = weight.labels();
@@ -96,9 +145,7 @@ int print_loss(const EvalChoice& choice, TrainingSession& session) {
   const bool classify = choice.scores.empty() && labels && labels->classes && feed.labelled &&
                         scores < info.size() &&
                         (info[scores].dtype == DType::f32 || info[scores].dtype == DType::f64);
-  LossMean mean;
-  int64_t rows = 0, right = 0, counted = 0, of = 0;
-  std::string not_finite;
+  EvalTotals totals;
   Results results(choice.out, info);
   Scores metric(choice.scores, session, labels,
                 holds_probabilities(choice.model.path, session.options(), choice.scores));
@@ -108,45 +155,16 @@ int print_loss(const EvalChoice& choice, TrainingSession& session) {
   for (int64_t i = 0; i < batches.count(); ++i) {
     const std::vector<Tensor> batch = batches.get(0, i);
     const EvalResult result = session.eval(batch);
-    const int64_t more = batch[0].dims()[0];
-    const double loss = result.loss.value_or(0), heavy = weight_of(result, batch);
-    if (heavy != 0 && !std::isfinite(loss) && not_finite.empty()) {
-      not_finite = fmt::format("{} in rows {} to {}", loss, rows, rows + more - 1);
-    }
-    mean.add(loss, heavy);
-    rows += more;
-    if (classify) {
-      right += count_right(result.outputs[scores], batch[weight.at()], *labels);
-      counted += count_labels(batch[weight.at()], *labels);
-      of += batch[weight.at()].size();
-    }
+    totals.add_loss(result.loss.value_or(0), weight_of(result, batch), batch[0].dims()[0]);
+    if (classify) totals.add_labels(result.outputs[scores], batch[weight.at()], *labels);
     if (metric.any()) metric.add(result, batch[weight.at()]);
     results.add(result.outputs);
   }
-  std::string text = fmt::format("rows {}", rows);
-  Fields fields{{"report", "eval"}, {"rows", rows}};
-  if (rows < feed.rows()) fields["rows_left_out"] = feed.rows() - rows;
-  if (feed.labelled) {
-    text += fmt::format("  loss {:.8g}", mean.value());
-    fields["loss"] = mean.value();
-  }
-  std::vector<std::pair<std::string, double>> values = metric.values();
-  if (classify && counted > 0) {
-    values.emplace_back("accuracy", static_cast<double>(right) / static_cast<double>(counted));
-  }
-  for (const auto& [name, value] : values) {
-    text += fmt::format("  {} {:.4f}", name, value);
-    fields[name] = value;
-  }
-  if (counted < of) {
-    text += fmt::format("  labels {}, without {} ignored", counted, of - counted);
-    fields["labels_ignored"] = of - counted;
-  }
-  print_report(choice, fields, text);
+  print_totals(choice, totals, feed, metric.values());
   results.write(!choice.json);
-  if (not_finite.empty()) return kDone;
+  if (totals.not_finite.empty()) return kDone;
   throw DataError(ErrorParts{.what = "the loss is not finite",
-                             .received = not_finite,
+                             .received = totals.not_finite,
                              .remedy = "check these rows, and the model's weights"});
 }
 

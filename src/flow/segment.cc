@@ -130,11 +130,8 @@ bool Segment::finished() const {
   return true;
 }
 
-std::vector<Datum> Segment::run_dynamic_nodes(std::vector<Datum> inputs,
-                                              const RunContext& context) {
-  std::vector<Datum> there(graph_.value_count());
-  for (size_t i = 0; i < inputs.size(); ++i) there[graph_.inputs()[i].id()] = std::move(inputs[i]);
-  inputs.clear();
+/// By value id: how many dynamic nodes read it, and what is left to run.
+std::vector<int> Segment::count_readers() const {
   std::vector<int> readers(graph_.value_count(), 0);
   for (Node n : dynamic_nodes_) {
     for (int i = 0; i < n.input_count(); ++i) {
@@ -142,6 +139,15 @@ std::vector<Datum> Segment::run_dynamic_nodes(std::vector<Datum> inputs,
     }
   }
   for (uint32_t id : remaining_inputs_) ++readers[id];
+  return readers;
+}
+
+std::vector<Datum> Segment::run_dynamic_nodes(std::vector<Datum> inputs,
+                                              const RunContext& context) {
+  std::vector<Datum> there(graph_.value_count());
+  for (size_t i = 0; i < inputs.size(); ++i) there[graph_.inputs()[i].id()] = std::move(inputs[i]);
+  inputs.clear();
+  std::vector<int> readers = count_readers();
   for (Node n : dynamic_nodes_) {
     std::vector<Datum> operands;
     for (int i = 0; i < n.input_count(); ++i) {

@@ -57,6 +57,7 @@ class Segment {
   };
 
   bool finished() const;
+  std::vector<int> count_readers() const;
   std::vector<Datum> run_dynamic_nodes(std::vector<Datum> inputs, const RunContext& context);
   std::shared_ptr<Cut> cut_for(std::span<const Datum> inputs, const RunContext& context);
   std::shared_ptr<Cut> make_cut(std::vector<Type> types, const RunContext& context) const;

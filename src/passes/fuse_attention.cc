@@ -57,17 +57,7 @@ class Rewriter {
       dv = a_.dv ? destination(readers_, HeadLayout::of(a_.dv, false), 1) : v;
       if (!dy || !dq || !dk || !dv) return false;
     }
-    Attrs attrs{{"scale", a_.factor * q->scale * k->scale},
-                {"perm_q", q->perm()},
-                {"perm_k", k->perm()},
-                {"perm_v", v->perm()},
-                {"perm_y", *y->order()}};
-    if (a_.zero_nan) attrs.set("zero_nan", int64_t{1});
-    if (a_.zero_shut) attrs.set("zero_shut", int64_t{1});
-    if (a_.dropout) {
-      attrs.set("ratio", real_of(a_.dropout, "ratio"));
-      attrs.set("stream", integer_of(a_.dropout, "stream"));
-    }
+    Attrs attrs = attributes(*q, *k, *v, *y);
     std::vector<Value> extras;
     std::vector<Value> inputs;
     std::vector<Value> made;
@@ -98,6 +88,22 @@ class Rewriter {
   }
 
  private:
+  Attrs attributes(const HeadLayout& q, const HeadLayout& k, const HeadLayout& v,
+                   const HeadLayout& y) const {
+    Attrs attrs{{"scale", a_.factor * q.scale * k.scale},
+                {"perm_q", q.perm()},
+                {"perm_k", k.perm()},
+                {"perm_v", v.perm()},
+                {"perm_y", *y.order()}};
+    if (a_.zero_nan) attrs.set("zero_nan", int64_t{1});
+    if (a_.zero_shut) attrs.set("zero_shut", int64_t{1});
+    if (a_.dropout) {
+      attrs.set("ratio", real_of(a_.dropout, "ratio"));
+      attrs.set("stream", integer_of(a_.dropout, "stream"));
+    }
+    return attrs;
+  }
+
   /// Nodes that `add` makes stand where `like` stands.
   template <typename Add>
   void place(Node like, Add&& add) {

@@ -137,6 +137,12 @@ Executable::Executable(Plan plan, std::shared_ptr<MemoryPool> pool)
     if (buffer.storage == Storage::input) input_buffer_[buffer.index] = static_cast<int>(b);
     if (buffer.storage == Storage::state) state_buffer_[buffer.index] = static_cast<int>(b);
   }
+  look_at_steps();
+  copy_constants();
+}
+
+/// Which of them write states, and where they read and write.
+void Executable::look_at_steps() {
   for (const Step& step : plan_.steps) {
     writes_state_.push_back(
         std::any_of(step.outputs.begin(), step.outputs.end(), [&](const Place& p) {
@@ -158,6 +164,10 @@ Executable::Executable(Plan plan, std::shared_ptr<MemoryPool> pool)
   }
   first_update_ = static_cast<size_t>(std::find(writes_state_.begin(), writes_state_.end(), true) -
                                       writes_state_.begin());
+}
+
+/// To the devices that read them.
+void Executable::copy_constants() {
   device_constants_.resize(plan_.buffers.size());
   const auto others = plan_.devices.others();
   for (size_t d = 1; d <= others.size(); ++d) {
@@ -240,17 +250,16 @@ void Executable::bind_state(Frame& frame, size_t index, void* data) const {
   frame.base[static_cast<size_t>(state_buffer_[index])] = static_cast<std::byte*>(data);
 }
 
-std::vector<Tensor> Executable::run(Frame& frame, Phase phase, const RunOptions& options) const {
+void Executable::allocate_outputs(Frame& frame, Phase phase) const {
   for (uint32_t b : plan_.output_buffers) {
     const Buffer& buffer = plan_.buffers[b];
     if (buffer.phase != phase) continue;
     frame.outputs[buffer.index] = pool_->allocate(buffer.bytes);
     frame.base[b] = static_cast<std::byte*>(frame.outputs[buffer.index].get());
   }
-  const bool forward = phase == Phase::forward;
-  const size_t begin = forward ? 0 : plan_.backward_begin;
-  const size_t end = forward ? plan_.backward_begin : plan_.steps.size();
-  // Before the first kernel: once weights change, nothing may fail for want of memory.
+}
+
+std::vector<Tensor> Executable::outputs_of(const Frame& frame, Phase phase) const {
   std::vector<Tensor> outputs;
   for (const PlannedOutput& o : plan_.outputs) {
     if (o.phase != phase) continue;
@@ -258,34 +267,53 @@ std::vector<Tensor> Executable::run(Frame& frame, Phase phase, const RunOptions&
     std::byte* data = frame.base[static_cast<size_t>(o.place.buffer)] + o.place.offset;
     outputs.push_back(Tensor::wrap(o.dtype, o.dims, data, frame.outputs[buffer.index]));
   }
-  if (options.check_finite && forward) {
-    for (size_t i = 0; i < input_buffer_.size(); ++i) {
-      const Value v = plan_.graph->inputs()[i];
-      if (frame.inputs[i].defined()) check_fed(v, std::as_const(frame.inputs[i]).data());
-    }
-    for (size_t i = 0; i < state_buffer_.size(); ++i) {
-      if (state_buffer_[i] < 0) continue;
-      check_fed(plan_.graph->states()[i], frame.base[static_cast<size_t>(state_buffer_[i])]);
-    }
+  return outputs;
+}
+
+/// Throws DataError for an input or a state that is not finite.
+void Executable::check_all_fed(const Frame& frame) const {
+  for (size_t i = 0; i < input_buffer_.size(); ++i) {
+    const Value v = plan_.graph->inputs()[i];
+    if (frame.inputs[i].defined()) check_fed(v, std::as_const(frame.inputs[i]).data());
   }
+  for (size_t i = 0; i < state_buffer_.size(); ++i) {
+    if (state_buffer_[i] < 0) continue;
+    check_fed(plan_.graph->states()[i], frame.base[static_cast<size_t>(state_buffer_[i])]);
+  }
+}
+
+/// run_steps(), until all devices are done.
+void Executable::run_on_devices(Frame& frame, size_t begin, size_t end,
+                                const RunOptions& options) const {
+  try {
+    run_steps(frame, begin, end, options);
+    sync(frame);
+  } catch (...) {
+    // What is enqueued still reads and writes this memory.
+    for (size_t d = 0; d < frame.streams.size(); ++d) {
+      try {
+        plan_.devices.others()[d]->sync(frame.streams[d].get());
+      } catch (const Error&) {  // the first error is what the caller is to know
+        continue;
+      }
+    }
+    frame.crossing.assign(frame.crossing.size(), false);
+    throw;
+  }
+}
+
+std::vector<Tensor> Executable::run(Frame& frame, Phase phase, const RunOptions& options) const {
+  const bool forward = phase == Phase::forward;
+  const size_t begin = forward ? 0 : plan_.backward_begin;
+  const size_t end = forward ? plan_.backward_begin : plan_.steps.size();
+  // Before the first kernel: once weights change, nothing may fail for want of memory.
+  allocate_outputs(frame, phase);
+  std::vector<Tensor> outputs = outputs_of(frame, phase);
+  if (options.check_finite && forward) check_all_fed(frame);
   if (plan_.devices.only_host()) {
     run_steps(frame, begin, end, options);
   } else {
-    try {
-      run_steps(frame, begin, end, options);
-      sync(frame);
-    } catch (...) {
-      // What is enqueued still reads and writes this memory.
-      for (size_t d = 0; d < frame.streams.size(); ++d) {
-        try {
-          plan_.devices.others()[d]->sync(frame.streams[d].get());
-        } catch (const Error&) {  // the first error is what the caller is to know
-          continue;
-        }
-      }
-      frame.crossing.assign(frame.crossing.size(), false);
-      throw;
-    }
+    run_on_devices(frame, begin, end, options);
   }
   // What backward does not read is the caller's alone: free as soon as the caller drops it, often
   // before backward, when memory is needed most.

@@ -59,7 +59,13 @@ class Executable {
   std::vector<bool> read_by_backward() const;
 
  private:
+  void look_at_steps();
+  void copy_constants();
   void bind_arenas(Frame& frame);
+  void allocate_outputs(Frame& frame, Phase phase) const;
+  std::vector<Tensor> outputs_of(const Frame& frame, Phase phase) const;
+  void check_all_fed(const Frame& frame) const;
+  void run_on_devices(Frame& frame, size_t begin, size_t end, const RunOptions& options) const;
   void run_steps(Frame& frame, size_t begin, size_t end, const RunOptions& options) const;
   void cross(Frame& frame, const Step& step, void* to, const void* from) const;
   void wait_for_copies(Frame& frame) const;

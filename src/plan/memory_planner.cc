@@ -102,12 +102,28 @@ MemoryPlanner::State MemoryPlanner::look(const Again& again) {
     if (step.node) state.point.ms += ms_[repeats[step.node.id()]];
   }
   note_lives(plan, repeats, state);
+  note_peak(plan, state);
   return state;
+}
+
+/// Of views made in backward, by value id: what they view; null for other values.
+std::vector<Value> MemoryPlanner::viewed_by(const Plan& plan,
+                                            const std::vector<uint32_t>& repeats) const {
+  std::vector<Value> from(plan.graph->value_count());
+  for (Node n : plan.graph->nodes()) {
+    const bool view = n.id() >= graph_.node_slots()
+                          ? repeats[n.id()] != n.id() && on_.kernels[repeats[n.id()]] == nullptr
+                          : on_.kernels[n.id()] == nullptr;
+    if (!view || n.op() == kCopy || !n.input(0)) continue;
+    const Value base = from[n.input(0).id()] ? from[n.input(0).id()] : n.input(0);
+    for (int o = 0; o < n.output_count(); ++o)
+      if (n.output(o)) from[n.output(o).id()] = base;
+  }
+  return from;
 }
 
 void MemoryPlanner::note_lives(const Plan& plan, const std::vector<uint32_t>& repeats,
                                State& state) const {
-  constexpr double kNear = 0.9;  // of the peak
   const int steps = static_cast<int>(plan.steps.size());
   const int backward = static_cast<int>(plan.backward_begin);
   state.lives.assign(graph_.value_count(), {});
@@ -122,16 +138,7 @@ void MemoryPlanner::note_lives(const Plan& plan, const std::vector<uint32_t>& re
       life.last_backward = s;
     }
   };
-  std::vector<Value> from(plan.graph->value_count());  // of views made in backward: what they view
-  for (Node n : plan.graph->nodes()) {
-    const bool view = n.id() >= graph_.node_slots()
-                          ? repeats[n.id()] != n.id() && on_.kernels[repeats[n.id()]] == nullptr
-                          : on_.kernels[n.id()] == nullptr;
-    if (!view || n.op() == kCopy || !n.input(0)) continue;
-    const Value base = from[n.input(0).id()] ? from[n.input(0).id()] : n.input(0);
-    for (int o = 0; o < n.output_count(); ++o)
-      if (n.output(o)) from[n.output(o).id()] = base;
-  }
+  const std::vector<Value> from = viewed_by(plan, repeats);
   for (int s = 0; s < steps; ++s) {
     const Node n = plan.steps[static_cast<size_t>(s)].node;
     if (!n) continue;
@@ -142,7 +149,12 @@ void MemoryPlanner::note_lives(const Plan& plan, const std::vector<uint32_t>& re
     for (int o = 0; o < n.output_count(); ++o) touch(n.output(o), s);
     if (repeats[n.id()] != n.id()) state.repeated_at[repeats[n.id()]] = s;
   }
-  std::vector<double> live(static_cast<size_t>(steps) + 1, 0);
+}
+
+void MemoryPlanner::note_peak(const Plan& plan, State& state) {
+  constexpr double kNear = 0.9;  // of the peak
+  const size_t steps = plan.steps.size();
+  std::vector<double> live(steps + 1, 0);
   for (const Buffer& b : plan.buffers) {
     if (b.storage != Storage::arena || b.device != 0 || b.first > b.last) continue;
     live[static_cast<size_t>(b.first)] += static_cast<double>(b.bytes);
@@ -150,7 +162,7 @@ void MemoryPlanner::note_lives(const Plan& plan, const std::vector<uint32_t>& re
   }
   for (size_t s = 1; s < live.size(); ++s) live[s] += live[s - 1];
   const double peak = *std::max_element(live.begin(), live.end());
-  state.hot.assign(static_cast<size_t>(steps) + 1, 0);
+  state.hot.assign(steps + 1, 0);
   for (size_t s = 0; s + 1 < state.hot.size(); ++s)
     state.hot[s + 1] = state.hot[s] + (live[s] >= kNear * peak ? 1 : 0);
 }
@@ -233,44 +245,64 @@ double MemoryPlanner::pulled_bytes(const State& s, const Again& nodes, int wante
   return bytes;
 }
 
+/// The first step of backward that reads a result of the node.
+int MemoryPlanner::first_backward(const State& s, Node n) const {
+  int first = INT32_MAX;
+  for (int o = 0; o < n.output_count(); ++o) {
+    if (!n.output(o)) continue;
+    const Life& life = s.lives[n.output(o).id()];
+    if (life.first_backward >= 0) first = std::min(first, life.first_backward);
+  }
+  return first;
+}
+
+/// The move makes the node again, too. `kept`: what the move reads of forward.
+void MemoryPlanner::repeat_too(const State& s, Node n, Move& move, std::vector<Value>& kept) const {
+  move.nodes.push_back(n.id());
+  move.ms += ms_[n.id()];
+  std::erase_if(kept, [&](Value v) { return v.producer() == n; });
+  for (int i = 0; i < n.input_count(); ++i) {
+    if (!n.input(i)) continue;
+    const Value x = root(n.input(i));
+    const Node p = x.producer();
+    if (!p || chosen(s, p.id()) || std::find(kept.begin(), kept.end(), x) != kept.end()) continue;
+    if (std::find(move.nodes.begin(), move.nodes.end(), p.id()) == move.nodes.end())
+      kept.push_back(x);
+  }
+}
+
+/// What makes the largest of the `kept` values, of those that may be made again; null for none.
+/// `cost`: bytes near the peak of all of them, when they are kept until step `wanted`.
+Node MemoryPlanner::dearest(const State& s, const std::vector<Value>& kept, int wanted,
+                            double* cost) const {
+  double most = 0;
+  Node found;
+  for (Value v : kept) {
+    const Life& life = s.lives[v.id()];
+    const double bytes = static_cast<double>(v.type().nbytes()) *
+                         hot_between(s, std::max(life.last_forward, life.last_backward), wanted);
+    *cost += bytes;
+    if (bytes <= most || !can_[v.producer().id()] || life.first_backward >= 0) continue;
+    most = bytes;
+    found = v.producer();
+  }
+  return found;
+}
+
 /// To make `n` again out of what it reads, which then has to be kept; or of what that is made of,
 /// and so on, always in place of what would take most memory. The best of these; or all of them.
 void MemoryPlanner::grow(const State& s, Node n, bool all, std::vector<Move>& found) const {
   constexpr size_t kLongest = 64;
   const double gain = relief_of(s, n);
   if (gain <= 0) return;
-  int wanted = INT32_MAX;
-  for (int o = 0; o < n.output_count(); ++o) {
-    if (!n.output(o)) continue;
-    const Life& life = s.lives[n.output(o).id()];
-    if (life.first_backward >= 0) wanted = std::min(wanted, life.first_backward);
-  }
+  const int wanted = first_backward(s, n);
   Move move;
   std::optional<Move> best;
-  std::vector<Value> kept;  // what the move reads of forward
+  std::vector<Value> kept;
   for (Node next = n; next;) {
-    move.nodes.push_back(next.id());
-    move.ms += ms_[next.id()];
-    std::erase_if(kept, [&](Value v) { return v.producer() == next; });
-    for (int i = 0; i < next.input_count(); ++i) {
-      if (!next.input(i)) continue;
-      const Value x = root(next.input(i));
-      const Node p = x.producer();
-      if (!p || chosen(s, p.id()) || std::find(kept.begin(), kept.end(), x) != kept.end()) continue;
-      if (std::find(move.nodes.begin(), move.nodes.end(), p.id()) == move.nodes.end())
-        kept.push_back(x);
-    }
-    double cost = 0, most = 0;
-    next = {};
-    for (Value v : kept) {
-      const Life& life = s.lives[v.id()];
-      const double bytes = static_cast<double>(v.type().nbytes()) *
-                           hot_between(s, std::max(life.last_forward, life.last_backward), wanted);
-      cost += bytes;
-      if (bytes <= most || !can_[v.producer().id()] || life.first_backward >= 0) continue;
-      most = bytes;
-      next = v.producer();
-    }
+    repeat_too(s, next, move, kept);
+    double cost = 0;
+    next = dearest(s, kept, wanted, &cost);
     move.relief = gain - cost - pulled_bytes(s, move.nodes, wanted);
     if (move.nodes.size() >= kLongest) next = {};
     if (move.relief <= 0) continue;
@@ -301,6 +333,24 @@ Again MemoryPlanner::unneeded(const State& s) const {
   return found;
 }
 
+/// The best moves, until they free `relief` bytes; without those that failed.
+MemoryPlanner::Batch MemoryPlanner::choose(const State& now, double relief,
+                                           const std::set<Again>& failed) const {
+  Batch batch;
+  double freed = 0;
+  for (const Move& move : moves(now, false)) {
+    if (failed.count(move.nodes) != 0) continue;
+    const size_t more = without(move.nodes, batch.nodes).size();
+    if (more > 0 && more < move.nodes.size())
+      continue;  // shares nodes: it is worth something else by now
+    if (batch.count++ == 0) batch.first = move.nodes;
+    batch.nodes = united(batch.nodes, move.nodes);
+    freed += move.relief;
+    if (freed >= relief) break;
+  }
+  return batch;
+}
+
 void MemoryPlanner::descend() {
   constexpr double kFirst = 1.0 / 12;
   constexpr int kMostFailures = 12;
@@ -312,22 +362,9 @@ void MemoryPlanner::descend() {
   std::set<Again> failed;
   const int reserve = looks_left_ / 4;  // for refine()
   while (looks_left_ > reserve && failures < kMostFailures) {
-    Again batch;
-    double relief = 0;
-    size_t count = 0;
-    Again first;
-    for (const Move& move : moves(now, false)) {
-      if (failed.count(move.nodes) != 0) continue;
-      if (count > 0 && !without(move.nodes, batch).empty() &&
-          without(move.nodes, batch).size() < move.nodes.size())
-        continue;  // shares nodes: it is worth something else by now
-      if (count++ == 0) first = move.nodes;
-      batch = united(batch, move.nodes);
-      relief += move.relief;
-      if (relief >= part * static_cast<double>(now.arena)) break;
-    }
-    if (count == 0) break;
-    State next = look(united(now.point.again, batch));
+    const Batch batch = choose(now, part * static_cast<double>(now.arena), failed);
+    if (batch.count == 0) break;
+    State next = look(united(now.point.again, batch.nodes));
     note(next.point);
     if (next.point.bytes <= least + least / 100) {
       least = std::min(least, next.point.bytes);
@@ -336,10 +373,10 @@ void MemoryPlanner::descend() {
       part = std::min(2 * part, kFirst);
       if (const Again extra = unneeded(now); !extra.empty())
         try_choice(without(now.point.again, extra));
-    } else if (count > 1) {
+    } else if (batch.count > 1) {
       part /= 4;
     } else {
-      failed.insert(first);
+      failed.insert(batch.first);
       ++failures;
     }
   }

@@ -59,6 +59,12 @@ class MemoryPlanner {
     double score() const { return relief / (ms + 1e-4); }
   };
 
+  /// Moves that are tried together.
+  struct Batch {
+    Again nodes, first;  ///< of all moves, of the first
+    size_t count = 0;
+  };
+
   /// The graph with repetitions, which have the kernels of what they repeat.
   struct Variant {
     Graph graph;
@@ -69,7 +75,9 @@ class MemoryPlanner {
 
   Variant variant(const Again& again) const;
   State look(const Again& again);
+  std::vector<Value> viewed_by(const Plan& plan, const std::vector<uint32_t>& repeats) const;
   void note_lives(const Plan& plan, const std::vector<uint32_t>& repeats, State& state) const;
+  static void note_peak(const Plan& plan, State& state);
   void note(const MemoryPoint& point);
   Value root(Value v) const;
   bool chosen(const State& s, uint32_t node) const;
@@ -77,8 +85,12 @@ class MemoryPlanner {
   double relief_of(const State& s, Node n) const;
   double pulled_bytes(const State& s, const Again& nodes, int wanted) const;
   std::vector<Move> moves(const State& s, bool all) const;
+  int first_backward(const State& s, Node n) const;
+  void repeat_too(const State& s, Node n, Move& move, std::vector<Value>& kept) const;
+  Node dearest(const State& s, const std::vector<Value>& kept, int wanted, double* cost) const;
   void grow(const State& s, Node n, bool all, std::vector<Move>& found) const;
   Again unneeded(const State& s) const;
+  Batch choose(const State& now, double relief, const std::set<Again>& failed) const;
   void descend();
   void refine();
   void try_choice(const Again& again);

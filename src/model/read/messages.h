@@ -12,36 +12,24 @@ enum class Message : uint8_t { model, training, function, graph, node, attribute
 
 /// The message in field `number` of a `parent`; none for everything else.
 inline std::optional<Message> child(Message parent, uint32_t number) {
-  switch (parent) {
-    case Message::model:
-      if (number == 7) return Message::graph;
-      if (number == 20) return Message::training;
-      if (number == 25) return Message::function;
-      break;
-    case Message::training:
-      if (number == 1 || number == 2) return Message::graph;
-      break;
-    case Message::function:
-      if (number == 7) return Message::node;
-      if (number == 11) return Message::attribute;
-      break;
-    case Message::graph:
-      if (number == 1) return Message::node;
-      if (number == 5) return Message::tensor;
-      if (number == 15) return Message::sparse;
-      break;
-    case Message::node:
-      if (number == 5) return Message::attribute;
-      break;
-    case Message::attribute:
-      if (number == 5 || number == 10) return Message::tensor;
-      if (number == 6 || number == 11) return Message::graph;
-      if (number == 22 || number == 23) return Message::sparse;
-      break;
-    case Message::sparse:
-      if (number == 1 || number == 2) return Message::tensor;
-      break;
-    case Message::tensor: break;
+  struct Field {
+    Message parent;
+    uint32_t number;
+    Message child;
+  };
+  constexpr Field kFields[] = {
+      {Message::model, 7, Message::graph},         {Message::model, 20, Message::training},
+      {Message::model, 25, Message::function},     {Message::training, 1, Message::graph},
+      {Message::training, 2, Message::graph},      {Message::function, 7, Message::node},
+      {Message::function, 11, Message::attribute}, {Message::graph, 1, Message::node},
+      {Message::graph, 5, Message::tensor},        {Message::graph, 15, Message::sparse},
+      {Message::node, 5, Message::attribute},      {Message::attribute, 5, Message::tensor},
+      {Message::attribute, 10, Message::tensor},   {Message::attribute, 6, Message::graph},
+      {Message::attribute, 11, Message::graph},    {Message::attribute, 22, Message::sparse},
+      {Message::attribute, 23, Message::sparse},   {Message::sparse, 1, Message::tensor},
+      {Message::sparse, 2, Message::tensor}};
+  for (const Field& field : kFields) {
+    if (field.parent == parent && field.number == number) return field.child;
   }
   return std::nullopt;
 }
