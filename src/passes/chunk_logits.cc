@@ -97,8 +97,10 @@ class ChunkedLoss {
     Value dloss = gradient_.input(0);
     if (divisor) dloss = dloss / divisor;
     Value loss;
-    std::vector<std::vector<Value>> of_rows(row_products_.size());
-    std::vector<Value> of_weight(weight_products_.size()), of_bias(bias_sums_.size());
+    Gradients sums;
+    sums.of_rows.resize(row_products_.size());
+    sums.of_weight.resize(weight_products_.size());
+    sums.of_bias.resize(bias_sums_.size());
     for (int64_t i = 0; i < count; ++i) {
       const int64_t begin = rows_ * i / count, end = rows_ * (i + 1) / count;
       const Value t = rows(labels, begin, end);
@@ -107,32 +109,11 @@ class ChunkedLoss {
       loss = loss ? loss + made[0] : made[0];
       const Value dlogits =
           apply(gradient_.op(), {dloss, logits, t, made[1], made[2]}, summed(gradient_));
-      for (size_t k = 0; k < row_products_.size(); ++k) {
-        const Node n = row_products_[k];
-        of_rows[k].push_back(multiply(n, dlogits, n.input(1), {}));
-      }
-      for (size_t k = 0; k < weight_products_.size(); ++k) {
-        const WeightProduct& p = weight_products_[k];
-        const Value other = rows(as_rows(p.other), begin, end);
-        of_weight[k] = p.first ? multiply(p.node, dlogits, other, of_weight[k])
-                               : multiply(p.node, other, dlogits, of_weight[k]);
-      }
-      for (size_t k = 0; k < bias_sums_.size(); ++k) {
-        const Node n = bias_sums_[k];
-        const Value part = apply(n.op(), {dlogits, n.input(1)}, n.attrs());
-        of_bias[k] = of_bias[k] ? of_bias[k] + part : part;
-      }
+      add_chunk(dlogits, begin, end, sums);
     }
     if (divisor) loss = loss / divisor;
     g_.replace_uses(loss_.output(0), loss);
-    for (size_t k = 0; k < row_products_.size(); ++k) {
-      const Value y = row_products_[k].output(0);
-      g_.replace_uses(y, reshape(concat(of_rows[k], 0), y.type().dims()));
-    }
-    for (size_t k = 0; k < weight_products_.size(); ++k)
-      g_.replace_uses(weight_products_[k].node.output(0), of_weight[k]);
-    for (size_t k = 0; k < bias_sums_.size(); ++k)
-      g_.replace_uses(bias_sums_[k].output(0), of_bias[k]);
+    replace_products(sums);
     // One chunk after the other: at the loss's place everything that they read is there.
     for (Node n : g_.nodes()) {
       if (n.id() >= before) g_.place_like(n, loss_);
@@ -145,6 +126,43 @@ class ChunkedLoss {
     Value other;  // […, k] with as many rows
     bool first;   // whether dlogits is the first operand
   };
+
+  /// What reads dlogits, of the chunks so far.
+  struct Gradients {
+    std::vector<std::vector<Value>> of_rows;  // by row_products_
+    std::vector<Value> of_weight;             // by weight_products_
+    std::vector<Value> of_bias;               // by bias_sums_
+  };
+
+  /// Rows [begin, end), whose gradient dlogits is.
+  void add_chunk(Value dlogits, int64_t begin, int64_t end, Gradients& sums) {
+    for (size_t k = 0; k < row_products_.size(); ++k) {
+      const Node n = row_products_[k];
+      sums.of_rows[k].push_back(multiply(n, dlogits, n.input(1), {}));
+    }
+    for (size_t k = 0; k < weight_products_.size(); ++k) {
+      const WeightProduct& p = weight_products_[k];
+      const Value other = rows(as_rows(p.other), begin, end);
+      Value& sum = sums.of_weight[k];
+      sum = p.first ? multiply(p.node, dlogits, other, sum) : multiply(p.node, other, dlogits, sum);
+    }
+    for (size_t k = 0; k < bias_sums_.size(); ++k) {
+      const Node n = bias_sums_[k];
+      const Value part = apply(n.op(), {dlogits, n.input(1)}, n.attrs());
+      sums.of_bias[k] = sums.of_bias[k] ? sums.of_bias[k] + part : part;
+    }
+  }
+
+  void replace_products(const Gradients& sums) {
+    for (size_t k = 0; k < row_products_.size(); ++k) {
+      const Value y = row_products_[k].output(0);
+      g_.replace_uses(y, reshape(concat(sums.of_rows[k], 0), y.type().dims()));
+    }
+    for (size_t k = 0; k < weight_products_.size(); ++k)
+      g_.replace_uses(weight_products_[k].node.output(0), sums.of_weight[k]);
+    for (size_t k = 0; k < bias_sums_.size(); ++k)
+      g_.replace_uses(bias_sums_[k].output(0), sums.of_bias[k]);
+  }
 
   /// Whether forward knows v.
   bool in_forward(Value v) const {

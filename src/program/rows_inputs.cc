@@ -2,9 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <unordered_map>
-#include <unordered_set>
-
 #include "autodiff/read_rows.h"
 #include "flow/rows.h"
 #include "ir/part.h"
@@ -22,9 +19,8 @@ std::optional<Graph> CountedRowsInputs::split_off(Graph& graph, const ProgramOpt
   for (Value v : graph.inputs()) {
     if (!is_seed(v) && graph.input_phase(v) == Phase::forward) place.emplace(v.id(), place.size());
   }
-  Part part(graph, true);
   std::unordered_set<uint32_t> makers;
-  std::vector<Value> labels;  // that makers make, by output of `part`
+  std::vector<Value> labels;  // that makers make, by output of the labels program
   std::vector<Node> split;
   for (Node n : graph.nodes()) {
     if (n.op() != kCountedRows || n.phase() != Phase::forward) continue;
@@ -46,16 +42,7 @@ std::optional<Graph> CountedRowsInputs::split_off(Graph& graph, const ProgramOpt
   }
   if (split.empty()) return {};
   Graph whole = graph;
-  for (Node n : graph.nodes()) {
-    if (makers.count(n.id()) != 0) part.add(n, Phase::forward);
-  }
-  for (Value v : labels) part.graph().add_output(v.name(), part.take(v));
-  for (Value v : part.sources()) labels_inputs_.push_back(place.at(v.id()));
-  if (!labels.empty()) {
-    ProgramOptions settings = options;
-    settings.memory_limit = {};  // of the step, which runs after this
-    labels_ = std::make_unique<Program>(std::move(part.graph()), std::move(settings));
-  }
+  if (!labels.empty()) make_labels_program(graph, labels, makers, place, options);
   for (Node n : split) {
     indices_.push_back(graph.inputs().size());
     const Value rows =
@@ -64,6 +51,22 @@ std::optional<Graph> CountedRowsInputs::split_off(Graph& graph, const ProgramOpt
   }
   graph.prune();
   return whole;
+}
+
+/// Of the nodes `makers`. `place`: of the caller's inputs, by value id.
+void CountedRowsInputs::make_labels_program(Graph& graph, const std::vector<Value>& labels,
+                                            const std::unordered_set<uint32_t>& makers,
+                                            const std::unordered_map<uint32_t, size_t>& place,
+                                            const ProgramOptions& options) {
+  Part part(graph, true);
+  for (Node n : graph.nodes()) {
+    if (makers.count(n.id()) != 0) part.add(n, Phase::forward);
+  }
+  for (Value v : labels) part.graph().add_output(v.name(), part.take(v));
+  for (Value v : part.sources()) labels_inputs_.push_back(place.at(v.id()));
+  ProgramOptions settings = options;
+  settings.memory_limit = {};  // of the step, which runs after this
+  labels_ = std::make_unique<Program>(std::move(part.graph()), std::move(settings));
 }
 
 std::vector<Tensor> CountedRowsInputs::compute(std::span<const Tensor> fed) {

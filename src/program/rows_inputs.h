@@ -5,6 +5,8 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "ir/graph.h"
@@ -46,6 +48,11 @@ class CountedRowsInputs {
     int64_t labels = -1;  ///< their number in the last run
     int64_t computed = 0;
   };
+  void make_labels_program(Graph& graph, const std::vector<Value>& labels,
+                           const std::unordered_set<uint32_t>& makers,
+                           const std::unordered_map<uint32_t, size_t>& place,
+                           const ProgramOptions& options);
+
   std::vector<Rows> rows_;
   std::vector<size_t> indices_;
   std::unique_ptr<Program> labels_;    ///< null where all labels are the caller's

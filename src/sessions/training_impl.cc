@@ -60,6 +60,19 @@ std::string note_on_rows(const ImportedModel& model) {
              : fmt::format("{}, and no others are taken, since {}", fixed, model.rows_stay);
 }
 
+/// Throws ModelError for a weight that the model has not.
+void require_known(const std::map<std::string, Tensor>& given,
+                   const std::vector<std::string>& known) {
+  const std::unordered_set<std::string> there(known.begin(), known.end());
+  for (const auto& [name, tensor] : given) {
+    if (there.count(name) != 0) continue;
+    throw ModelError(ErrorParts{.what = "The model has no such initializer.",
+                                .node = name,
+                                .expected = nearest_names(name, known),
+                                .received = name});
+  }
+}
+
 /// Those behind the loss.
 void take_step_outputs(ForwardResult& forward, StepResult* result) {
   for (size_t i = 1; i < forward.outputs.size(); ++i) {
@@ -99,14 +112,7 @@ TrainingSession::Impl::Impl(std::string model_bytes, std::filesystem::path model
   imported.require(options.output.empty() ? "loss" : options.output);
   for (const std::string& name : options.step_outputs) imported.require(name);
   const auto& known = imported.initializers;
-  const std::unordered_set<std::string> there(known.begin(), known.end());
-  for (const auto& [name, tensor] : given) {
-    if (there.count(name) != 0) continue;
-    throw ModelError(ErrorParts{.what = "The model has no such initializer.",
-                                .node = name,
-                                .expected = nearest_names(name, known),
-                                .received = name});
-  }
+  require_known(given, known);
   expand_groups(&options.groups, known, imported.constants);
   std::map<std::string, Tensor> initial;
   model = prepare_model(std::move(imported.graph), imported.initializers, imported.constants,
@@ -114,12 +120,30 @@ TrainingSession::Impl::Impl(std::string model_bytes, std::filesystem::path model
   fingerprint = model_fingerprint(model, options);
 
   Graph graph = step_graph(model, options);
+  take_states(graph, std::move(initial));
+  describe_ends(graph);
+  for (size_t i = 0; i < options.groups.size(); ++i) {
+    const std::optional<OptimizerOptions>& own = options.groups[i].optimizer;
+    if (!own) continue;
+    groups_[i] = Tensor::zeros(DType::f64, {static_cast<int64_t>(settings_of(*own).size())});
+  }
+  program = &programs.get(Kind::step, [&] { return std::move(graph); });
+}
+
+void TrainingSession::Impl::take_states(const Graph& graph, std::map<std::string, Tensor> initial) {
   for (Value state : graph.states()) {
     const auto weight = initial.find(state.name());
     programs.states[state.name()] = weight != initial.end()
                                         ? std::move(weight->second)
                                         : Tensor::zeros(state.dtype(), state.type().dims());
   }
+  for (const std::string& name : model.parameters) {
+    if (!all_finite(programs.states.at(name))) infinite_.insert(name);
+  }
+  for (const std::string& name : model.counts) counts_.push_back(programs.states.at(name));
+}
+
+void TrainingSession::Impl::describe_ends(const Graph& graph) {
   for (Value input : graph.inputs()) {
     if (is_seed(input) || graph.input_phase(input) == Phase::backward) continue;
     inputs.push_back(info_of(input.name(), input.type()));
@@ -131,16 +155,6 @@ TrainingSession::Impl::Impl(std::string model_bytes, std::filesystem::path model
   for (size_t i = 0; labels && i < inputs.size(); ++i) {
     if (inputs[i].name == labels->input.name) label_at = i;
   }
-  for (size_t i = 0; i < options.groups.size(); ++i) {
-    const std::optional<OptimizerOptions>& own = options.groups[i].optimizer;
-    if (!own) continue;
-    groups_[i] = Tensor::zeros(DType::f64, {static_cast<int64_t>(settings_of(*own).size())});
-  }
-  for (const std::string& name : model.parameters) {
-    if (!all_finite(programs.states.at(name))) infinite_.insert(name);
-  }
-  for (const std::string& name : model.counts) counts_.push_back(programs.states.at(name));
-  program = &programs.get(Kind::step, [&] { return std::move(graph); });
 }
 
 double TrainingSession::Impl::rate() const {

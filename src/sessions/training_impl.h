@@ -96,6 +96,10 @@ struct TrainingSession::Impl {
   Program& accumulation();
   /// The program, and zeros in the states accumulator_name() unless there are parts.
   Program& begin_accumulation();
+  /// States as prepare_model() has them, else zeros.
+  void take_states(const Graph& graph, std::map<std::string, Tensor> initial);
+  /// What the session tells of its inputs, outputs and labels.
+  void describe_ends(const Graph& graph);
   /// Throws DataError when there can be no further step.
   void require_step() const;
   /// States that assign() can write.

@@ -431,18 +431,30 @@ std::string DetachedModel::whole() {
   return bytes;
 }
 
+/// Whether external data that is not trained stays where it is: in the folder of `target`.
+bool DetachedModel::keeps_data_in(const std::filesystem::path& target) const {
+  namespace fs = std::filesystem;
+  if (folder_.empty()) return true;
+  const fs::path into = target.parent_path().empty() ? fs::path(".") : target.parent_path();
+  std::error_code error;
+  return fs::equivalent(folder_, into, error) && !error;
+}
+
+/// Of the files with its external data.
+std::set<std::string> DetachedModel::locations() const {
+  std::set<std::string> found;
+  for (const Data& data : data_) {
+    if (data.slice) found.insert(data.slice->location);
+  }
+  return found;
+}
+
 void DetachedModel::write(const std::filesystem::path& path, const ExportOptions& options) {
   namespace fs = std::filesystem;
   const fs::path target = check_destination(path);
-  const fs::path into = target.parent_path().empty() ? fs::path(".") : target.parent_path();
-  std::error_code error;
-  const bool same = !folder_.empty() && fs::equivalent(folder_, into, error) && !error;
-  const bool keeps = folder_.empty() || same;
-
-  std::set<std::string> needed;  // by this model, now or when it is written again
-  for (const Data& data : data_) {
-    if (data.slice && keeps) needed.insert(data.slice->location);
-  }
+  const bool keeps = keeps_data_in(target);
+  // By this model, now or when it is written again.
+  const std::set<std::string> needed = keeps ? locations() : std::set<std::string>();
   const size_t limit = std::min(options.max_file_bytes, size_t{INT_MAX});
   bool beside = options.external_data;
   if (!beside) beside = Attaching(*this, keeps, "").pieces().size > limit;

@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -58,6 +59,8 @@ class DetachedModel {
 
  private:
   struct Data;
+  bool keeps_data_in(const std::filesystem::path& target) const;
+  std::set<std::string> locations() const;
   class Detaching;
   class Attaching;
   using Sink = std::function<void(const void*, size_t)>;

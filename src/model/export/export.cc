@@ -244,6 +244,30 @@ class Writer {
     for (int i = 0; i < n.input_count(); ++i)
       inputs.push_back(n.input(i) ? name_of_value(n.input(i)) : "");
     onnx::NodeProto* proto = out_->add_node();
+    set_operator(n, proto);
+    proto->set_name(unused_node(n.name()));
+    int next = inputs_of_its_own(n);
+    for (int i = 0; i < next; ++i) proto->add_input(inputs[static_cast<size_t>(i)]);
+    for (int i = 0; i < n.output_count(); ++i) {
+      proto->add_output(n.output(i) ? name_of_value(n.output(i)) : "");
+    }
+    for (const auto& [name, attr] : n.attrs()) {
+      onnx::AttributeProto* attribute = add_attribute(proto, name, attr);
+      const Body* body = std::get_if<Body>(&attr);
+      if (attribute == nullptr || body == nullptr) continue;
+      attribute->set_type(onnx::AttributeProto::GRAPH);
+      const size_t all = (*body)->inputs().size();
+      const size_t captured =
+          n.op() == "If" ? all : static_cast<size_t>(n.attrs().integer(kCaptured, 0));
+      const auto first = inputs.begin() + next;
+      next += static_cast<int>(captured);
+      add_body(**body, proto->name() + "/" + name, {first, first + static_cast<int>(captured)},
+               attribute->mutable_g());
+    }
+    if (!says_gradient(n) && !is_steep(n)) written_.emplace_back(n, proto);
+  }
+
+  void set_operator(Node n, onnx::NodeProto* proto) {
     proto->set_op_type(stops_gradient(n) ? "Identity" : n.op());
     if (stops_gradient(n)) proto->add_metadata_props()->set_key(kStopGradientKey);
     if (is_steep(n)) {  // ours, or a provider's: "mirror.Swish"
@@ -261,38 +285,25 @@ class Writer {
         *proto->mutable_op_type() += fmt::format("_{}_{}", operands, results);
       says_gradients_[proto->op_type()] = {operands, results};
     }
-    proto->set_name(unused_node(n.name()));
-    int next = inputs_of_its_own(n);
-    for (int i = 0; i < next; ++i) proto->add_input(inputs[static_cast<size_t>(i)]);
-    for (int i = 0; i < n.output_count(); ++i) {
-      proto->add_output(n.output(i) ? name_of_value(n.output(i)) : "");
+  }
+
+  /// Null for what is no attribute in a file.
+  static onnx::AttributeProto* add_attribute(onnx::NodeProto* proto, const std::string& name,
+                                             const Attr& attr) {
+    if (name == kCaptured) return nullptr;
+    if (name == kSampleVariance) {
+      proto->add_metadata_props()->set_key(kSampleVarianceKey);
+      return nullptr;
     }
-    for (const auto& [name, attr] : n.attrs()) {
-      if (name == kCaptured) continue;
-      if (name == kSampleVariance) {
-        proto->add_metadata_props()->set_key(kSampleVarianceKey);
-        continue;
-      }
-      onnx::AttributeProto* attribute = proto->add_attribute();
-      *attribute = to_proto(name, attr);
-      const auto* number = std::get_if<double>(&attr);
-      if (number != nullptr && attribute->f() != *number) {
-        onnx::StringStringEntryProto* digits = proto->add_metadata_props();
-        digits->set_key(kDigitsKey + name);
-        digits->set_value(fmt::format("{}", *number));
-      }
-      const Body* body = std::get_if<Body>(&attr);
-      if (body == nullptr) continue;
-      attribute->set_type(onnx::AttributeProto::GRAPH);
-      const size_t all = (*body)->inputs().size();
-      const size_t captured =
-          n.op() == "If" ? all : static_cast<size_t>(n.attrs().integer(kCaptured, 0));
-      const auto first = inputs.begin() + next;
-      next += static_cast<int>(captured);
-      add_body(**body, proto->name() + "/" + name, {first, first + static_cast<int>(captured)},
-               attribute->mutable_g());
+    onnx::AttributeProto* attribute = proto->add_attribute();
+    *attribute = to_proto(name, attr);
+    const auto* number = std::get_if<double>(&attr);
+    if (number != nullptr && attribute->f() != *number) {
+      onnx::StringStringEntryProto* digits = proto->add_metadata_props();
+      digits->set_key(kDigitsKey + name);
+      digits->set_value(fmt::format("{}", *number));
     }
-    if (!says_gradient(n) && !is_steep(n)) written_.emplace_back(n, proto);
+    return attribute;
   }
 
   /// `captured`: what the last inputs of the body are called out here. Names are unique in the

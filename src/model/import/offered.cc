@@ -14,25 +14,22 @@
 
 namespace steep {
 
-std::vector<Binding> call_offered(Importer& importer, const FileNode& node,
-                                  const onnx::FunctionProto& function) {
-  const std::string name = node.name();
-  const std::string op = qualified(function);
-  auto require_tensor = [&](const Binding& b, const char* what) {
-    if (!b || (b.items() == nullptr && b.value().type().kind == Kind::tensor)) return;
-    throw ModelError({.what = "An operator of a provider takes and returns tensors only.",
-                      .node = quote(name),
-                      .op = quote(op),
-                      .expected = "a tensor",
-                      .received = fmt::format("a sequence or optional as {}", what),
-                      .remedy = "Export the model again; its types do not fit."});
-  };
-  std::vector<Value> operands;
-  for (const Binding& b : node.inputs) {
-    require_tensor(b, "an operand");
-    operands.push_back(b.value());
-  }
+namespace {
 
+void require_tensor(const Binding& b, const char* what, const FileNode& node,
+                    const std::string& op) {
+  if (!b || (b.items() == nullptr && b.value().type().kind == Kind::tensor)) return;
+  throw ModelError({.what = "An operator of a provider takes and returns tensors only.",
+                    .node = quote(node.name()),
+                    .op = quote(op),
+                    .expected = "a tensor",
+                    .received = fmt::format("a sequence or optional as {}", what),
+                    .remedy = "Export the model again; its types do not fit."});
+}
+
+Attrs attributes_of(const Importer& importer, const FileNode& node,
+                    const onnx::FunctionProto& function) {
+  const std::string name = node.name();
   Attrs attrs;
   auto set = [&](const onnx::AttributeProto& named, const onnx::AttributeProto& value) {
     attrs.set(named.name(), attr_from_onnx(value, name, *importer.model().tensors));
@@ -41,45 +38,72 @@ std::vector<Binding> call_offered(Importer& importer, const FileNode& node,
   for (const auto& attribute : node.proto.attribute()) {
     if (const auto* given = node.frame.resolve(attribute)) set(attribute, *given);
   }
+  return attrs;
+}
 
-  if (function.node_size() > 0) {
-    const OpenBody body(importer);
-    Graph& parts = *body.graph();
-    std::vector<Binding> inner;
-    for (Value x : operands) {
-      if (!x) {
-        inner.emplace_back();
-        continue;
-      }
-      const Value input = parts.add_input(x.name(), importer.named_extents(x));
-      if (const Shape* contents = x.graph().contents(x)) parts.set_contents(input, *contents);
-      // What is known here already, the body may ask for: an axis, a shape.
-      inner.emplace_back(constant(x) != nullptr && !is_float(x.dtype())
-                             ? parts.add_constant(*x.tensor(), x.name())
-                             : input);
+/// What the operands are in the body.
+std::vector<Binding> operands_in(Importer& importer, Graph& parts,
+                                 const std::vector<Value>& operands) {
+  std::vector<Binding> inner;
+  for (Value x : operands) {
+    if (!x) {
+      inner.emplace_back();
+      continue;
     }
-    const size_t count = parts.inputs().size();
-    bool whole = true;
-    for (const Binding& y : inline_function(importer, {.node = node.proto,
-                                                      .function = function,
-                                                      .inputs = std::move(inner),
-                                                      .frame = node.frame,
-                                                      .prefix = name + "/"})) {
-      require_tensor(y, "a result");
-      whole = whole && y;
-      if (y) parts.add_output("", y.value());
-    }
-    if (!whole || parts.inputs().size() != count) {
-      throw ProviderError({.what = "The decomposition of a provider's operator is not valid.",
-                           .node = quote(name),
-                           .op = quote(op),
-                           .expected = "every result, from operands and attributes alone",
-                           .received = whole ? "one that draws random numbers" : "fewer results",
-                           .remedy = "Ask the plug-in's author."});
-    }
-    parts.prune();
-    attrs.set(kParts, Body(body.graph()));
+    const Value input = parts.add_input(x.name(), importer.named_extents(x));
+    if (const Shape* contents = x.graph().contents(x)) parts.set_contents(input, *contents);
+    // What is known here already, the body may ask for: an axis, a shape.
+    inner.emplace_back(constant(x) != nullptr && !is_float(x.dtype())
+                           ? parts.add_constant(*x.tensor(), x.name())
+                           : input);
   }
+  return inner;
+}
+
+/// What the provider says that the operator means.
+Body body_of(Importer& importer, const FileNode& node, const onnx::FunctionProto& function,
+             const std::vector<Value>& operands) {
+  const std::string name = node.name();
+  const std::string op = qualified(function);
+  const OpenBody body(importer);
+  Graph& parts = *body.graph();
+  std::vector<Binding> inner = operands_in(importer, parts, operands);
+  const size_t count = parts.inputs().size();
+  bool whole = true;
+  for (const Binding& y : inline_function(importer, {.node = node.proto,
+                                                    .function = function,
+                                                    .inputs = std::move(inner),
+                                                    .frame = node.frame,
+                                                    .prefix = name + "/"})) {
+    require_tensor(y, "a result", node, op);
+    whole = whole && y;
+    if (y) parts.add_output("", y.value());
+  }
+  if (!whole || parts.inputs().size() != count) {
+    throw ProviderError({.what = "The decomposition of a provider's operator is not valid.",
+                         .node = quote(name),
+                         .op = quote(op),
+                         .expected = "every result, from operands and attributes alone",
+                         .received = whole ? "one that draws random numbers" : "fewer results",
+                         .remedy = "Ask the plug-in's author."});
+  }
+  parts.prune();
+  return Body(body.graph());
+}
+
+}  // namespace
+
+std::vector<Binding> call_offered(Importer& importer, const FileNode& node,
+                                  const onnx::FunctionProto& function) {
+  const std::string name = node.name();
+  const std::string op = qualified(function);
+  std::vector<Value> operands;
+  for (const Binding& b : node.inputs) {
+    require_tensor(b, "an operand", node, op);
+    operands.push_back(b.value());
+  }
+  Attrs attrs = attributes_of(importer, node, function);
+  if (function.node_size() > 0) attrs.set(kParts, body_of(importer, node, function, operands));
   const Graph::Scope scope(importer.graph(), Phase::forward, name);
   const Node made =
       importer.graph().add_node(op, operands, function.output_size(), std::move(attrs), name);

@@ -193,8 +193,12 @@ class Backward {
         if (differentiable(v)) wrt.push_back(v);
       }
     }
-    const std::vector<Value> found = differentiate_(g(), outputs, seeds, wrt, Phase::forward);
-    next = 0;
+    add_results(differentiate_(g(), outputs, seeds, wrt, Phase::forward));
+  }
+
+  /// `found`: gradients of what can have one: of what is carried, of slices, of what is captured.
+  void add_results(const std::vector<Value>& found) {
+    size_t next = 0;
     for (size_t i = 0; i < carried_.size(); ++i) {
       if (!differentiable(carried_[i])) continue;
       Value d = found[next++];

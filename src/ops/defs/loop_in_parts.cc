@@ -151,7 +151,6 @@ class LoopInParts {
     const Value turn = body_.inputs()[0];
     const bool counts = !body_.users()[turn.id()].empty() || body_.is_output(turn);
     std::vector<Value> inputs;
-    Ints axes, directions;
     if (counts) {
       inputs.push_back(backwards_ ? trips() - 1.0 : scalar(outer(), 0, DType::i64));
       part_.take(turn);
@@ -167,8 +166,22 @@ class LoopInParts {
     add_captured_and_nodes();
 
     if (counts) result(part_.take(turn) + (backwards_ ? -1.0 : 1.0));
+    const Node scan = add("Scan", std::move(inputs), scan_results());
+    int next = counts ? 1 : 0;
+    if (counts) typed(scan.output(0), {DType::i64, Shape{}});
+    for (int i = 0; i < at_.carried + at_.stacked; ++i)
+      set_result(i, typed(scan.output(next++), n_.output(i).type()));
+    for (int i = 0; i < at_.carried; ++i) {
+      if (!read(at_.saved(i))) continue;
+      set_result(at_.saved(i), typed(scan.output(next++), stack_of(own(i).type())));
+    }
+    if (read(at_.iterations())) set_result(at_.iterations(), trips());
+  }
+
+  /// Adds to the body's results what is carried, stacked and saved; the attributes of the Scan.
+  Attrs scan_results() {
+    Ints axes, directions;
     for (int i = 0; i < at_.carried; ++i) result(part_.take(returned(i)));
-    std::vector<int> saved;
     for (int i = 0; i < at_.stacked; ++i) {
       result(part_.take(returned(at_.carried + i)));
       axes.push_back(out_axes_[static_cast<size_t>(i)]);
@@ -176,26 +189,17 @@ class LoopInParts {
     }
     for (int i = 0; i < at_.carried; ++i) {
       if (!read(at_.saved(i))) continue;
-      saved.push_back(i);
       result(part_.take(own(i)));
       axes.push_back(0);
       directions.push_back(backwards_ ? 1 : 0);
     }
     Ints in_directions;
     for (int64_t d : in_directions_) in_directions.push_back(other_way(d));
-    const Node scan = add("Scan", std::move(inputs),
-                          {{"num_scan_inputs", int64_t{at_.scanned}},
-                           {"scan_input_axes", in_axes_},
-                           {"scan_input_directions", in_directions},
-                           {"scan_output_axes", axes},
-                           {"scan_output_directions", directions}});
-    int next = counts ? 1 : 0;
-    if (counts) typed(scan.output(0), {DType::i64, Shape{}});
-    for (int i = 0; i < at_.carried + at_.stacked; ++i)
-      set_result(i, typed(scan.output(next++), n_.output(i).type()));
-    for (int i : saved)
-      set_result(at_.saved(i), typed(scan.output(next++), stack_of(own(i).type())));
-    if (read(at_.iterations())) set_result(at_.iterations(), trips());
+    return {{"num_scan_inputs", int64_t{at_.scanned}},
+            {"scan_input_axes", in_axes_},
+            {"scan_input_directions", in_directions},
+            {"scan_output_axes", axes},
+            {"scan_output_directions", directions}};
   }
 
   int64_t other_way(int64_t direction) const { return (direction != 0) != backwards_ ? 1 : 0; }
@@ -249,14 +253,24 @@ class LoopInParts {
     result(at_.conditional ? part_.take(body_.outputs()[0].value) : goes_on);
     for (int i = 0; i < at_.carried; ++i) result(part_.take(returned(i)));
     if (counted) result(counted + 1.0);
+    add_gathered();
+
+    take_results(add("Loop", std::move(inputs), {}), bool(counted));
+    if (count && read(at_.iterations())) set_result(at_.iterations(), count);
+  }
+
+  /// Adds to the body's results what grows and what is stacked.
+  void add_gathered() {
     for (const Growing& s : growing_) {
       const Value item = part_.take(s.item);
       result(s.in_front ? apply("SequenceInsert", {s.now, item, scalar(inner(), 0, DType::i64)})
                         : apply("SequenceInsert", {s.now, item}));
     }
     for (const Stacked& s : stacked_) result(part_.take(s.item));
+  }
 
-    const Node loop = add("Loop", std::move(inputs), {});
+  /// `counted`: whether the loop counts its turns.
+  void take_results(Node loop, bool counted) {
     int next = 0;
     for (int i = 0; i < at_.carried; ++i)
       set_result(i, typed(loop.output(next++), n_.output(i).type()));
@@ -270,7 +284,6 @@ class LoopInParts {
       if (s.output < at_.carried + at_.stacked) typed(y, n_.output(s.output).type());
       set_result(s.output, y);
     }
-    if (count && read(at_.iterations())) set_result(at_.iterations(), count);
   }
 
   void choose_how_to_gather(std::vector<Value>* inputs) {
