@@ -197,6 +197,7 @@ namespace steep {
   X(SteepCofactors) \
   X(SteepConvGradInput) \
   X(SteepConvGradWeight) \
+  X(SteepCumProd) \
   X(SteepDropout) \
   X(SteepDropoutMask) \
   X(SteepDropoutRows) \

@@ -210,7 +210,7 @@ def one_node(op, outputs=1, dtype=onnx.TensorProto.FLOAT, inputs="ab", **attrs):
 
 IN_FILES = (
     *("TriangularSolve", "Cholesky", "CholeskySolve", "Solve", "SlogDet"),
-    *("LU", "LUSolve", "LUSlogDet", "SafeSoftmax", "TopK"),
+    *("LU", "LUSolve", "LUSlogDet", "SafeSoftmax", "TopK", "CumProd", "Recurrence"),
 )
 
 
@@ -228,6 +228,11 @@ def test_files_hold_what_captures_say_and_no_other_operator_of_ours():
         *(one_node(op, inputs="ab" * 4) for op in IN_FILES),
         *(one_node(op, outputs=7) for op in IN_FILES),
         one_node("SafeSoftmax", inputs="a", dtype=onnx.TensorProto.INT64),
+        one_node("Recurrence", dtype=onnx.TensorProto.INT64),
+        one_node("Recurrence", axis=2),
+        one_node("Recurrence", axis=-1),
+        one_node("CumProd", inputs="a", axis=2),
+        one_node("CumProd", inputs="a", dtype=onnx.TensorProto.BOOL),
         one_node("SumTo"),
         one_node("MatMul"),
         one_node("Nothing"),

@@ -44,6 +44,7 @@ from steep.lowering.narrow_integers import widen_integers
 from steep.lowering.ops import (
     autograd_function,
     casts,
+    cumulative,
     elementwise,
     extent_arithmetic,
     linear_algebra,
@@ -211,6 +212,7 @@ def _common_registry() -> ONNXRegistry:
         CTC,
         ATTENTION,
         casts.AS_IN_TORCH,
+        cumulative.AS_IN_TORCH,
         powers.AS_IN_TORCH,
         slopes.AS_IN_TORCH,
         elementwise.AS_IN_TORCH,

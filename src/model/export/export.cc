@@ -49,7 +49,7 @@ bool is_steep(Node n) {
 bool is_inner(Node n) {
   if (!is_steep(n)) return false;
   const OpDef* def = find_op(n.op());
-  return def == nullptr || !def->in_files || def->decompose != nullptr;
+  return def == nullptr || !def->in_files || def->decompose != nullptr || def->in_parts;
 }
 
 /// Runtimes know operators later than ONNX does: these are written out.

@@ -65,7 +65,47 @@ Value fill_slice(Value x, int64_t axis, double value) {
   return apply("Expand", {one, apply("Gather", {shape_of(x), ints(x.graph(), others)})});
 }
 
-std::vector<Type> recurrence_infer(Node n) { return {n.input(0).type()}; }
+std::vector<Type> recurrence_infer(Node n) {
+  require_operands(n, 2, 1);
+  const Value a = n.input(0), b = n.input(1);
+  const bool numbers = a && b && is_float(a.dtype()) && a.dtype() == b.dtype();
+  if (!numbers) {
+    throw_shape_error(n, "The operands of a recurrence are not of one float type.",
+                      "two tensors of one float type", a ? to_string(a.type()) : "nothing");
+  }
+  const auto &of_a = shape_if_known(a), &of_b = shape_if_known(b);
+  const int64_t axis = integer_of(n, "axis");
+  if (of_a && (axis < 0 || axis >= a.rank())) {
+    throw_shape_error(n, "The axis is out of range.", "one of the operand's", std::to_string(axis));
+  }
+  bool fit = !of_a || !of_b || of_a->size() == of_b->size();
+  for (size_t i = 0; fit && of_a && of_b && i < of_a->size(); ++i) {
+    const Dim &d = (*of_a)[i], &e = (*of_b)[i];
+    fit = !d.known() || !e.known() || d.value() == e.value();
+  }
+  if (!fit) {
+    throw_shape_error(n, "The operands of a recurrence are of different shapes.", to_string(of_a),
+                      to_string(of_b));
+  }
+  return {a.type()};
+}
+
+std::vector<Type> products_infer(Node n) {
+  require_operands(n, 1, 1);
+  const Value x = n.input(0);
+  if (!x || x.type().kind != Kind::tensor || x.dtype() == DType::boolean) {
+    throw_shape_error(n, "An input of a numeric operator is not numeric.", "a tensor of numbers",
+                      x ? to_string(x.type()) : "nothing");
+  }
+  if (x.type().shape) normal_axis(n, integer_of(n, "axis"), x.rank());
+  return {x.type()};
+}
+
+std::vector<Value> products_decompose(Node n) {
+  return {
+      apply("CumProd", {n.input(0), ints(n.graph(), {integer_of(n, "axis")})},
+            {{"exclusive", integer_of(n, "exclusive")}, {"reverse", integer_of(n, "reverse")}})};
+}
 
 std::vector<Value> recurrence_in_parts(Node n) {
   const Value a = n.input(0), b = n.input(1);
@@ -117,9 +157,17 @@ extern const OpDef kCumProd = {.name = "CumProd",
 /// steep.Recurrence(a, b){axis, reverse}: s[k] = a[k] + b[k] s[k-1] along `axis` (counted from the
 /// front), or s[k+1] with `reverse`; what lies before the first is 0.
 extern const OpDef kSteepRecurrence = {.name = "steep.Recurrence",
+                                       .in_files = true,
                                        .attributes = {{"axis", 0}, {"reverse", 0}},
                                        .vjp = recurrence_vjp,
                                        .infer = recurrence_infer,
                                        .in_parts = recurrence_in_parts};
+
+/// steep.CumProd(x){axis, exclusive, reverse}: ONNX's CumProd, which only opsets from 26 on have.
+extern const OpDef kSteepCumProd = {.name = "steep.CumProd",
+                                    .in_files = true,
+                                    .attributes = {{"axis", 0}, {"exclusive", 0}, {"reverse", 0}},
+                                    .infer = products_infer,
+                                    .decompose = products_decompose};
 
 }  // namespace steep

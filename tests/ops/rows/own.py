@@ -6,6 +6,17 @@ from .row import SHAPES, apart, floats, ints, table
 
 ROWS, row = table()
 
+
+def products(x, axis, exclusive=0, reverse=0):
+    x = x.flip(axis) if reverse else x
+    if exclusive and x.shape[axis]:
+        x = torch.cat(
+            [torch.ones_like(x.narrow(axis, 0, 1)), x.narrow(axis, 0, x.shape[axis] - 1)], axis
+        )
+    y = x.cumprod(axis)
+    return y.flip(axis) if reverse else y
+
+
 for _x, _to in (
     ((2, 3), (3,)),
     ((2, 3), (2, 1)),
@@ -48,6 +59,27 @@ for _x, _axis in [((2, 3, 4), 1), ((3, 70), 1), *[(_shape, -1) for _shape in SHA
         floats(*_x),
         attrs={"axis": _axis},
         torch=lambda x, a=_axis: torch.ops.aten._safe_softmax(x, a),
+    )
+
+for _x, _axis, _flags in [
+    ((2, 3, 4), 1, {}),
+    ((5,), 0, {"reverse": 1}),
+    ((3, 4), 1, {"exclusive": 1}),
+    ((3, 4), -2, {"exclusive": 1, "reverse": 1}),
+    ((0, 3), 1, {}),
+    ((3, 0), 1, {}),
+    ((1,), 0, {}),
+    ((2, 1, 3, 2), 2, {"reverse": 1}),
+    ((4, 1), 0, {}),
+    ((17, 2), 0, {"exclusive": 1}),
+    ((2, 0, 3), 0, {}),
+    ((33,), 0, {}),
+]:
+    row(
+        "steep.CumProd",
+        floats(*_x),
+        attrs={"axis": _axis, **_flags},
+        torch=lambda x, a=_axis, f=_flags: products(x, a, **f),
     )
 
 for _x, _k, _axis, _flags in [

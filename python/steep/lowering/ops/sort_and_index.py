@@ -12,7 +12,8 @@ from onnxscript.function_libs.torch_lib.ops.core import (
     aten_topk,
 )
 
-from steep.lowering.ops.elementwise import ints, is_nan, log_of_sum, number
+from steep.lowering.ops.cumulative import known_length
+from steep.lowering.ops.elementwise import ints, is_nan, number
 from steep.lowering.ops.steep_nodes import own_node, with_gradient_of
 from steep.lowering.ops.stop_gradient import fixed
 from steep.lowering.ops.values import Extents, Number, Operator, Pair, Translation, Value
@@ -42,58 +43,6 @@ def _extremes(reduce: Operator) -> Operator:
         return reduce(self, ints(*dim) if dim else None, keepdims=int(keepdim))
 
     return extremes
-
-
-def _length(x: Value, dim: int) -> int:
-    extent = x.shape[dim]
-    if not isinstance(extent, int):
-        raise NotImplementedError("the length of a scan must be known")
-    return extent
-
-
-def _shifted(x: Value, by: int, dim: int, fill: Value) -> Value:
-    """Return x moved along an axis, and ``fill``, a number, before it."""
-    ends = opset18.Slice(x, ints(0), ints(-by), ints(dim))
-    first = opset18.Slice(x, ints(0), ints(by), ints(dim))
-    return opset18.Concat(opset18.Expand(fill, opset18.Shape(first)), ends, axis=dim)
-
-
-def _cumprod(self: Value, dim: int, *, dtype: int = -1) -> Value:
-    """Return the products of the first 1, 2, … elements, by doubling."""
-    x = opset18.Cast(self, to=dtype) if dtype not in (-1, None) else self
-    if not self.shape:
-        return opset18.Identity(x)
-    length, step = _length(self, dim), 1
-    while step < length:
-        x, step = opset18.Mul(x, _shifted(x, step, dim, number(1, x))), 2 * step
-    return x
-
-
-def _cumulative_extreme(not_beyond: Operator) -> Pair:
-    """Return ``cummax`` or ``cummin``, by doubling: of equals the last; NaN is beyond all."""
-
-    def extreme(self: Value, dim: int) -> tuple[Value, Value]:
-        if not self.shape:
-            return opset18.Identity(self), opset18.Constant(value_int=0)
-        length, value = _length(self, dim), fixed(self)
-        axes = [i for i in range(len(self.shape)) if i != dim % len(self.shape)]
-        index = ints(*range(length))
-        if axes:
-            index = opset18.Expand(opset18.Unsqueeze(index, ints(*axes)), opset18.Shape(self))
-        step = 1
-        while step < length:
-            before = _shifted(value, step, dim, number(0, value))
-            earlier = _shifted(index, step, dim, _int64(-1))
-            stays = opset18.Or(
-                opset18.Or(not_beyond(before, value), is_nan(value)),
-                opset18.Less(earlier, _int64(0)),
-            )
-            value = opset18.Where(stays, value, before)
-            index = opset18.Where(stays, index, earlier)
-            step *= 2
-        return opset18.GatherElements(self, index, axis=dim), index
-
-    return extreme
 
 
 def _roll(self: Value, shifts: Extents, dims: Sequence[int] = ()) -> Value:
@@ -144,16 +93,6 @@ def _place(find: Operator) -> Operator:
         return opset18.Reshape(index, ints(*[1] * len(self.shape))) if keepdim else index
 
     return place
-
-
-def _logcumsumexp(self: Value, dim: int) -> Value:
-    """Return the logarithms of sums of the first 1, 2, … exponentials, by doubling."""
-    if not self.shape:
-        return opset18.Identity(self)
-    x, length, step = self, _length(self, dim), 1
-    while step < length:
-        x, step = log_of_sum(x, _shifted(x, step, dim, number(-math.inf, x))), 2 * step
-    return x
 
 
 def _index_fill(self: Value, dim: int, index: Value, value: Number) -> Value:
@@ -217,7 +156,7 @@ def _searchsorted(
     sorter: Value | None = None,
 ) -> Value:
     """Return how many are less, or with ``right`` not greater: of a sequence that is short."""
-    if sorter is not None or _length(sorted_sequence, -1) > _COMPARED:
+    if sorter is not None or known_length(sorted_sequence, -1) > _COMPARED:
         raise NotImplementedError("the sorted sequence is too long to compare all elements")
     follows = opset18.Greater if right or side == "right" else opset18.GreaterOrEqual
     row = sorted_sequence
@@ -292,10 +231,6 @@ AS_IN_TORCH: dict[OpOverload, Translation] = operators(
         "aten.argmin.default": _place(opset18.ArgMin),
         "aten.max.dim": _extreme(opset18.ArgMax),
         "aten.min.dim": _extreme(opset18.ArgMin),
-        "aten.cumprod.default": _cumprod,
-        "aten.cummax.default": _cumulative_extreme(opset18.LessOrEqual),
-        "aten.cummin.default": _cumulative_extreme(opset18.GreaterOrEqual),
-        "aten.logcumsumexp.default": _logcumsumexp,
         "aten.median.default": _median,
         "aten.sort.default": _sorted,
         "aten.sort.stable": _sorted_stably,

@@ -53,7 +53,10 @@ def take_again(graph: onnx.GraphProto) -> None:
         if (node.domain, node.op_type) == ("steep", "SlogDet"):
             node.attribute.append(onnx.helper.make_attribute("check", 1))
         if any(p.key == _AGAIN for p in node.metadata_props):
-            node.input[1], node.input[2] = node.input[2], node.input[1]
+            again = node.input[2]  # alone: the other one may be infinite, which no mask undoes
+            node.op_type = "Identity"
+            del node.input[:]
+            node.input.append(again)
 
 
 TRANSLATIONS: dict[OpOverload, Translation] = {torch.ops.steep.stop_gradient.default: fixed}

@@ -1,0 +1,239 @@
+"""Products, and what is computed of the first 1, 2, … elements, in ONNX, with PyTorch's slopes.
+
+PyTorch has several formulas for the slopes of products. Which one it takes depends on the zeros
+among all factors, and they differ beside NaN and infinities.
+"""
+
+from __future__ import annotations
+
+import math
+
+from onnxscript import ir, opset18
+from onnxscript.function_libs.torch_lib.ops.core import aten_prod, aten_prod_dim_int
+
+from steep.lowering.ops.elementwise import ints, is_nan, log_of_sum, number
+from steep.lowering.ops.steep_nodes import own_node
+from steep.lowering.ops.stop_gradient import fixed, slope_or_again
+from steep.lowering.ops.values import Operator, Pair, Translation, Value
+from steep.patching.torch_versions import operators
+from steep.torch_internals.operators import OpOverload
+
+
+def known_length(x: Value, dim: int) -> int:
+    """Return the extent of an axis; raises NotImplementedError if it is not known."""
+    extent = x.shape[dim]
+    if not isinstance(extent, int):
+        raise NotImplementedError("the length of a scan must be known")
+    return extent
+
+
+def _shifted(x: Value, by: int, dim: int, fill: Value, back: bool = False) -> Value:
+    """Return x moved along an axis, and ``fill``, a number, before it; ``back``: behind it."""
+    kept = (ints(by), ints(2**31)) if back else (ints(0), ints(-by))
+    rest = opset18.Slice(x, *kept, ints(dim))
+    empty = opset18.Slice(x, ints(0), ints(by), ints(dim))
+    filled = opset18.Expand(fill, opset18.Shape(empty))
+    return opset18.Concat(*((rest, filled) if back else (filled, rest)), axis=dim)
+
+
+def _int64(value: int) -> Value:
+    return opset18.Constant(value_int=value)
+
+
+def _is_float(x: Value) -> bool:
+    return x.dtype is None or bool(x.dtype.is_floating_point())
+
+
+def _cast(x: Value, dtype: int | None) -> Value:
+    if dtype in (-1, None):
+        return x
+    made = opset18.Cast(x, to=dtype)
+    made.dtype, made.shape = ir.DataType(dtype), x.shape
+    return made
+
+
+def _products(x: Value, dim: int, **order: int) -> Value:
+    """Return running products; ``reverse`` and ``exclusive`` are those of ONNX's CumProd."""
+    return own_node("CumProd", [x], axis=dim, **order)[0]
+
+
+def _sums_to_the_end(x: Value, dim: int) -> Value:
+    return opset18.CumSum(x, _int64(dim), reverse=1)
+
+
+def _count(mask: Value, axes: Value | None = None) -> Value:
+    """Return how many are true: of all, or along axes, which are kept."""
+    numbers = opset18.Cast(mask, to=ir.DataType.INT64)
+    return opset18.ReduceSum(numbers, axes, keepdims=int(axes is not None))
+
+
+def _cumprod(self: Value, dim: int, *, dtype: int | None = -1) -> Value:
+    """Return running products, with the slopes of ``cumprod_backward``."""
+    x = _cast(self, dtype)
+    if not self.shape or self.shape[dim] == 1:
+        return opset18.Identity(x)
+    dim %= len(self.shape)
+    return _running_products(x, dim) if _is_float(x) else _products(x, dim)
+
+
+def _running_products(x: Value, dim: int) -> Value:
+    y = fixed(_products(x, dim))
+    (gradient,) = own_node("GradientOf", [y])
+    zero, one = number(0, x), number(1, x)
+    vanishes = opset18.Equal(x, zero)
+    # before the first zero, at it, and from there to the second
+    zeros = opset18.CumSum(opset18.Cast(vanishes, to=ir.DataType.INT64), _int64(dim))
+    before, one_zero = opset18.Equal(zeros, _int64(0)), opset18.Equal(zeros, _int64(1))
+    first = opset18.And(vanishes, one_zero)
+    between = opset18.And(one_zero, opset18.Not(vanishes))
+    weights = opset18.Where(before, opset18.Mul(y, gradient), zero)
+    of_first = opset18.Mul(
+        opset18.ReduceSum(
+            opset18.Mul(
+                _products(opset18.Where(between, x, one), dim),
+                opset18.Where(one_zero, gradient, zero),
+            ),
+            ints(dim),
+            keepdims=1,
+        ),
+        _shifted(y, 1, dim, one),
+    )
+    slopes = opset18.Where(
+        before,
+        opset18.Div(_sums_to_the_end(weights, dim), x),
+        opset18.Where(first, of_first, zero),
+    )
+    again = _slopes_of_running_products(
+        x, gradient, dim, opset18.Greater(_count(vanishes), _int64(0))
+    )
+    return own_node("WithGradient", [y, x, slope_or_again(slopes, again), gradient], outputs=1)[0]
+
+
+def _slopes_of_running_products(x: Value, gradient: Value, dim: int, some: Value) -> Value:
+    """Return what PyTorch differentiates again: beside zeros it multiplies all other factors.
+
+    ``some``: whether any factor is zero. What is not taken is computed of 1, and has no slope.
+    """
+    zero, one = number(0, x), number(1, x)
+    plain = opset18.Where(some, one, x)
+    of_plain = opset18.Where(some, zero, gradient)
+    quotient = opset18.Div(
+        _sums_to_the_end(opset18.Mul(_products(plain, dim), of_plain), dim), plain
+    )
+    held, of_held = opset18.Where(some, x, one), opset18.Where(some, gradient, zero)
+    (sums,) = own_node(
+        "Recurrence", [of_held, _shifted(held, 1, dim, zero, back=True)], axis=dim, reverse=True
+    )
+    others = opset18.Mul(_products(held, dim, exclusive=1), sums)
+    # of a zero and infinity the product is none, in whatever order they come
+    of_kind = []
+    for kind in (opset18.Equal(x, zero), opset18.Equal(opset18.Abs(x), number(math.inf, x))):
+        own = opset18.Cast(kind, to=ir.DataType.INT64)
+        of_kind.append(opset18.Greater(_count(kind, ints(dim)), own))
+    others = opset18.Where(opset18.And(*of_kind), number(math.nan, x), others)
+    return opset18.Where(some, others, quotient)
+
+
+def _prod(self: Value, dtype: int | None = -1) -> Value:
+    x = _cast(self, dtype)
+    if not _is_float(x):
+        return aten_prod(self, dtype)
+    if not self.shape:
+        return opset18.Identity(x)
+    flat = opset18.Reshape(x, ints(-1))
+    flat.dtype = x.dtype
+    return opset18.Squeeze(_product(flat, 0, of_all=True), ints(0))
+
+
+def _prod_along(self: Value, dim: int, keepdim: bool = False, dtype: int | None = -1) -> Value:
+    x = _cast(self, dtype)
+    if not _is_float(x):
+        return aten_prod_dim_int(self, dim, keepdim, dtype)
+    if not self.shape:
+        return opset18.Identity(x)
+    dim %= len(self.shape)
+    y = _product(x, dim)
+    return y if keepdim else opset18.Squeeze(y, ints(dim))
+
+
+def _product(x: Value, dim: int, of_all: bool = False) -> Value:
+    """Return products along an axis, which is kept, with the slopes of ``prod_backward``.
+
+    If any factor is zero, it is the product of the others, in two parts; else it is a quotient.
+    """
+    y = fixed(opset18.ReduceProd(x, ints(dim), keepdims=1))
+    (gradient,) = own_node("GradientOf", [y])
+    zero, one = number(0, x), number(1, x)
+    zeros = _count(opset18.Equal(x, zero))
+    some = opset18.Greater(zeros, _int64(0))
+    parts = opset18.Mul(_products(x, dim, exclusive=1), _products(x, dim, exclusive=1, reverse=1))
+    slopes = opset18.Mul(gradient, opset18.Where(some, parts, opset18.Div(y, x)))
+    if of_all:
+        slopes = opset18.Where(opset18.Greater(zeros, _int64(1)), zero, slopes)
+    # What is not taken is computed of 1, and has no slope.
+    plain, held = opset18.Where(some, one, x), opset18.Where(some, x, one)
+    quotient = opset18.Div(opset18.ReduceProd(plain, ints(dim), keepdims=1), plain)
+    parts = opset18.Mul(
+        _running_products(_shifted_alike(held, dim, False), dim),
+        _flipped(_running_products(_flipped(_shifted_alike(held, dim, True), dim), dim), dim),
+    )
+    again = opset18.Mul(gradient, opset18.Where(some, parts, quotient))
+    return own_node("WithGradient", [y, x, slope_or_again(slopes, again), gradient], outputs=1)[0]
+
+
+def _shifted_alike(x: Value, dim: int, back: bool) -> Value:
+    return _shifted(x, 1, dim, number(1, x), back)
+
+
+def _flipped(x: Value, dim: int) -> Value:
+    return opset18.Slice(x, ints(-1), ints(-(2**31)), ints(dim), ints(-1))
+
+
+def _cumulative_extreme(not_beyond: Operator) -> Pair:
+    """Return ``cummax`` or ``cummin``, by doubling: of equals the last; NaN is beyond all."""
+
+    def extreme(self: Value, dim: int) -> tuple[Value, Value]:
+        if not self.shape:
+            return opset18.Identity(self), opset18.Constant(value_int=0)
+        length, value = known_length(self, dim), fixed(self)
+        axes = [i for i in range(len(self.shape)) if i != dim % len(self.shape)]
+        index = ints(*range(length))
+        if axes:
+            index = opset18.Expand(opset18.Unsqueeze(index, ints(*axes)), opset18.Shape(self))
+        step = 1
+        while step < length:
+            before = _shifted(value, step, dim, number(0, value))
+            earlier = _shifted(index, step, dim, _int64(-1))
+            stays = opset18.Or(
+                opset18.Or(not_beyond(before, value), is_nan(value)),
+                opset18.Less(earlier, _int64(0)),
+            )
+            value = opset18.Where(stays, value, before)
+            index = opset18.Where(stays, index, earlier)
+            step *= 2
+        return opset18.GatherElements(self, index, axis=dim), index
+
+    return extreme
+
+
+def _logcumsumexp(self: Value, dim: int) -> Value:
+    """Return the logarithms of sums of the first 1, 2, … exponentials, by doubling."""
+    if not self.shape:
+        return opset18.Identity(self)
+    x, length, step = self, known_length(self, dim), 1
+    while step < length:
+        x, step = log_of_sum(x, _shifted(x, step, dim, number(-math.inf, self))), 2 * step
+    return x
+
+
+AS_IN_TORCH: dict[OpOverload, Translation] = operators(
+    {
+        "aten.cummax.default": _cumulative_extreme(opset18.LessOrEqual),
+        "aten.cummin.default": _cumulative_extreme(opset18.GreaterOrEqual),
+        "aten.cumprod.default": _cumprod,
+        "aten.logcumsumexp.default": _logcumsumexp,
+        "aten.prod.default": _prod,
+        "aten.prod.dim_int": _prod_along,
+    }
+)
+"""Translations by operator."""
