@@ -223,7 +223,26 @@ def _logcumsumexp(self: Value, dim: int) -> Value:
     x, length, step = self, known_length(self, dim), 1
     while step < length:
         x, step = log_of_sum(x, _shifted(x, step, dim, number(-math.inf, self))), 2 * step
-    return x
+    return _with_slopes_of_sums(self, x, dim % len(self.shape))
+
+
+def _with_slopes_of_sums(x: Any, value: Any, dim: int) -> Any:
+    """Return ``value`` with the slopes Σ g exp(x - y) over what follows, by a recurrence.
+
+    PyTorch adds the same in logarithms, with larger rounding errors. Hence its special cases: where
+    y is infinite there is no term, nor where a gradient is NaN.
+    """
+    y = fixed(value)
+    (gradient,) = own_node("GradientOf", [y])
+    zero = number(0, x)
+    signed = opset18.Or(opset18.Greater(gradient, zero), opset18.Less(gradient, zero))
+    counts = opset18.And(signed, opset18.Not(opset18.Equal(y, number(math.inf, x))))
+    following = _shifted(y, 1, dim, number(math.inf, x), back=True)
+    distance = opset18.Where(opset18.Equal(y, following), zero, opset18.Sub(y, following))
+    given = [opset18.Where(counts, gradient, zero), opset18.Exp(distance)]
+    (sums,) = own_node("Recurrence", given, axis=dim, reverse=True)
+    slopes = opset18.Mul(sums, opset18.Exp(opset18.Sub(x, y)))
+    return own_node("WithGradient", [y, x, slopes, gradient], outputs=1)[0]
 
 
 AS_IN_TORCH: dict[OpOverload, Translation] = operators(

@@ -1,4 +1,4 @@
-"""Slopes of products beside zeros, NaN and infinities, and theirs in turn."""
+"""Slopes of products and running sums beside zeros, NaN and infinities, and theirs in turn."""
 
 import itertools
 import math
@@ -28,6 +28,8 @@ FUNCTIONS = {
     "cumprod": lambda x: x.cumprod(1),
     "cumprod along the first axis": lambda x: x[:6].cumprod(0),
     "cumprod of one": lambda x: x[:, :1].cumprod(1),
+    "logcumsumexp": lambda x: x.logcumsumexp(1),
+    "logcumsumexp of one": lambda x: x[:, :1].logcumsumexp(1),
 }
 
 
