@@ -125,7 +125,25 @@ def _diagonal_scatter(
     return moved.movedim(last, (dim1, dim2))
 
 
+def _max_pool_to(target: OpOverload, axes: int) -> Callable[..., Any]:
+    """Return ``adaptive_max_pool…d``: of equals the first has the gradient, of one window too.
+
+    PyTorch's own rule takes the extreme of all there, whose gradient equals share.
+    """
+
+    def pool(input: torch.Tensor, output_size: list[int]) -> Any:
+        if any(n != 1 for n in output_size):
+            return _registered[target](input, output_size)
+        values, indices = input.flatten(-axes).max(-1, keepdim=True)
+        shape = [*input.shape[:-axes], *[1] * axes]
+        return values.view(shape), indices.view(shape)
+
+    return pool
+
+
 _OWN: dict[Any, Callable[..., Any]] = {
+    aten.adaptive_max_pool2d.default: _max_pool_to(aten.adaptive_max_pool2d.default, 2),
+    aten.adaptive_max_pool3d.default: _max_pool_to(aten.adaptive_max_pool3d.default, 3),
     aten.diagonal_scatter.default: _diagonal_scatter,
 }
 

@@ -29,6 +29,12 @@ TIES = {
     "atan2": lambda x: torch.atan2(x + 0.5, x) + torch.atan2(x[:, :1] + 0.5, x * 2),
     "hypot": lambda x: torch.hypot(x, x.flip(1) * 2 + 1),
     "norms": lambda x: [torch.linalg.norm(x * (x[:, :1] > 0), n, 1) for n in (1, 2, 3, torch.inf)],
+    "adaptive max pool": lambda x: [
+        F.adaptive_max_pool1d(x[:, None], 1),
+        F.adaptive_max_pool2d(x.view(-1, 1, 2, 3), 1),
+        F.adaptive_max_pool3d(x.view(-1, 1, 1, 2, 3), 1),
+        F.adaptive_max_pool2d(x.view(-1, 1, 2, 3), (1, 3)),
+    ],
     "norm of zeros": lambda x: (x * 0).norm(3, dim=1) + (x * 0).norm(dim=1),
     "std": lambda x: torch.std(x * (x[:, :1] > 0), 1),
     "std_mean": lambda x: torch.std_mean(x, 1, correction=0),
