@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from onnxscript import ir, opset18
 
 from steep.lowering.ops.elementwise import is_nan, log1p, number
-from steep.lowering.ops.steep_nodes import with_gradient_of
+from steep.lowering.ops.steep_nodes import own_node, with_gradient_of
 from steep.lowering.ops.stop_gradient import fixed
 from steep.lowering.ops.values import Operator, Translation, Value
 from steep.patching.torch_versions import operators
@@ -211,6 +211,41 @@ def _variance_and_mean(
     return opset18.Div(total, freedom), opset18.ReduceMean(self, axes, **kept)
 
 
+def _distances(x1: Value, x2: Value) -> Value:
+    """Return the distances of vectors [..., P, M] and [..., R, M], by one product of matrices.
+
+    The slopes are PyTorch's formula: none where the distance is 0.
+    """
+    of_rows, last = opset18.Constant(value_ints=[-1]), len(x1.shape)
+
+    def squares(x: Value) -> Value:
+        return opset18.ReduceSum(opset18.Mul(x, x), of_rows, keepdims=1)
+
+    def turned(x: Value) -> Value:
+        return opset18.Transpose(x, perm=[*range(last - 2), last - 1, last - 2])
+
+    ones = [opset18.Expand(number(1, x), opset18.Shape(squares(x))) for x in (x1, x2)]
+    left = opset18.Concat(opset18.Mul(x1, number(-2, x1)), squares(x1), ones[0], axis=-1)
+    right = opset18.Concat(x2, ones[1], squares(x2), axis=-1)
+    square = opset18.MatMul(left, turned(right))
+    zero = number(0, x1)
+    negative = opset18.Less(square, zero)
+    y = fixed(opset18.Sqrt(opset18.Where(negative, zero, square)))
+    (gradient,) = own_node("GradientOf", [y])
+    none = opset18.Equal(y, zero)
+    one = number(1, x1)
+    ratio = opset18.Where(none, zero, opset18.Div(gradient, opset18.Where(none, one, y)))
+    by_columns = turned(ratio)
+    slopes = [
+        opset18.Sub(
+            opset18.Mul(x, opset18.ReduceSum(share, of_rows, keepdims=1)),
+            opset18.MatMul(share, others),
+        )
+        for x, share, others in ((x1, ratio, x2), (x2, by_columns, x1))
+    ]
+    return own_node("WithGradient", [y, x1, x2, *slopes, gradient], outputs=1)[0]
+
+
 AS_IN_TORCH: dict[OpOverload, Translation] = operators(
     {
         "aten.smooth_l1_loss.default": _of_difference(_smooth_l1),
@@ -225,6 +260,7 @@ AS_IN_TORCH: dict[OpOverload, Translation] = operators(
         "aten.std.correction": _deviation,
         "aten.std_mean.correction": _deviation_and_mean,
         "aten.var_mean.correction": _variance_and_mean,
+        "aten._euclidean_dist.default": _distances,
     }
 )
 """Translations by operator."""

@@ -35,6 +35,9 @@ TIES = {
         F.adaptive_max_pool3d(x.view(-1, 1, 1, 2, 3), 1),
         F.adaptive_max_pool2d(x.view(-1, 1, 2, 3), (1, 3)),
     ],
+    "distances of equals": lambda x: torch.cdist(
+        x, x.detach() * 1, compute_mode="use_mm_for_euclid_dist"
+    ),
     "norm of zeros": lambda x: (x * 0).norm(3, dim=1) + (x * 0).norm(dim=1),
     "std": lambda x: torch.std(x * (x[:, :1] > 0), 1),
     "std_mean": lambda x: torch.std_mean(x, 1, correction=0),
