@@ -211,6 +211,34 @@ def _variance_and_mean(
     return opset18.Div(total, freedom), opset18.ReduceMean(self, axes, **kept)
 
 
+def _variance(
+    self: Value, dim: Value = None, *, correction: float | None = None, keepdim: bool = False
+) -> Value:
+    """Variance, of squares in float64, as in PyTorch; the slopes are its formula."""
+    wide = opset18.Cast(self, to=ir.DataType.DOUBLE)
+    wide.shape = self.shape
+    value, _ = _variance_and_mean(wide, dim, correction=correction, keepdim=True)
+    value = fixed(opset18.CastLike(value, self))
+    (gradient,) = own_node("GradientOf", [value])
+    axes = opset18.Constant(value_ints=list(dim or range(len(self.shape))))
+    count = opset18.ReduceProd(opset18.Gather(opset18.Shape(self), axes), keepdims=0)
+    fewer = number(1 if correction is None else correction, self)
+    freedom = opset18.Max(opset18.Sub(opset18.CastLike(count, self), fewer), number(0, self))
+    factor = opset18.Mul(opset18.Div(number(2, self), freedom), gradient)
+    centred = opset18.Sub(self, opset18.ReduceMean(self, axes, keepdims=1))
+    slopes = opset18.Mul(factor, centred)
+    kept = own_node("WithGradient", [value, self, slopes, gradient], outputs=1)[0]
+    return kept if keepdim else opset18.Squeeze(kept, axes)
+
+
+def _variance_and_mean_of(
+    self: Value, dim: Value = None, *, correction: float | None = None, keepdim: bool = False
+) -> tuple[Value, Value]:
+    axes = opset18.Constant(value_ints=list(dim or range(len(self.shape))))
+    mean = opset18.ReduceMean(self, axes, keepdims=int(bool(keepdim)))
+    return _variance(self, dim, correction=correction, keepdim=keepdim), mean
+
+
 def _distances(x1: Value, x2: Value) -> Value:
     """Return the distances of vectors [..., P, M] and [..., R, M], by one product of matrices.
 
@@ -259,7 +287,8 @@ AS_IN_TORCH: dict[OpOverload, Translation] = operators(
         "aten.linalg_vector_norm.default": _norm,
         "aten.std.correction": _deviation,
         "aten.std_mean.correction": _deviation_and_mean,
-        "aten.var_mean.correction": _variance_and_mean,
+        "aten.var.correction": _variance,
+        "aten.var_mean.correction": _variance_and_mean_of,
         "aten._euclidean_dist.default": _distances,
     }
 )

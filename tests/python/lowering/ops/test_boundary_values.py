@@ -38,6 +38,7 @@ TIES = {
     "distances of equals": lambda x: torch.cdist(
         x, x.detach() * 1, compute_mode="use_mm_for_euclid_dist"
     ),
+    "variance beside a large mean": lambda x: [(x + 1e4).var(1), *torch.var_mean(x + 1e4, 1)],
     "norm of zeros": lambda x: (x * 0).norm(3, dim=1) + (x * 0).norm(dim=1),
     "std": lambda x: torch.std(x * (x[:, :1] > 0), 1),
     "std_mean": lambda x: torch.std_mean(x, 1, correction=0),
