@@ -61,12 +61,21 @@ def _parts_of_huber(difference: Value, width: float) -> tuple[Value, Value, Valu
     return opset18.Mul(inside, inside), beyond, size
 
 
-def extreme_in_shares(reduce: Operator, x: Value, axes: Value | None, keepdims: int) -> Value:
-    """Return the extreme along axes; those that are equal to it share its gradient, NaN too."""
+def extreme_in_shares(
+    reduce: Value, x: Value, axes: Value, keepdims: int, multiplies: bool = False
+) -> Value:
+    """Return the extreme along axes; those that are equal to it share its gradient, NaN too.
+
+    ``multiplies``: others have 0 times the gradient, which is NaN if that is infinite.
+    """
     value = fixed(reduce(x, axes, keepdims=1))
     hits = opset18.Or(opset18.Equal(x, value), opset18.And(is_nan(x), is_nan(value)))
     count = opset18.ReduceSum(opset18.Cast(hits, to=ir.DataType.INT64), axes, keepdims=keepdims)
-    moved = opset18.ReduceSum(opset18.Where(hits, x, number(0, x)), axes, keepdims=keepdims)
+    if multiplies:
+        held = opset18.Mul(x, opset18.CastLike(hits, x))
+    else:
+        held = opset18.Where(hits, x, number(0, x))
+    moved = opset18.ReduceSum(held, axes, keepdims=keepdims)
     source = opset18.Div(moved, opset18.CastLike(count, x))
     return with_gradient_of(fixed(reduce(x, axes, keepdims=keepdims)), source)
 
@@ -155,7 +164,7 @@ def _norm(
         return reduce(x, axes, **kept)
     if math.isinf(ord):
         reduce = opset18.ReduceMax if ord > 0 else opset18.ReduceMin
-        return extreme_in_shares(reduce, size, axes, kept["keepdims"])
+        return extreme_in_shares(reduce, size, axes, kept["keepdims"], True)  # as PyTorch
     zero, one = number(0, x), number(1, x)
     at_zero = opset18.Equal(x, zero)
     if ord == 0:

@@ -39,6 +39,10 @@ TIES = {
         x, x.detach() * 1, compute_mode="use_mm_for_euclid_dist"
     ),
     "variance beside a large mean": lambda x: [(x + 1e4).var(1), *torch.var_mean(x + 1e4, 1)],
+    "roots of extremes": lambda x: [
+        x.clamp(max=0).max().sqrt() + x.clamp(min=0).min().sqrt(),
+        (torch.linalg.vector_norm(x, torch.inf, 1) - 2).abs().sqrt(),
+    ],
     "norm of zeros": lambda x: (x * 0).norm(3, dim=1) + (x * 0).norm(dim=1),
     "std": lambda x: torch.std(x * (x[:, :1] > 0), 1),
     "std_mean": lambda x: torch.std_mean(x, 1, correction=0),
