@@ -13,8 +13,6 @@ import onnx
 import torch
 from onnxscript import ir, opset18
 from onnxscript.function_libs.torch_lib.ops.core import (
-    aten_div_mode,
-    aten_floor_divide,
     aten_isclose,
     aten_isfinite,
     aten_linspace,
@@ -464,60 +462,17 @@ def logaddexp(self: Value, other: Value) -> Value:
     )
 
 
-def _tensors(self: Number, other: Number) -> tuple[Value, Value, Value]:
-    """Return two operands, of which one may be a number, as tensors; and a 0 of their dtype."""
-    like = self if isinstance(self, ir.Value) else other
-    self, other = (v if isinstance(v, ir.Value) else number(v, like) for v in (self, other))
-    return self, other, number(0, like)
-
-
-def _of_whole_numbers(x: Value) -> bool:
-    return x.dtype is not None and x.dtype.is_integer()
-
-
-def _rest(self: Value, other: Value, zero: Value) -> tuple[Value, Value]:
-    """Return what is left of a division toward 0, and where its sign is not the divisor's."""
-    rest = opset18.Mod(self, other, fmod=1)
-    against = opset18.Xor(opset18.Less(rest, zero), opset18.Less(other, zero))
-    return rest, opset18.And(opset18.Not(opset18.Equal(rest, zero)), against)
-
-
-def _remainder(self: Number, other: Number) -> Value:
-    """What is left of a division toward 0, moved to the sign of the divisor."""
-    self, other, zero = _tensors(self, other)
-    if _of_whole_numbers(self):
-        return opset18.Mod(self, other)
-    rest, moves = _rest(self, other, zero)
-    return opset18.Where(moves, opset18.Add(rest, other), rest)
-
-
-def _floor_divide(self: Number, other: Number) -> Value:
-    """The whole number of times that the divisor fits, as Python's ``//``: 1 // 0.1 is 9.
-
-    ⌊a / b⌋ is another number where the quotient is rounded to the next whole one. The slope is 0.
-    """
-    self, other, zero = _tensors(self, other)
-    if _of_whole_numbers(self):
-        return aten_floor_divide(self, other)
-    rest, moves = _rest(self, other, zero)
-    times = opset18.Div(opset18.Sub(self, rest), other)
-    one, half = number(1, zero), number(0.5, zero)
-    times = opset18.Where(moves, opset18.Sub(times, one), times)
-    whole = opset18.Floor(times)  # beside a whole number by rounding alone
-    whole = opset18.Where(
-        opset18.Greater(opset18.Sub(fixed(times), whole), half), opset18.Add(whole, one), whole
+def _lerp(self: Value, end: Value, weight: Value) -> Value:
+    """x + w (y - x), from the nearer end; slopes are those of PyTorch's formula."""
+    way, one = opset18.Sub(end, self), number(1, self)
+    rest = opset18.Sub(one, weight)
+    near = opset18.Less(opset18.Abs(weight), number(0.5, self))
+    value = opset18.Where(
+        near,
+        opset18.Add(self, opset18.Mul(weight, way)),
+        opset18.Sub(end, opset18.Mul(way, rest)),
     )
-    by_zero = opset18.Equal(other, zero)
-    return opset18.Where(by_zero, opset18.Floor(opset18.Div(self, other)), whole)
-
-
-def _divide(self: Number, other: Number, rounding_mode: str | None = None) -> Value:
-    if rounding_mode == "floor":
-        return _floor_divide(self, other)
-    self, other, _ = _tensors(self, other)
-    if rounding_mode == "trunc" and _of_whole_numbers(self):
-        return opset18.Div(self, other)  # in float32 only numbers below 2²⁴ are exact
-    return aten_div_mode(self, other, rounding_mode)
+    return with_slopes(fixed(value), (self, rest), (end, weight), (weight, way))
 
 
 _LONGEST = 2**16  # of the points that a graph holds, 256 KiB of float32
@@ -570,13 +525,7 @@ AS_IN_TORCH: dict[OpOverload, Translation] = operators(
         "aten.hypot.default": _hypot,
         "aten.linspace.default": _linspace,
         "aten.logaddexp.default": logaddexp,
-        "aten.div.Tensor_mode": _divide,
-        "aten.div.Scalar_mode": _divide,
-        "aten.floor_divide.default": _floor_divide,
-        "aten.floor_divide.Scalar": _floor_divide,
-        "aten.remainder.Tensor": _remainder,
-        "aten.remainder.Scalar": _remainder,
-        "aten.remainder.Scalar_Tensor": _remainder,
+        "aten.lerp.Tensor": _lerp,
         "aten.xlogy.Tensor": _xlogy,
         "aten.xlogy.Scalar_Self": _xlogy,
         "aten.xlogy.Scalar_Other": _xlogy,

@@ -203,6 +203,20 @@ def test_quotients_are_whole(dtype):
         )
 
 
+class OfTheLeast(nn.Module):
+    def forward(self, a, b):
+        return a // b, a // -1, torch.div(a, b, rounding_mode="floor"), a % b, torch.fmod(a, b)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.int64], ids=str)
+def test_the_least_integer_by_minus_one(dtype):
+    info = torch.iinfo(dtype)
+    a = torch.tensor([info.min, info.min + 1, info.max, info.min, 7], dtype=dtype)
+    b = torch.tensor([-1, -1, -1, 3, -2], dtype=dtype)
+    for found, right in zip(ORTModule(OfTheLeast())(a, b), OfTheLeast()(a, b), strict=True):
+        assert found.dtype == right.dtype and torch.equal(found, right)
+
+
 class Points(nn.Module):
     def forward(self, x):
         of_ten = torch.linspace(-3.3, 10, 2011)

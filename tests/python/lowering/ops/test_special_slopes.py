@@ -102,6 +102,9 @@ OF_TWO = {
     "logaddexp": torch.logaddexp,
     "logaddexp2": torch.logaddexp2,
     "xlogy": torch.xlogy,
+    "fmod": torch.fmod,
+    "remainder": torch.remainder,
+    "lerp": lambda x, y: torch.lerp(x, y, y),
     "xlog1py": lambda x, y: torch.special.xlog1py(x.clamp(-3, 3), y),
 }
 

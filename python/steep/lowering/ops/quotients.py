@@ -1,0 +1,115 @@
+"""Quotients, whole ones and what they leave, in ONNX, as PyTorch rounds them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onnxscript import ir, opset18
+from onnxscript.function_libs.torch_lib.ops.core import (
+    aten_div_mode,
+    aten_floor_divide,
+    aten_trunc,
+)
+
+from steep.lowering.ops.elementwise import number
+from steep.lowering.ops.steep_nodes import with_slopes
+from steep.lowering.ops.stop_gradient import fixed
+from steep.patching.torch_versions import operators
+
+
+def _tensors(self: Any, other: Any) -> tuple[Any, Any, Any]:
+    """Return two operands, of which one may be a number, as tensors; and a 0 of their dtype."""
+    like = self if isinstance(self, ir.Value) else other
+    self, other = (v if isinstance(v, ir.Value) else number(v, like) for v in (self, other))
+    return self, other, number(0, like)
+
+
+def _of_whole_numbers(x: Any) -> bool:
+    return x.dtype is not None and x.dtype.is_integer()
+
+
+def _rest(self: Any, other: Any, zero: Any) -> tuple[Any, Any]:
+    """Return what is left of a division toward 0, and where its sign is not the divisor's."""
+    rest = opset18.Mod(self, other, fmod=1)
+    against = opset18.Xor(opset18.Less(rest, zero), opset18.Less(other, zero))
+    return rest, opset18.And(opset18.Not(opset18.Equal(rest, zero)), against)
+
+
+def _remainder(self: Any, other: Any) -> Any:
+    """What is left of a division toward 0, moved to the sign of the divisor."""
+    self, other, zero = _tensors(self, other)
+    if _of_whole_numbers(self):
+        return opset18.Mod(self, other)
+    rest, moves = _rest(self, other, zero)
+    result = opset18.Where(moves, opset18.Add(rest, other), rest)
+    return _of_quotient(result, self, other, fixed(_floor_divide(self, other)))
+
+
+def _fmod(self: Any, other: Any) -> Any:
+    """What is left of a division toward 0."""
+    self, other, _ = _tensors(self, other)
+    rest = opset18.Mod(self, other, fmod=1)
+    if _of_whole_numbers(self):
+        return rest
+    return _of_quotient(rest, self, other, fixed(aten_trunc(opset18.Div(self, other))))
+
+
+def _of_quotient(rest: Any, x: Any, y: Any, times: Any) -> Any:
+    """Return what is left of x / y, whose slopes are 1 and minus the whole number of times."""
+    return with_slopes(fixed(rest), (x, number(1, x)), (y, opset18.Neg(times)))
+
+
+def _floor_divide(self: Any, other: Any) -> Any:
+    """The whole number of times that the divisor fits, as Python's ``//``: 1 // 0.1 is 9.
+
+    ⌊a / b⌋ is another number where the quotient is rounded to the next whole one. The slope is 0.
+    """
+    self, other, zero = _tensors(self, other)
+    if _of_whole_numbers(self):
+        return _floor_divide_integers(self, other)
+    rest, moves = _rest(self, other, zero)
+    times = opset18.Div(opset18.Sub(self, rest), other)
+    one, half = number(1, zero), number(0.5, zero)
+    times = opset18.Where(moves, opset18.Sub(times, one), times)
+    whole = opset18.Floor(times)  # beside a whole number by rounding alone
+    whole = opset18.Where(
+        opset18.Greater(opset18.Sub(fixed(times), whole), half), opset18.Add(whole, one), whole
+    )
+    by_zero = opset18.Equal(other, zero)
+    return opset18.Where(by_zero, opset18.Floor(opset18.Div(self, other)), whole)
+
+
+def _floor_divide_integers(self: Any, other: Any) -> Any:
+    """The least integer by -1 is itself in PyTorch; a quotient of the processor's would trap."""
+    if not self.dtype.is_signed():
+        return aten_floor_divide(self, other)
+    one = number(1, self)
+    turned = opset18.Equal(other, opset18.Neg(one))
+    by = opset18.Where(turned, one, other)
+    by.dtype = self.dtype
+    return opset18.Where(turned, opset18.Neg(self), aten_floor_divide(self, by))
+
+
+def _divide(self: Any, other: Any, rounding_mode: str | None = None) -> Any:
+    if rounding_mode == "floor":
+        return _floor_divide(self, other)
+    self, other, _ = _tensors(self, other)
+    if rounding_mode == "trunc" and _of_whole_numbers(self):
+        return opset18.Div(self, other)  # in float32 only numbers below 2²⁴ are exact
+    return aten_div_mode(self, other, rounding_mode)
+
+
+AS_IN_TORCH: dict[Any, Any] = operators(
+    {
+        "aten.div.Tensor_mode": _divide,
+        "aten.div.Scalar_mode": _divide,
+        "aten.floor_divide.default": _floor_divide,
+        "aten.floor_divide.Scalar": _floor_divide,
+        "aten.fmod.Tensor": _fmod,
+        "aten.fmod.Scalar": _fmod,
+        "aten.remainder.Tensor": _remainder,
+        "aten.remainder.Scalar": _remainder,
+        "aten.remainder.Scalar_Tensor": _remainder,
+    }
+)
+"""Translations by operator."""
