@@ -7,9 +7,9 @@ namespace {
 Grads celu_vjp(Node n, const Grads& dy) {
   Value x = n.input(0);
   const double alpha = real_of(n, "alpha");
-  // Of x, as that of Elu. At 0 the slope has none of its own, and at NaN it is 1, as in PyTorch.
-  Value slope = exp(where(less(x, 0), x, 0) / alpha);
-  return {where(less_or_equal(x, 0), dy[0] * where(equal(x, 0), 1, slope), dy[0])};
+  // Of x, as that of Elu. At 0 the slope has none of its own, as in PyTorch. At NaN it is NaN.
+  Value slope = exp(where(greater(x, 0), 0, x) / alpha);
+  return {where(greater(x, 0), dy[0], dy[0] * where(equal(x, 0), 1, slope))};
 }
 
 }  // namespace

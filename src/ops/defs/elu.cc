@@ -8,9 +8,9 @@ Grads elu_vjp(Node n, const Grads& dy) {
   Value x = n.input(0);
   const double alpha = real_of(n, "alpha");
   // Of x: y + alpha is 0 where y is -alpha but for rounding. At 0 the slope has none of its own,
-  // and at NaN it is 1, as in PyTorch.
-  Value slope = alpha * exp(where(less(x, 0), x, 0));
-  return {where(less_or_equal(x, 0), dy[0] * where(equal(x, 0), alpha, slope), dy[0])};
+  // as in PyTorch. At NaN it is NaN.
+  Value slope = alpha * exp(where(greater(x, 0), 0, x));
+  return {where(greater(x, 0), dy[0], dy[0] * where(equal(x, 0), alpha, slope))};
 }
 
 }  // namespace

@@ -6,8 +6,9 @@ namespace {
 
 Grads hard_swish_vjp(Node n, const Grads& dy) {
   Value x = n.input(0);
-  Value ramp = where(greater(x, -3), x / 3.0 + 0.5, 0);
-  return {dy[0] * where(less(x, 3), ramp, 1)};
+  Value ramp = where(less_or_equal(x, -3), 0, x / 3.0 + 0.5);
+  Value above = apply("GreaterOrEqual", {x, scalar(x.graph(), 3, x.dtype())});
+  return {dy[0] * where(above, 1, ramp)};
 }
 
 }  // namespace

@@ -140,8 +140,8 @@ def _slopes_of_shared_ties(x: Value, low: Value | None, high: Value | None) -> S
 
 
 def _hardshrink(self: Value, lambd: float = 0.5) -> Value:
-    """0 between both ends, they included."""
-    return opset18.Where(_within(self, number(lambd, self)), number(0, self), self)
+    """0 between both ends, they included; slope 0 at NaN."""
+    return _without_slope(_within(self, number(lambd, self)), self, self)
 
 
 def _within(x: Value, width: Value) -> Value:
@@ -149,8 +149,16 @@ def _within(x: Value, width: Value) -> Value:
     return opset18.And(opset18.GreaterOrEqual(x, low), opset18.LessOrEqual(x, width))
 
 
+def _without_slope(where: Value, x: Value, otherwise: Value) -> Value:
+    """Return 0 at those places, else a value of slope 1, but at NaN: there it has none."""
+    zero = number(0, x)
+    result = opset18.Where(where, zero, otherwise)
+    flat = opset18.Or(where, is_nan(x))
+    return with_gradient_of(fixed(result), opset18.Where(flat, zero, x))
+
+
 def _softshrink(self: Value, lambd: float = 0.5) -> Value:
-    """Slope 0 between both ends, they included, and 1 at NaN.
+    """Slope 0 between both ends, they included, and at NaN.
 
     Of 16 bits PyTorch rounds the ends for the slope, and does not for the result.
     """
@@ -158,19 +166,24 @@ def _softshrink(self: Value, lambd: float = 0.5) -> Value:
         result = opset18.CastLike(
             _softshrink(opset18.Cast(self, to=ir.DataType.FLOAT), lambd), self
         )
-        inside = _within(self, number(lambd, self))
+        inside = opset18.Or(_within(self, number(lambd, self)), is_nan(self))
         return with_gradient_of(fixed(result), opset18.Where(inside, number(0, self), self))
     width = number(lambd, self)
     below = opset18.Less(self, number(0, self))
     moved = opset18.Where(below, opset18.Add(self, width), opset18.Sub(self, width))
-    return opset18.Where(_within(self, width), number(0, self), moved)
+    return _without_slope(_within(self, width), self, moved)
 
 
 def _hardtanh(self: Value, min_val: float = -1, max_val: float = 1) -> Value:
-    """Slope 0 at both ends."""
+    """Slope 0 at both ends and at NaN, as PyTorch's vectors have it."""
     low, high = number(min_val, self), number(max_val, self)
-    lower = opset18.Where(opset18.GreaterOrEqual(self, high), high, self)
-    return opset18.Where(opset18.LessOrEqual(self, low), low, lower)
+    above = opset18.GreaterOrEqual(self, high)
+    below = opset18.LessOrEqual(self, low)
+    result = opset18.Where(below, low, opset18.Where(above, high, self))
+    if self.dtype is not None and self.dtype.is_integer():
+        return result
+    inside = opset18.And(opset18.Less(self, high), opset18.Greater(self, low))
+    return with_gradient_of(fixed(result), opset18.Where(inside, self, number(0, self)))
 
 
 def _relu6(self: Value) -> Value:
@@ -332,7 +345,10 @@ def _root_where(where: Value, x: Value) -> Value:
 
 
 def _logit(self: Value, eps: float | None = None) -> Value:
-    """ln(x / (1 - x)). Where it is NaN, the slope is NaN too; the slope is infinite at 0 and 1."""
+    """ln(x / (1 - x)). Where it is NaN, the slope is NaN too; the slope is infinite at 0 and 1.
+
+    With ``eps`` the slope is 0 at NaN, as in PyTorch's vectorized code.
+    """
     one = number(1, self)
     if eps is None or eps < 0:
         outside = opset18.Or(opset18.Less(self, number(0, self)), opset18.Greater(self, one))
@@ -341,10 +357,11 @@ def _logit(self: Value, eps: float | None = None) -> Value:
         low, high = number(eps, self), number(1 - eps, self)
         x = opset18.Where(opset18.Greater(self, high), high, self)
         x = opset18.Where(opset18.Less(self, low), low, x)
+        x = opset18.Where(is_nan(self), number(math.nan, self), x)
     rest = opset18.Sub(one, x)
     at_zero, at_one = opset18.Equal(x, number(0, x)), opset18.Equal(x, one)
     at_end = opset18.Or(at_zero, at_one)
-    left = opset18.Where(at_zero, opset18.Sub(one, rest), one)  # +0 of -0
+    left = opset18.Where(at_zero, x, one)
     right = opset18.Where(at_one, rest, one)
     odds = opset18.Div(opset18.Where(at_end, one, x), opset18.Where(at_end, one, rest))
     ends = opset18.Sub(opset18.Log(left), opset18.Log(right))

@@ -19,7 +19,7 @@ NAN, INF = math.nan, math.inf
 NUMBERS = (NAN, -INF, INF, -1.0, -0.0, 0.0, 1.0, 2.0, 3.0, -3.0, 6.0, 0.5, -0.5, NAN)
 ENDS = (NAN, -INF, -1.0, -0.0, 0.0, 1.0, 2.5, INF)
 
-# of NUMBERS
+# of NUMBERS, so many of them that PyTorch computes all in whole vectors
 OF_ONE = {
     "relu": F.relu,
     "relu6": F.relu6,
@@ -79,10 +79,10 @@ OF_ONE = {
     "max of numbers": lambda x: x.nan_to_num(1, 3, -3).max() + x.nan_to_num(1, 6, -3).min(),
     "norms": lambda x: [torch.linalg.vector_norm(x, n) for n in (1, 2, 3, 0.5, INF, -INF)],
     "norms of rows": lambda x: [
-        torch.linalg.vector_norm(x.nan_to_num(1, 3, 3).view(2, 7), n, 1, True) for n in (INF, -INF)
+        torch.linalg.vector_norm(x.nan_to_num(1, 3, 3).view(-1, 7), n, 1, True) for n in (INF, -INF)
     ],
-    "hinge": lambda x: F.hinge_embedding_loss(x, -torch.ones(14), reduction="none"),
-    "margin": lambda x: F.margin_ranking_loss(x, -x, torch.ones(14), reduction="sum"),
+    "hinge": lambda x: F.hinge_embedding_loss(x, -torch.ones_like(x), reduction="none"),
+    "margin": lambda x: F.margin_ranking_loss(x, -x, torch.ones_like(x), reduction="sum"),
 }
 
 # of pairs of ENDS
@@ -152,7 +152,7 @@ def operands(shapes, at, value):
 
 
 CASES = {
-    **{name: (f, [torch.tensor(NUMBERS)]) for name, f in OF_ONE.items()},
+    **{name: (f, [torch.tensor(NUMBERS * 16)]) for name, f in OF_ONE.items()},
     **{f"{name} of two": (f, pairs()) for name, f in OF_TWO.items()},
     **{f"clamp of {t}": (torch.clamp, triples(t)) for t in (torch.float32, torch.float64)},
     **{
