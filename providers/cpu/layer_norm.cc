@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <numeric>
 
 #include "providers/cpu/axis.h"
 #include "providers/cpu/build_kernel.h"
@@ -47,20 +48,35 @@ HWY_INLINE float row_mean(Floats d, size_t n, Term&& term) {
   return hn::GetLane(hn::SumOfLanes(d, hn::Add(s0, s1))) / static_cast<float>(n);
 }
 
+struct Moments {
+  float mean;
+  double variance;
+};
+
+/// In double precision, for rows whose squares are infinite in float32.
+inline Moments wide_moments(const float* x, size_t n) {
+  const double size = static_cast<double>(n), mean = std::accumulate(x, x + n, 0.0) / size;
+  const double squares = std::accumulate(x, x + n, 0.0, [mean](double sum, float value) {
+    return sum + (value - mean) * (value - mean);
+  });
+  return {static_cast<float>(mean), squares / size};
+}
+
 /// y = (x - mean) inv_std scale + bias; bias may be null, means and inv_stds too.
 void norm_rows(const float* x, const float* scale, const float* bias, float* y, float* means,
                float* inv_stds, int64_t rows, int64_t columns, double epsilon) {
   const Floats d;
   const auto n = static_cast<size_t>(columns);
   for (int64_t i = 0; i < rows; ++i, x += columns, y += columns) {
-    const float mean =
-        row_mean(d, n, [&](size_t j, size_t count) { return load_n(d, x + j, count); });
-    const auto mean_v = hn::Set(d, mean);
-    const float variance = row_mean(d, n, [&](size_t j, size_t count) {
-      const auto v = hn::Sub(load_n(d, x + j, count), mean_v);
+    Moments of{row_mean(d, n, [&](size_t j, size_t count) { return load_n(d, x + j, count); }), 0};
+    const auto narrow_mean = hn::Set(d, of.mean);
+    of.variance = row_mean(d, n, [&](size_t j, size_t count) {
+      const auto v = hn::Sub(load_n(d, x + j, count), narrow_mean);
       return hn::IfThenElseZero(hn::FirstN(d, count), hn::Mul(v, v));
     });
-    const auto inv = static_cast<float>(1 / std::sqrt(variance + epsilon));
+    if (!std::isfinite(of.variance)) of = wide_moments(x, n);
+    const auto mean_v = hn::Set(d, of.mean);
+    const auto inv = static_cast<float>(1 / std::sqrt(of.variance + epsilon));
     const auto inv_v = hn::Set(d, inv);
     for_each_vector(d, n, [&](size_t j, size_t count) {
       const auto unit = hn::Mul(hn::Sub(load_n(d, x + j, count), mean_v), inv_v);
@@ -69,7 +85,7 @@ void norm_rows(const float* x, const float* scale, const float* bias, float* y, 
                                            : hn::MulAdd(unit, scales, load_n(d, bias + j, count));
       store_n(shifted, d, y + j, count);
     });
-    if (means != nullptr) means[i] = mean;
+    if (means != nullptr) means[i] = of.mean;
     if (inv_stds != nullptr) inv_stds[i] = inv;
   }
 }

@@ -106,6 +106,17 @@ def test_deviations_of_numbers_whose_squares_do_not_fit():
             torch.testing.assert_close(value.double(), right, rtol=1e-5, atol=0)
 
 
+def test_norms_of_layers_whose_squares_do_not_fit():
+    """They are float64's. PyTorch's are the bias alone, or NaN, by the size."""
+    sizes = torch.tensor([1.0, 3e19, 1e25, 1e38]).view(4, 1)
+    x = torch.randn(4, 21, generator=torch.Generator().manual_seed(0)).clamp(-1.5, 1.5) * sizes
+    functions = [lambda x: F.layer_norm(x, (21,)) * torch.arange(21).to(x.dtype)]
+    expected = outcome(Each(functions), (0,), x.double())[0]
+    found = outcome(ORTModule(Each(functions), fallback=None), (0,), x)[0]
+    for value, right, scale in zip(found, expected, (1, sizes), strict=True):
+        torch.testing.assert_close(value.double() * scale, right * scale, rtol=1e-5, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     "dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str
 )
