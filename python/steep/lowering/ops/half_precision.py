@@ -48,6 +48,7 @@ _IN_STEPS = {
     *(aten.addcmul, aten.addcdiv, aten.lerp, aten.pow),
     *(aten.elu, aten.celu, aten.selu, aten.softplus, aten.mish, aten.silu, aten.glu),
     *(aten.gelu, aten.log_sigmoid, aten.expm1, aten.erfc, aten.special_erfc),
+    aten.scaled_dot_product_attention,
     *(aten.rsqrt, aten.logit, aten.special_logit, aten.cumprod),
     *(aten.log1p, aten.sinc, aten.hypot, aten.atan2, aten.deg2rad),
     *(aten.special_entr, aten.special_expm1, aten.special_log1p, aten.special_sinc),
