@@ -226,7 +226,7 @@ def _logcumsumexp(self: Value, dim: int) -> Value:
     return _with_slopes_of_sums(self, x, dim % len(self.shape))
 
 
-def _with_slopes_of_sums(x: Any, value: Any, dim: int) -> Any:
+def _with_slopes_of_sums(x: Value, value: Value, dim: int) -> Value:
     """Return ``value`` with the slopes Σ g exp(x - y) over what follows, by a recurrence.
 
     PyTorch adds the same in logarithms, with larger rounding errors. Hence its special cases: where

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from onnxscript import ir, opset18
 from onnxscript.function_libs.torch_lib.ops.core import (
     aten_div_mode,
@@ -14,28 +12,30 @@ from onnxscript.function_libs.torch_lib.ops.core import (
 from steep.lowering.ops.elementwise import number
 from steep.lowering.ops.steep_nodes import with_slopes
 from steep.lowering.ops.stop_gradient import fixed
+from steep.lowering.ops.values import Number, Translation, Value
 from steep.patching.torch_versions import operators
+from steep.torch_internals.operators import OpOverload
 
 
-def _tensors(self: Any, other: Any) -> tuple[Any, Any, Any]:
+def _tensors(self: Number, other: Number) -> tuple[Value, Value, Value]:
     """Return two operands, of which one may be a number, as tensors; and a 0 of their dtype."""
     like = self if isinstance(self, ir.Value) else other
     self, other = (v if isinstance(v, ir.Value) else number(v, like) for v in (self, other))
     return self, other, number(0, like)
 
 
-def _of_whole_numbers(x: Any) -> bool:
+def _of_whole_numbers(x: Value) -> bool:
     return x.dtype is not None and x.dtype.is_integer()
 
 
-def _rest(self: Any, other: Any, zero: Any) -> tuple[Any, Any]:
+def _rest(self: Value, other: Value, zero: Value) -> tuple[Value, Value]:
     """Return what is left of a division toward 0, and where its sign is not the divisor's."""
     rest = opset18.Mod(self, other, fmod=1)
     against = opset18.Xor(opset18.Less(rest, zero), opset18.Less(other, zero))
     return rest, opset18.And(opset18.Not(opset18.Equal(rest, zero)), against)
 
 
-def _remainder(self: Any, other: Any) -> Any:
+def _remainder(self: Value, other: Value) -> Value:
     """What is left of a division toward 0, moved to the sign of the divisor."""
     self, other, zero = _tensors(self, other)
     if _of_whole_numbers(self):
@@ -45,7 +45,7 @@ def _remainder(self: Any, other: Any) -> Any:
     return _of_quotient(result, self, other, fixed(_floor_divide(self, other)))
 
 
-def _fmod(self: Any, other: Any) -> Any:
+def _fmod(self: Value, other: Value) -> Value:
     """What is left of a division toward 0."""
     self, other, _ = _tensors(self, other)
     rest = opset18.Mod(self, other, fmod=1)
@@ -54,12 +54,12 @@ def _fmod(self: Any, other: Any) -> Any:
     return _of_quotient(rest, self, other, fixed(aten_trunc(opset18.Div(self, other))))
 
 
-def _of_quotient(rest: Any, x: Any, y: Any, times: Any) -> Any:
+def _of_quotient(rest: Value, x: Value, y: Value, times: Value) -> Value:
     """Return what is left of x / y, whose slopes are 1 and minus the whole number of times."""
     return with_slopes(fixed(rest), (x, number(1, x)), (y, opset18.Neg(times)))
 
 
-def _floor_divide(self: Any, other: Any) -> Any:
+def _floor_divide(self: Value, other: Value) -> Value:
     """The whole number of times that the divisor fits, as Python's ``//``: 1 // 0.1 is 9.
 
     ⌊a / b⌋ is another number where the quotient is rounded to the next whole one. The slope is 0.
@@ -79,7 +79,7 @@ def _floor_divide(self: Any, other: Any) -> Any:
     return opset18.Where(by_zero, opset18.Floor(opset18.Div(self, other)), whole)
 
 
-def _floor_divide_integers(self: Any, other: Any) -> Any:
+def _floor_divide_integers(self: Value, other: Value) -> Value:
     """The least integer by -1 is itself in PyTorch; a quotient of the processor's would trap."""
     if not self.dtype.is_signed():
         return aten_floor_divide(self, other)
@@ -90,7 +90,7 @@ def _floor_divide_integers(self: Any, other: Any) -> Any:
     return opset18.Where(turned, opset18.Neg(self), aten_floor_divide(self, by))
 
 
-def _divide(self: Any, other: Any, rounding_mode: str | None = None) -> Any:
+def _divide(self: Value, other: Value, rounding_mode: str | None = None) -> Value:
     if rounding_mode == "floor":
         return _floor_divide(self, other)
     self, other, _ = _tensors(self, other)
@@ -99,7 +99,7 @@ def _divide(self: Any, other: Any, rounding_mode: str | None = None) -> Any:
     return aten_div_mode(self, other, rounding_mode)
 
 
-AS_IN_TORCH: dict[Any, Any] = operators(
+AS_IN_TORCH: dict[OpOverload, Translation] = operators(
     {
         "aten.div.Tensor_mode": _divide,
         "aten.div.Scalar_mode": _divide,
