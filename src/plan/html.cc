@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "runtime/budget.h"
@@ -16,10 +18,11 @@ body{font:14px/1.4 system-ui,sans-serif;margin:2em;color:#222}
 table{border-collapse:collapse;margin:1em 0}
 th,td{text-align:left;padding:2px 12px 2px 0;border-bottom:1px solid #ddd;vertical-align:top}
 th{position:sticky;top:0;background:#fff}td.n{text-align:right}
-td.v{font:12px ui-monospace,monospace;white-space:nowrap}tr.backward{background:#fbf6ee}tr:target{background:#ffe9a8}
+td.v{font:12px ui-monospace,monospace;overflow-wrap:anywhere;min-width:9em}tr.backward{background:#fbf6ee}tr:target{background:#ffe9a8}
 svg{border:1px solid #bbb;background:#fafafa;max-width:100%}
 svg text{font:11px system-ui,sans-serif;fill:#555}svg a:hover rect{stroke:#000;stroke-width:1.5}
 .note{color:#555;max-width:60em}
+.op{display:inline-block;margin-right:1.2em}.op i{display:inline-block;width:.9em;height:.9em;margin-right:.4em}
 </style></head><body>
 )";
 
@@ -41,11 +44,12 @@ std::string escaped(std::string_view text) {
   return out;
 }
 
-/// The same operator has the same colour on every page.
-unsigned hue(std::string_view op) {
+/// A colour of CSS. The same operator has the same colour on every page.
+std::string colour(std::string_view op) {
   unsigned hash = 2166136261U;  // FNV-1a
   for (char c : op) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619U;
-  return hash % 360;
+  hash ^= hash >> 11;  // of 5 to 24, this sets common operators furthest apart
+  return fmt::format("hsl({},60%,{}%)", hash % 360, 60 + 10 * (hash / 360 % 3));
 }
 
 class Page {
@@ -97,31 +101,58 @@ class Page {
                : std::string(plan_.devices.others()[static_cast<size_t>(device) - 1]->provider());
   }
 
+  static bool is_drawn(const Buffer& b, int device) {
+    return b.storage == Storage::arena && b.device == device && b.bytes != 0 && b.last >= 0;
+  }
+
+  /// What the picture shows, and the colours of operators, those of most bytes first.
+  static std::string legend(const std::map<std::string, size_t>& bytes_of_op) {
+    std::vector<std::pair<size_t, std::string>> ops;
+    for (const auto& [op, bytes] : bytes_of_op) ops.emplace_back(bytes, op);
+    std::sort(ops.rbegin(), ops.rend());
+    std::string out =
+        "<p class=\"note\">Each box is a value. It is as high as its bytes, and reaches from the "
+        "step "
+        "that makes it to the last step that reads it. Its colour is the operator's that makes it. "
+        "Point at a box to see its name; click it to see its step.</p>\n<p>";
+    for (const auto& [bytes, op] : ops) {
+      out += fmt::format("<span class=\"op\"><i style=\"background:{}\"></i>{}</span>\n",
+                         colour(op), escaped(op));
+    }
+    return out + "</p>\n";
+  }
+
   /// Bytes upwards, steps to the right: a buffer is a box over its life, at its offset.
   std::string arena(int device, size_t bytes, size_t number) const {
-    constexpr double kWidth = 1000, kHeight = 420, kLeft = 80, kTop = 12;
+    constexpr double kWidth = 1000, kHeight = 420, kLeft = 100, kTop = 12;
     size_t values = 0;
-    for (const Buffer& b : plan_.buffers)
-      values += b.storage == Storage::arena && b.device == device ? b.bytes : 0;
+    std::map<std::string, size_t> bytes_of_op;
+    for (size_t i = 0; i < plan_.buffers.size(); ++i) {
+      const Buffer& b = plan_.buffers[i];
+      if (!is_drawn(b, device)) continue;
+      values += b.bytes;
+      bytes_of_op[made_by_[i].op] += b.bytes;
+    }
     std::string out =
         fmt::format("<h3>Arena of {}: {} for {} of values</h3>\n", escaped(provider_of(device)),
                     bytes_text(bytes), bytes_text(values));
     if (bytes == 0 || plan_.steps.empty()) return out;
+    out += legend(bytes_of_op);
     const double wide = kWidth / static_cast<double>(plan_.steps.size());
     const double high = kHeight / static_cast<double>(bytes);
     out += fmt::format("<svg viewBox=\"0 0 {} {}\" width=\"{}\">\n", kLeft + kWidth + 12,
                        kTop + kHeight + 36, kLeft + kWidth + 12);
     for (size_t i = 0; i < plan_.buffers.size(); ++i) {
       const Buffer& b = plan_.buffers[i];
-      if (b.storage != Storage::arena || b.device != device || b.bytes == 0 || b.last < 0) continue;
+      if (!is_drawn(b, device)) continue;
       const Maker& maker = made_by_[i];
       const double y = kTop + kHeight - static_cast<double>(b.offset + b.bytes) * high;
       out += fmt::format(
           "<a href=\"#p{}s{}\"><rect x=\"{:.2f}\" y=\"{:.2f}\" width=\"{:.2f}\" height=\"{:.2f}\" "
-          "fill=\"hsl({},60%,70%)\" stroke=\"#fff\" stroke-width=\"0.5\"><title>{}\n{}\n{} at {}, "
+          "fill=\"{}\" stroke=\"#fff\" stroke-width=\"0.5\"><title>{}\n{}\n{} at {}, "
           "steps {} to {}</title></rect></a>\n",
           number, b.first, kLeft + b.first * wide, y, (b.last - b.first + 1) * wide,
-          static_cast<double>(b.bytes) * high, hue(maker.op), escaped(maker.op),
+          static_cast<double>(b.bytes) * high, colour(maker.op), escaped(maker.op),
           escaped(maker.value), bytes_text(b.bytes), b.offset, b.first, b.last);
     }
     return out + axes(bytes, kLeft, kTop, kWidth, kHeight) + "</svg>\n";
