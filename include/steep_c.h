@@ -208,7 +208,7 @@ typedef enum steep_options_kind {
  *   export     ExportOptions (steep/export.h)
  *     0 or 1    for_inference, external_data;  integers  max_file_bytes
  *   gradients  GradientSessionOptions (steep/gradient_session.h)
- *     lists     wrt, outputs;  strings  precision, memory_limit;  integers  seed
+ *     lists     wrt, outputs, disabled_passes;  strings  precision, memory_limit;  integers  seed
  *
  * Training, inference, gradient and gradients also have limits (steep/limits.h), as integers:
  * max_bytes, max_nodes, max_inlined, max_depth, max_iterations, max_arrays. A value is checked when

@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import steep
+from steep.patching.dynamo_settings import AUTOGRAD_GRAD, CAPTURE
 from steep.patching.substitution import DECLARED, Substitution
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "substitutions.md"
@@ -31,6 +32,25 @@ target stands in several rows, that of the greatest order is called first.
 
 | target in PyTorch | order | file | releases | why it is replaced |
 | --- | --- | --- | --- | --- |
+"""
+SETTINGS = """\
+
+## Settings of Dynamo
+
+While Steep captures a module, these settings of `torch._dynamo.config` have other values, in the
+thread that captures. `trace_autograd_ops` is set during a call of `torch.autograd.grad` alone.
+`ignore_logging_functions` gets the logging functions whose call is one line in forward.
+
+| setting | value | why |
+| --- | --- | --- |
+"""
+LASTING = """\
+
+## What lasts
+
+Two additions are not taken back, since they concern functions of Steep alone. Dynamo does not trace
+into `steep.graph` and `steep.verify`, which run graphs. And it keeps the call of a trainer's loss
+(`the_loss` in `trainers/loss_module.py`) as one call: `torch.compiler.allow_in_graph`.
 """
 ROOMS = ("steep.lowering", "steep.lowering.ops", "steep.dynamo.patches")
 
@@ -72,7 +92,11 @@ def text() -> str:
         file = Path(*name.split(".")[1:]).with_suffix(".py")
         assert (package / file).exists()
         lines.append(f"| `{target}` | {order} | `{file}` | {known} | {why} |\n")
-    return HEAD + "".join(lines)
+    settings = [
+        f"| `{s.name}` | `{'sys.maxsize' if s.value == sys.maxsize else s.value}` | {s.why} |\n"
+        for s in (*CAPTURE, *AUTOGRAD_GRAD)
+    ]
+    return HEAD + "".join(lines) + SETTINGS + "".join(settings) + LASTING
 
 
 def main() -> int:

@@ -41,6 +41,8 @@ struct GradientSessionOptions {
   /// As TrainingOptions::memory_limit, of one forward and its backward: inputs, weights, constants,
   /// outputs, gradients and intermediate values.
   std::string memory_limit{};
+  /// As InferenceOptions::disabled_passes: passes that do not run, by name, to find a fault.
+  std::vector<std::string> disabled_passes{};
   Limits limits{};
   /// Where to run, as InferenceOptions::providers.
   std::vector<ProviderChoice> providers{};

@@ -87,6 +87,7 @@ void init_gradient_session(nb::module_& m) {
       .def_rw("seed", &GradientSessionOptions::seed)
       .def_rw("precision", &GradientSessionOptions::precision)
       .def_rw("memory_limit", &GradientSessionOptions::memory_limit)
+      .def_rw("disabled_passes", &GradientSessionOptions::disabled_passes)
       .def_rw("limits", &GradientSessionOptions::limits)
       .def_rw("providers", &GradientSessionOptions::providers);
   nb::class_<Session::Run>(m, "GradientRun",

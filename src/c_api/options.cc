@@ -84,6 +84,7 @@ Fields fields_of(GradientSessionOptions& o) {
                    {"outputs", &o.outputs},
                    {"precision", &o.precision},
                    {"memory_limit", &o.memory_limit},
+                   {"disabled_passes", &o.disabled_passes},
                    {"seed", &o.seed}};
   fields.merge(fields_of(o.limits));
   return fields;

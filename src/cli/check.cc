@@ -80,6 +80,7 @@ Command add_check(CLI::App& parent) {
   CLI::App& app = *parent.add_subcommand("check", "List every obstacle to training a model");
   add_model_options(app, choice->model);
   add_provider_option(app, choice->model.providers);
+  add_pass_option(app, choice->model.options.disabled_passes);
   app.add_option("--shape", choice->shapes, "input=8,128; also compiles the step (needs a loss)");
   app.footer(
       "Examples:\n"

@@ -86,7 +86,7 @@ Command add_dump(CLI::App& parent) {
   add_optimizer_option(app, choice->model, "The optimizer of the training step");
   app.add_option("--shape", choice->shapes, "input=8,128: bind shapes and show the plan");
   app.add_flag("--step", choice->step, "Show the training step of a model that contains its loss");
-  add_pass_option(app, choice->model.options);
+  add_pass_option(app, choice->model.options.disabled_passes);
   CLI::Option* passes =
       app.add_flag("--passes", choice->passes,
                    "The graph before the first pass, and after each pass that changed it");

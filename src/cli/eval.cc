@@ -10,6 +10,7 @@
 #include "cli/data.h"
 #include "cli/interrupts.h"
 #include "cli/model_options.h"
+#include "cli/option_flags.h"
 #include "cli/progress.h"
 #include "cli/results.h"
 #include "cli/scores.h"
@@ -192,14 +193,16 @@ Command add_eval(CLI::App& parent) {
   add_model_options(app, choice->model);
   add_data_options(app, choice->data);
   add_provider_option(app, choice->model.providers);
-  add_pass_option(app, choice->model.options);
+  add_pass_option(app, choice->model.options.disabled_passes);
   choice->data.limits = &choice->model.options.limits;
   app.add_flag("--drop-last", choice->drop_last, "Leave out a last batch that is not full");
   add_optimizer_option(app, choice->model, "The optimizer of the run that wrote --checkpoint");
   OptimizerOptions& optimizer = choice->model.options.optimizer;
-  app.add_option("--momentum", optimizer.momentum, "As --optimizer")->transform(real(0));
-  app.add_flag("--amsgrad", optimizer.amsgrad, "As --optimizer");
-  app.add_flag("--centered", optimizer.centered, "As --optimizer");
+  visit_optimizer_options([&](const OptionRow& row, auto member) {
+    // The settings that decide which tensors a checkpoint holds.
+    if (row.key == "momentum" || row.key == "amsgrad" || row.key == "centered")
+      add_flag_of(app, row, optimizer.*member);
+  });
   app.add_option("--checkpoint", choice->checkpoint, "Take the weights from this checkpoint");
   add_results_option(app, choice->out);
   add_metric_option(app, choice->scores, "print");

@@ -195,7 +195,7 @@ class Search {
 void add_options(CLI::App& app, FindChoice& choice) {
   add_model_options(app, choice.model);
   add_provider_option(app, choice.model.providers);
-  add_pass_option(app, choice.model.options);
+  add_pass_option(app, choice.model.options.disabled_passes);
   add_data_options(app, choice.data);
   choice.data.limits = &choice.model.options.limits;
   TrainingOptions& o = choice.model.options;

@@ -99,14 +99,11 @@ void add_provider_option(CLI::App& app, std::vector<std::string>& providers) {
       ->take_all();
 }
 
-void add_pass_option(CLI::App& app, TrainingOptions& options) {
+void add_pass_option(CLI::App& app, std::vector<std::string>& disabled) {
   const std::vector<std::string> names = pass_names();
-  visit_step_options([&](const OptionRow& row, auto member) {
+  visit_step_options([&](const OptionRow& row, auto) {
     if (row.key != kDisabledPasses) return;
-    add_flag_of(app, row, options.*member)
-        ->allow_extra_args(false)
-        ->take_all()
-        ->check(one_of(names));
+    add_flag_of(app, row, disabled)->allow_extra_args(false)->take_all()->check(one_of(names));
   });
 }
 

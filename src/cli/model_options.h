@@ -31,8 +31,8 @@ void add_model_options(CLI::App& app, ModelChoice& choice);
 void add_provider_option(CLI::App& app, std::vector<std::string>& providers);
 /// What it was given. Loads the plug-ins; throws ProviderError and DataError.
 std::vector<ProviderChoice> providers_of(const std::vector<std::string>& given);
-/// --disable-pass.
-void add_pass_option(CLI::App& app, TrainingOptions& options);
+/// --disable-pass: names of passes, which parsing appends to `disabled`.
+void add_pass_option(CLI::App& app, std::vector<std::string>& disabled);
 /// --ops: files of operators and optimizers.
 void add_ops_option(CLI::App& app, std::vector<std::string>& files);
 /// Registers what is in them. Throws what register_ops() throws.

@@ -91,7 +91,7 @@ Command add_plan(CLI::App& parent) {
   visit_step_options([&](const OptionRow& row, auto member) {
     if (row.key == "memory_limit" || row.key == "precision") add_flag_of(app, row, options.*member);
   });
-  add_pass_option(app, options);
+  add_pass_option(app, options.disabled_passes);
   app.add_option("--shape,--shapes", choice->shapes,
                  "input=8,128: an input's shape; all that the model leaves open");
   add_picture_option(app, "--plot", choice->plot,

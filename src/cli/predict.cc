@@ -19,7 +19,7 @@ namespace {
 
 struct PredictChoice {
   std::string model;
-  std::vector<std::string> ops, providers;
+  std::vector<std::string> ops, providers, disabled_passes;
   DataChoice data;
   Limits limits;
   std::string out;
@@ -30,7 +30,9 @@ int predict(const PredictChoice& choice) {
   const Budget budget(choice.limits);  // of the data, too
   check_destination(choice.out);
   InferenceSession session(std::filesystem::path(choice.model),
-                           {.limits = choice.limits, .providers = providers_of(choice.providers)});
+                           {.disabled_passes = choice.disabled_passes,
+                            .limits = choice.limits,
+                            .providers = providers_of(choice.providers)});
   const std::vector<TensorInfo> inputs = session.input_info();
   const Feed feed = feed_from(choice.data, inputs, {}, false);
   const Cut cut = cut_for(choice.data, feed, inputs, false, true);
@@ -52,6 +54,7 @@ Command add_predict(CLI::App& parent) {
   add_limit_options(app, choice->limits);
   add_data_options(app, choice->data, false);
   add_provider_option(app, choice->providers);
+  add_pass_option(app, choice->disabled_passes);
   choice->data.limits = &choice->limits;
   add_results_option(app, choice->out)->required();
   add_threads_option(app, choice->threads);

@@ -101,7 +101,7 @@ TrainingOptions options_of(const TrainChoice& choice) {
 void add_train_options(CLI::App& app, TrainChoice& choice) {
   add_model_options(app, choice.model);
   add_provider_option(app, choice.model.providers);
-  add_pass_option(app, choice.model.options);
+  add_pass_option(app, choice.model.options.disabled_passes);
   add_data_options(app, choice.data);
   choice.data.limits = &choice.model.options.limits;
   add_step_options(app, choice.model);

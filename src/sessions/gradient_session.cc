@@ -165,11 +165,13 @@ GradientSession::Impl::Impl(ImportedModel model, GradientSessionOptions with)
   Graph without = g;
   remove_dropout(without);
   without.prune();
-  GradientProgramOptions how{.inputs_stay = true,
-                             .limits = options.limits,
-                             .precision = precision_from(options.precision),
-                             .memory_limit = memory_limit_from(options.memory_limit),
-                             .devices = Devices::of(options.providers)};
+  GradientProgramOptions how{
+      .inputs_stay = true,
+      .limits = options.limits,
+      .precision = precision_from(options.precision),
+      .memory_limit = memory_limit_from(options.memory_limit),
+      .disabled_passes = {options.disabled_passes.begin(), options.disabled_passes.end()},
+      .devices = Devices::of(options.providers)};
   evaluation = std::make_unique<GradientProgram>(std::move(without), how);
   how.input_gradients = options.wrt;
   how.results_may_change.assign(g.outputs().size(), !options.borrow);

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import sys
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from types import CodeType, FrameType
@@ -38,6 +37,7 @@ from steep.lowering.ops.autograd_function import whole_backwards
 from steep.lowering.ops.ctc import known_to_tracers
 from steep.lowering.ops.recurrent import kept_whole
 from steep.lowering.reasons import cut, is_users, noted, place, said, whole
+from steep.patching.dynamo_settings import CAPTURE, values_of
 from steep.patching.restore import transforms_left, unlogged
 from steep.patching.signals import Held
 from steep.torch_internals.dynamo import (
@@ -63,26 +63,6 @@ log = logging.getLogger("steep")
 
 IMAGE = 4
 """Dimensions of a batch of images."""
-
-CONFIG: dict[str, Any] = {
-    # what fails open by default
-    "skip_nnmodule_hook_guards": False,
-    "skip_no_tensor_aliasing_guards_on_parameters": False,
-    # extra_guards.py adds to these, which are off by default since 2.14
-    "use_lamba_guard_for_object_aliasing": True,
-    "fail_on_recompile_limit_hit": True,
-    # recompiles.py counts by object; PyTorch by code, which all modules of a class share
-    "recompile_limit": sys.maxsize,
-    "accumulated_recompile_limit": sys.maxsize,
-    # a number that a module counts up is an input, not a graph for each
-    "allow_unspec_int_on_nn_module": True,
-    "allow_rnn": True,
-    "capture_dynamic_output_shape_ops": True,
-    # addcmul_ and the like stay whole: in parts they round more often, or are of no operator here
-    "enable_dynamo_decompositions": False,
-}
-"""Of ``torch._dynamo.config``, while ``CapturedModule`` makes graphs."""
-
 
 # What Dynamo raises that says itself what is to be done.
 _SAID = (BackendCompilerFailed, Unsupported, UserError)
@@ -172,7 +152,7 @@ class CapturedModule:
             self.backend.local.ran = True  # what was to
             return left_this_time()
         before = len(graph_break_reasons)
-        settings = config.patch(**CONFIG, ignore_logging_functions=_log_lines())
+        settings = config.patch(**values_of(CAPTURE), ignore_logging_functions=_log_lines())
         chatter = unlogged("torch._dynamo", "torch._subclasses.fake_tensor")
         changes = [kept_whole(), whole_backwards(), known_to_tracers(), causal_masks(), buckets()]
         changes += [cuts(self._whole), means_over_batches(self._module), extra_guards()]

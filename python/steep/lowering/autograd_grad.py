@@ -16,6 +16,7 @@ from steep.lowering.aliasing import all_written_by
 from steep.lowering.func_transforms import is_operator, path_of, put, region_of, stand_in
 from steep.lowering.lower import refusal
 from steep.lowering.ops.autograd_function import Interpreter
+from steep.patching.dynamo_settings import AUTOGRAD_GRAD, values_of
 from steep.patching.substitution import Substitution, replaces, substituted
 from steep.torch_internals.dynamo import (
     InstructionTranslatorBase,
@@ -49,7 +50,7 @@ def slopes() -> Iterator[None]:
         if self.value is not torch.autograd.grad:
             return call(self, tx, *arguments)
         try:
-            with config.patch(trace_autograd_ops=True):
+            with config.patch(**values_of(AUTOGRAD_GRAD)):
                 return call(self, tx, *arguments)
         except Unsupported as e:
             raise Unsupported(e.msg, e.gb_type, True, real_stack=e.real_stack) from e

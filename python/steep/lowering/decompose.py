@@ -131,9 +131,10 @@ def _max_pool_to(target: OpOverload, axes: int) -> Callable[..., Any]:
     PyTorch's own rule takes the extreme of all there, whose gradient equals share.
     """
 
-    def pool(input: torch.Tensor, output_size: list[int]) -> Any:
+    def pool(input: torch.Tensor, output_size: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
         if any(n != 1 for n in output_size):
-            return _registered[target](input, output_size)
+            pooled: tuple[torch.Tensor, torch.Tensor] = _registered[target](input, output_size)
+            return pooled
         values, indices = input.flatten(-axes).max(-1, keepdim=True)
         shape = [*input.shape[:-axes], *[1] * axes]
         return values.view(shape), indices.view(shape)

@@ -107,7 +107,7 @@ class CapturedModule:
         def call(*args: object, **kwargs: object) -> Any:
             return module(*args, **kwargs)
 
-        def run(graph_module: torch.fx.GraphModule, examples: Sequence[Any]) -> Any:
+        def run(graph_module: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
             return compiled(graph_module, examples, chosen)
 
         # torch.compile counts graphs by code, and gives up after some: each module has its own.

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import overload
 
 from steep import _steep
 from steep.session.source import ModelProto, source_of
+
+
+@overload
+def model_for_inference(
+    model: str | os.PathLike[str] | bytes | ModelProto, path: None = None
+) -> ModelProto: ...
+
+
+@overload
+def model_for_inference(
+    model: str | os.PathLike[str], path: str | os.PathLike[str], *, external_data: bool = False
+) -> None: ...
 
 
 def model_for_inference(
@@ -15,7 +27,7 @@ def model_for_inference(
     path: str | os.PathLike[str] | None = None,
     *,
     external_data: bool = False,
-) -> Any:
+) -> ModelProto | None:
     """Copy a model for inference, with less to compute.
 
     BatchNormalization leaves training mode: it uses its running statistics, which do not change.
@@ -47,8 +59,10 @@ def model_for_inference(
     if path is not None:
         if not isinstance(model, str | os.PathLike):
             raise TypeError("model_for_inference(model, path): the model is also a path")
-        return _steep.write_for_inference(model, path, external_data)
+        _steep.write_for_inference(model, path, external_data)
+        return None
     source = source_of(model)
     folder = "" if isinstance(source, bytes) else str(Path(source).parent)
     data = source if isinstance(source, bytes) else Path(source).read_bytes()
-    return onnx.load_model_from_string(_steep.model_for_inference(data, folder))
+    made: ModelProto = onnx.load_model_from_string(_steep.model_for_inference(data, folder))
+    return made

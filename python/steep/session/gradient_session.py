@@ -50,6 +50,7 @@ class GradientSession(_steep.GradientSession):
         memory_limit: the most memory that a forward and its backward may hold, as "2GiB" or a
             number of bytes. Backward computes again what does not fit (docs/memory.md). "" for
             none.
+        disabled_passes: names of passes that do not run, to find a fault (docs/look_inside.md).
         limits: a ``steep.Limits``: bounds on memory and nodes.
         providers: where to run, as for ``InferenceSession``.
 
@@ -71,6 +72,7 @@ class GradientSession(_steep.GradientSession):
         seed: int = 0,
         precision: str = "fp32",
         memory_limit: str | int = "",
+        disabled_passes: Sequence[str] = (),
         limits: _steep.Limits | None = None,
         providers: Providers | None = None,
     ) -> None:
@@ -78,6 +80,7 @@ class GradientSession(_steep.GradientSession):
         options.wrt, options.outputs = list(wrt), list(outputs or ())
         options.borrow, options.seed, options.precision = borrow, seed, precision
         options.memory_limit = limit_text(memory_limit)
+        options.disabled_passes = list(disabled_passes)
         if limits is not None:
             options.limits = limits
         options.providers = choices_of(providers)

@@ -31,7 +31,6 @@ from steep.lowering.ops.index_bounds import errors_of_pytorch
 from steep.module.ort_module import innermost
 from steep.onnx_graph.initializers import with_states
 from steep.providers import choices_of
-from steep.session.memory_limit import limit_text
 from steep.session.processes import require_alone
 from steep.session.training import TrainingSession, joined
 from steep.torch_internals.dynamo import TorchRuntimeError
@@ -94,18 +93,6 @@ class _Roles:
         )
 
 
-_STEP_OPTIONS = (
-    *("clip_norm", "clip_value", "precision", "loss_scale", "loss_scale_window", "check_finite"),
-    *("master_weights", "stochastic_rounding", "disabled_passes", "providers"),
-)
-
-
-def step_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of a trainer's arguments that its sessions take under the same names."""
-    options = {name: arguments[name] for name in _STEP_OPTIONS}
-    return options | {"memory_limit": limit_text(arguments["memory_limit"])}
-
-
 class _Step:
     """A captured graph; a trainer runs it."""
 
@@ -122,9 +109,10 @@ class _Step:
 class Trainer:
     """Trains a model with a loss and an optimizer as one compiled step.
 
-    The base class of ``steep.trainer`` and ``ORTTrainer``. The first step compiles. A later step
-    compiles again if a condition of its graph no longer holds: an attribute, a global, a hook, a
-    mode, types, or extents that forward branches on. Calls from several threads run one after the
+    The base class of what ``steep.trainer`` and ``ORTTrainer`` make. It is public as a type; make
+    trainers with those two, whose options are keyword arguments. The first step compiles. A later
+    step compiles again if a condition of its graph no longer holds: an attribute, a global, a hook,
+    a mode, types, or extents that forward branches on. Calls from several threads run one after the
     other.
     """
 

@@ -14,7 +14,8 @@ import torch
 
 from steep.errors import DataError, ModelError
 from steep.providers import Providers
-from steep.trainers.base import Trainer, step_options
+from steep.trainers.base import Trainer
+from steep.trainers.step_options import StepOptions
 
 
 @dataclasses.dataclass
@@ -113,7 +114,19 @@ class ORTTrainer(Trainer):
         settings |= _attribute_settings(self._for_parameter(""))
         if precision is None:
             precision = "bf16" if use_mixed_precision else "fp32"
-        settings |= step_options(locals())
+        settings |= StepOptions(
+            clip_norm=clip_norm,
+            clip_value=clip_value,
+            precision=precision,
+            loss_scale=loss_scale,
+            loss_scale_window=loss_scale_window,
+            check_finite=check_finite,
+            master_weights=master_weights,
+            stochastic_rounding=stochastic_rounding,
+            memory_limit=memory_limit,
+            disabled_passes=disabled_passes,
+            providers=providers,
+        ).settings()
         # Older opsets lack operators that the exporter now writes.
         opset = max(_opset_version, 18) if _opset_version is not None else None
         super().__init__(model, loss_fn, settings, seed=seed, opset=opset, predictions=predictions)

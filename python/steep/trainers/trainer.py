@@ -20,10 +20,10 @@ from steep.trainers.base import (
     STEP,
     Groups,
     Trainer,
-    step_options,
 )
 from steep.trainers.optimizer import Optimizer
 from steep.trainers.optimizer_state import SharedState
+from steep.trainers.step_options import StepOptions
 
 _KINDS = {
     getattr(torch.optim, name): name.lower()
@@ -323,7 +323,19 @@ def trainer(
             ``STEEP_ALONE=1`` if this is intended. With ``parallel``: no launcher started this
             process; at a step: another process ended.
     """
-    settings = step_options(locals())
+    settings = StepOptions(
+        clip_norm=clip_norm,
+        clip_value=clip_value,
+        precision=precision,
+        loss_scale=loss_scale,
+        loss_scale_window=loss_scale_window,
+        check_finite=check_finite,
+        master_weights=master_weights,
+        stochastic_rounding=stochastic_rounding,
+        memory_limit=memory_limit,
+        disabled_passes=disabled_passes,
+        providers=providers,
+    ).settings()
     return _OptimTrainer(
         model,
         criterion,

@@ -91,7 +91,21 @@ class Inference:
         return self.session.dump(self.feed, **options)
 
 
-DOORS = ("module", "trainer", "training", "inference")
+class Gradients:
+    def __init__(self, model: str, disabled_passes: Any = ()) -> None:
+        (name,) = (v.name for v in onnx.load(model).graph.input)
+        self.session = steep.GradientSession(model, [name], disabled_passes=disabled_passes)
+        self.profile = self.session.profile
+
+    def step(self) -> None:
+        (y,), run = self.session.forward([X])
+        self.session.backward(run, [y])
+
+    def dump(self, **options: Any) -> str:
+        return self.session.dump([X], **options)
+
+
+DOORS = ("module", "trainer", "training", "inference", "gradients")
 
 
 def opened(door: str, model: str, disabled_passes: Any = ()) -> Any:
@@ -99,7 +113,8 @@ def opened(door: str, model: str, disabled_passes: Any = ()) -> Any:
         return OrtModule(disabled_passes)
     if door == "trainer":
         return Trainer(disabled_passes)
-    return {"training": Training, "inference": Inference}[door](model, disabled_passes)
+    sessions = {"training": Training, "inference": Inference, "gradients": Gradients}
+    return sessions[door](model, disabled_passes)
 
 
 @pytest.mark.parametrize("door", DOORS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -139,7 +140,7 @@ class ORTModule(ours.ORTModule):
         if self._print_memory:
             print(memory_line(graphs), file=sys.stderr)
 
-    def _how_made(self) -> Any:
+    def _how_made(self) -> tuple[Callable[..., ORTModule], tuple[Any, ...]]:
         return ORTModule, (self._module, self._debug_options)
 
 
@@ -156,5 +157,5 @@ class HierarchicalORTModule(ORTModule):
         super().__init__(module, debug_options)
         self.fallback = "parts"
 
-    def _how_made(self) -> Any:
+    def _how_made(self) -> tuple[Callable[..., ORTModule], tuple[Any, ...]]:
         return HierarchicalORTModule, (self._module, self._debug_options)

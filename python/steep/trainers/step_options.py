@@ -1,0 +1,36 @@
+"""The options of a trainer that its sessions have under the same names."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from steep.providers import Providers
+from steep.session.memory_limit import limit_text
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StepOptions:
+    """Options of ``steep.trainer`` and ``ORTTrainer``; ``TrainingSession`` documents them."""
+
+    clip_norm: float
+    clip_value: float
+    precision: str
+    loss_scale: float
+    loss_scale_window: int
+    check_finite: bool
+    master_weights: bool
+    stochastic_rounding: bool
+    memory_limit: str | int
+    disabled_passes: Sequence[str]
+    providers: Providers | None
+
+    def settings(self) -> dict[str, Any]:
+        """Return keyword arguments of ``TrainingSession``.
+
+        Raises:
+            ModelError: the memory limit is not a size.
+        """
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return values | {"memory_limit": limit_text(self.memory_limit)}
