@@ -116,6 +116,18 @@ constexpr Row<> kProbabilities[] = {
            const auto total = match(kTotal, before_moves(m["total"]).producer());
            return total && before_moves((*total)["x"]) == before_moves(m["x"]);
          }},
+    {.name = "loss/normalized",
+     .reason = "Or by an operator that does so.",
+     .pattern = "normalized: LpNormalization(x)",
+     .then = [](const Match& m) { return integer_of(m.node("normalized"), "p") == 1; }},
+    {.name = "loss/exponentials",
+     .reason = "Models that are trained on log-probabilities return their exponentials.",
+     .pattern = "Exp(x)",
+     .then =
+         [](const Match& m) {
+           static constexpr Pattern kLogs("LogSoftmax(_)");
+           return match(kLogs, before_moves(m["x"]).producer()).has_value();
+         }},
 };
 
 /// Losses of classes of which some may be ignored, or weigh.

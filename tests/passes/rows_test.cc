@@ -321,6 +321,11 @@ const std::vector<Case>& cases_of_losses() {
          return apply("Concat", {scalar(g, 1, DType::f32) - p, p}, {{"axis", int64_t{1}}});
        })},
       {{"loss/shares"}, output_of([](Graph&, Value p) { return p / sum(p, {1}, true); })},
+      {{"loss/normalized"}, output_of([](Graph&, Value p) {
+         return apply("LpNormalization", {p}, {{"p", int64_t{1}}});
+       })},
+      {{"loss/exponentials"},
+       output_of([](Graph&, Value p) { return apply("Exp", {apply("LogSoftmax", {p})}); })},
       {{"loss/cross_entropy"}, ignoring("SoftmaxCrossEntropyLoss", {10}, joined)},
   };
   return kCases;

@@ -31,6 +31,9 @@ def session(tail: str, loss: str, columns: int = 2) -> steep.TrainingSession:
         ("p = Sigmoid(q) r = Sub(one, p) y = Concat<axis=1>(r, p)", CE),
         ("p = Sigmoid(q) r = Sub(unity, p) k = Concat<axis=1>(r, p) y = Cast<to=1>(k)", CE),
         ("p = Sigmoid(z) s = ReduceSum(p) y = Div(p, s)", CE),
+        ("p = Sigmoid(z) y = LpNormalization<axis=1, p=1>(p)", CE),
+        ("p = LogSoftmax(z) y = Exp(p)", CE),
+        ("l = LogSoftmax(z) c = Cast<to=1>(l) p = Exp(c) y = Clip(p, low, high)", CE),
         ("y = Sigmoid(z)", CE),
         ("p = Sigmoid(z) c = Identity(p) y = Clip(c, low, high)", BCE),
         ("y = Softmax(z)", BCE),
@@ -54,6 +57,8 @@ def test_probabilities_under_a_loss_of_scores(tail: str, loss: str) -> None:
         ("y = Sigmoid(z)", BCE),
         ("p = Sigmoid(q) y = Concat<axis=1>(p, q)", CE),
         ("p = Exp(z) s = ReduceMax(p) y = Div(p, s)", CE),
+        ("y = Exp(z)", CE),
+        ("y = LpNormalization<axis=1>(z)", CE),
     ],
 )
 def test_scores_are_not_warned_of(tail: str, loss: str) -> None:
