@@ -1,7 +1,7 @@
 """The compiled part, ``steep._steep``: found, loaded, and of the version of these files.
 
 Importing this module is the check: it raises ``InstallationError`` before anything else of Steep
-is imported.
+is imported, or ``DataError`` if a variable such as ``STEEP_MAX_BYTES`` cannot be read.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import importlib
 import sysconfig
 from pathlib import Path
 
-from steep.errors import InstallationError
+from steep.errors import DataError, InstallationError
 
 VERSION = "0.1.0"
 
@@ -57,6 +57,18 @@ def _not_loaded(reason: str) -> InstallationError:
     return InstallationError(what, node=str(PACKAGE), received=reason, remedy=remedy)
 
 
+def _not_read(reason: str) -> DataError:
+    """What the compiled part says of a variable of the environment, with its parts."""
+    what, *lines = reason.splitlines()
+    parts = dict(line.strip().split(":", 1) for line in lines if ":" in line)
+    return DataError(
+        what,
+        expected=parts.get("expected", "").strip(),
+        received=parts.get("received", "").strip(),
+        remedy="correct the variable of the environment, or unset it",
+    )
+
+
 def require(version: str) -> None:
     """Load the compiled part and compare its version.
 
@@ -64,6 +76,7 @@ def require(version: str) -> None:
         version: what it has to be.
 
     Raises:
+        DataError: a variable of the environment that it reads cannot be read.
         InstallationError: it is not there, for another Python, cannot be loaded, or is of another
             version.
     """
@@ -74,6 +87,8 @@ def require(version: str) -> None:
             raise
         raise _not_found() from None
     except ImportError as error:
+        if str(error).startswith("STEEP_"):  # it was found, but cannot read this variable
+            raise _not_read(str(error)) from None
         raise _not_loaded(str(error)) from error
     found = getattr(extension, "__version__", "one that does not say")
     if found != version:

@@ -111,8 +111,13 @@ def test_the_environment_sets_the_default():
         subprocess.run, [sys.executable, "-c", code], capture_output=True, text=True, check=False
     )
     assert run(env={"STEEP_MAX_BYTES": "3M"}).stdout.strip() == str(3 << 20)
-    bad = run(env={"STEEP_MAX_BYTES": "much"})
-    assert "STEEP_MAX_BYTES" in bad.stderr
+    for word in ("much", "8Q", "0", "-1", "inf", ""):
+        bad = run(env={"STEEP_MAX_BYTES": word})
+        said = bad.stderr.splitlines()
+        first = "steep.errors.DataError: STEEP_MAX_BYTES cannot be read."
+        assert first in said, bad.stderr
+        assert (f"  received: {word}" in said) == (word != "")
+        assert "correct the variable" in said[-1]
 
 
 def test_a_handler_may_raise_what_it_likes():
