@@ -1,4 +1,5 @@
-// A device whose plug-in gets one thing wrong: what its option "at" names.
+// A device whose plug-in gets one thing wrong: what its option "at" names, from the call on whose
+// number is its option "after".
 #include <cstdlib>
 #include <cstring>
 #include <stdexcept>
@@ -12,9 +13,11 @@ const SteepHost* host = nullptr;
 
 struct Wrong {
   std::string at;
+  int after = 0;
+  mutable int calls = 0;
 
   void throw_at(const char* name) const {
-    if (at == name) throw std::runtime_error(std::string("thrown at ") + name);
+    if (at == name && calls++ >= after) throw std::runtime_error(std::string("thrown at ") + name);
   }
 };
 
@@ -22,7 +25,10 @@ Wrong& of(void* device) { return *static_cast<Wrong*>(device); }
 
 SteepError* open(int, const char* const* options, void** device) {
   auto* wrong = new Wrong;
-  if (options[0] != nullptr) wrong->at = options[1];
+  for (; options[0] != nullptr; options += 2) {
+    if (std::strcmp(options[0], "at") == 0) wrong->at = options[1];
+    if (std::strcmp(options[0], "after") == 0) wrong->after = std::atoi(options[1]);
+  }
   if (wrong->at == "open") {
     delete wrong;
     throw 42;
