@@ -1,8 +1,9 @@
-"""Little memory: `steep train` and a session in Python under every limit of address space.
+"""Little memory: `steep train`, a session and a capture in Python under limits of address space.
 
 Run at length by scripts/attack, in short by tests/python/session/test_out_of_memory.py. A run ends
 in success or in an error of the engine's that says so; by no signal, and not by another library's
-words. What the system's loader says before the engine's code runs is the system's.
+words. What the system's loader says before the engine's code runs is the system's; what PyTorch
+says in a capture is PyTorch's.
 
     python -m tests.attack.little_memory PROGRAM [STEP_MB]
 """
@@ -49,6 +50,32 @@ try:
 except (steep.OutOfMemoryError, MemoryError) as e:
     sys.exit(4)
 """
+# What PyTorch and the loader say in these words is theirs: a capture runs mostly in them.
+CAPTURE = """
+import resource, sys
+import torch, steep
+torch.manual_seed(0)
+layers = [torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10)]
+net = torch.nn.Sequential(*layers)
+x = torch.randn(128, 64)
+expected = net(x)
+module = steep.ORTModule(net)
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+limit = used + int(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+theirs = "allocate memory", "bad_alloc", "failed to map segment", "can't start new thread"
+try:
+    for _ in range(2):
+        y = module(x)
+        y.sum().backward()
+        torch.testing.assert_close(y, expected)
+except (steep.OutOfMemoryError, MemoryError) as e:
+    sys.exit(4)
+except (ImportError, OSError, RuntimeError) as e:
+    if not any(said in str(e) for said in theirs):
+        raise
+    sys.exit(4)
+"""
 _SAID = ("steep: There is not enough memory", "steep: Memory", "steep: The process is about to")
 
 
@@ -67,7 +94,8 @@ def write_models(folder: Path) -> None:
 
 def environment(threads: int) -> dict[str, str]:
     """Return that of a process of so many threads."""
-    return {**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"}
+    own = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive", "STEEP_CACHE": "off"}
+    return {**os.environ, **own}
 
 
 def fault_of_program(program: str, folder: Path, name: str, threads: int, limit: int) -> str:
@@ -90,10 +118,10 @@ def fault_of_program(program: str, folder: Path, name: str, threads: int, limit:
     return f"{name}, {threads} threads, {limit} bytes: {done.returncode} {done.stderr[-300:]}"
 
 
-def fault_of_session(folder: Path, name: str, threads: int, room: int) -> str:
-    """Step a session with so many bytes beside what Python has; return what was wrong."""
+def fault_of_script(what: str, threads: int, room: int, *words: str | Path) -> str:
+    """Run a script with so many bytes beside what Python has; return what was wrong."""
     done = subprocess.run(
-        [sys.executable, "-c", SESSION, folder / f"{name}.onnx", folder / f"{name}.npz", str(room)],
+        [sys.executable, "-c", *words, str(room)],
         env=environment(threads),
         check=False,
         capture_output=True,
@@ -102,7 +130,18 @@ def fault_of_session(folder: Path, name: str, threads: int, room: int) -> str:
     )
     if done.returncode in (0, 4):
         return ""
-    return f"{name}, {threads} threads, {room} more: {done.returncode} {done.stderr[-300:]}"
+    return f"{what}, {threads} threads, {room} more: {done.returncode} {done.stderr[-300:]}"
+
+
+def fault_of_session(folder: Path, name: str, threads: int, room: int) -> str:
+    """Step a session of a model; return what was wrong about how it ended."""
+    files = folder / f"{name}.onnx", folder / f"{name}.npz"
+    return fault_of_script(name, threads, room, SESSION, *files)
+
+
+def fault_of_capture(threads: int, room: int) -> str:
+    """Capture a module and call it; return what was wrong about how it ended."""
+    return fault_of_script("capture", threads, room, CAPTURE)
 
 
 def faults(program: str, step: int, most: int) -> Iterator[tuple[int, str]]:
@@ -116,6 +155,9 @@ def faults(program: str, step: int, most: int) -> Iterator[tuple[int, str]]:
                     yield 1, fault_of_program(program, folder, name, threads, limit << 20)
                 for room in range(0, most // 2, step):
                     yield 1, fault_of_session(folder, name, threads, room << 20)
+    for threads in (1, 2, 8):
+        for room in range(0, most, step):
+            yield 1, fault_of_capture(threads, room << 20)
 
 
 def main() -> None:
