@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 import re
 import warnings
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     import onnx
 
 _UNSAID = re.compile(r"Error when translating node .*?target=torch\.ops\.([\w.]+)\]", re.S)
+
+
+Order = tuple[int, ...]
+"""The axes of a tensor, from the outermost in memory to the innermost; () where that is 0, 1, …"""
 
 
 class CannotExport(Exception):
@@ -56,10 +61,17 @@ class OnnxPart:
         providers: Sequence[ProviderChoice] = (),
         disabled_passes: Sequence[str] = (),
     ) -> None:
-        given = [t.detach() for t in arguments]
+        self.input_orders = [_memory_order(t) for t in arguments]
+        (end,) = (n for n in graph_module.graph.nodes if n.op == "output")
+        self.is_list = isinstance(end.args[0], (tuple, list))
+        values = end.args[0] if self.is_list else end.args
+        self.like = [node.meta["val"] for node in values]
+        self.output_orders = [_memory_order(t) for t in self.like]
+        in_memory_order = _with_orders(graph_module, self.input_orders, self.output_orders)
+        given = self._dense(arguments)
         # A thread of its own has none of the modes that surround the call.
         with ThreadPoolExecutor(1) as pool:
-            model = pool.submit(_model_of, graph_module, given).result()
+            model = pool.submit(_model_of, in_memory_order, given).result()
         self.operators = len(model.graph.node)
         inputs = [value.name for value in model.graph.input]
         if len(inputs) != len(given):
@@ -71,20 +83,69 @@ class OnnxPart:
             providers=list(providers),
             disabled_passes=disabled_passes,
         )
-        (end,) = (n for n in graph_module.graph.nodes if n.op == "output")
-        self.is_list = isinstance(end.args[0], (tuple, list))
-        values = end.args[0] if self.is_list else end.args
-        self.like = [node.meta["val"] for node in values]
+
+    def _dense(self, arguments: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the model's inputs, contiguous: a view of an argument where that is possible."""
+        ordered = zip(arguments, self.input_orders, strict=True)
+        return [_permuted(t.detach(), order).contiguous() for t, order in ordered]
 
     def __call__(self, *arguments: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
         """Return the results, each laid out in memory as PyTorch's would be.
 
         Raises ModelError and ProviderError at the first call; DataError.
         """
-        given = [to_dlpack(t.detach().contiguous()) for t in arguments]
+        given = [to_dlpack(t) for t in self._dense(arguments)]
         capsules, *_ = self.program.forward(given, False)
-        results = [_laid_out(from_dlpack(c), v) for c, v in zip(capsules, self.like, strict=True)]
+        dense = map(from_dlpack, capsules)
+        results = [
+            _laid_out(_permuted(t, _inverse(order)), like)
+            for t, order, like in zip(dense, self.output_orders, self.like, strict=True)
+        ]
         return tuple(results) if self.is_list else results[0]
+
+
+def _memory_order(t: torch.Tensor) -> Order:
+    """Return the order of axes in which a tensor is contiguous; () where there is none."""
+    if t.is_contiguous():
+        return ()
+    order = tuple(sorted(range(t.dim()), key=lambda axis: -t.stride(axis)))
+    return order if t.permute(order).is_contiguous() else ()
+
+
+def _permuted(t: torch.Tensor, order: Order) -> torch.Tensor:
+    return t.permute(order) if order else t
+
+
+def _inverse(order: Order) -> Order:
+    return tuple(order.index(axis) for axis in range(len(order)))
+
+
+def _with_orders(
+    graph_module: torch.fx.GraphModule, inputs: Sequence[Order], outputs: Sequence[Order]
+) -> torch.fx.GraphModule:
+    """Return a copy whose arguments and results are permuted by these orders.
+
+    A transposed weight is then an input as it lies in memory, and the engine multiplies by it
+    without a copy.
+    """
+    graph = copy.deepcopy(graph_module.graph)
+    permute = torch.ops.aten.permute.default
+    places = [n for n in graph.nodes if n.op == "placeholder"]
+    first = next(n for n in graph.nodes if n.op != "placeholder")
+    for place, order in zip(places, inputs, strict=True):
+        if order:
+            with graph.inserting_before(first):
+                view = graph.call_function(permute, (place, list(_inverse(order))))
+            place.replace_all_uses_with(view, delete_user_cb=lambda user, view=view: user is not view)
+    (end,) = (n for n in graph.nodes if n.op == "output")
+    is_list = isinstance(end.args[0], (tuple, list))
+    results = list(end.args[0]) if is_list else list(end.args)
+    with graph.inserting_before(end):
+        for i, order in enumerate(outputs):
+            if order:
+                results[i] = graph.call_function(permute, (results[i], list(order)))
+    end.args = (tuple(results),) if is_list else tuple(results)
+    return torch.fx.GraphModule(graph_module, graph)
 
 
 def _laid_out(result: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
