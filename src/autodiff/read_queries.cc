@@ -10,8 +10,6 @@
 namespace steep {
 namespace {
 
-bool is_one(const Dim& d) { return d.known() && d.value() == 1; }
-
 const Dim& extent(Value v, int64_t axis) { return v.shape()[static_cast<size_t>(axis)]; }
 
 /// Of [sequences, heads, tokens, k].

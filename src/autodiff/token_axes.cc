@@ -10,8 +10,6 @@
 namespace steep {
 namespace {
 
-bool is_one(const Dim& d) { return d.known() && d.value() == 1; }
-
 /// Nothing where it has no name.
 std::optional<Dim> product(const Dim& a, const Dim& b) {
   if (is_one(a)) return b;

@@ -23,6 +23,7 @@ class Dim {
 
   bool known() const { return value_ >= 0; }
   int64_t value() const { return value_; }  ///< -1 unless known()
+  friend bool is_one(const Dim& d) { return d.value_ == 1; }
   const std::string& symbol() const { return symbol_; }
 
   /// True only if the two extents are equal whatever the symbols will be bound to.

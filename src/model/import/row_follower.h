@@ -43,8 +43,6 @@ inline int64_t rank_of(Value v) {
   return v.rank();
 }
 
-inline bool is_one(const Dim& d) { return d.known() && d.value() == 1; }
-
 inline std::optional<int64_t> product(const Shape& shape, size_t from, size_t to) {
   int64_t all = 1;
   for (size_t i = from; i < to; ++i) {
