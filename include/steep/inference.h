@@ -31,6 +31,9 @@ struct InferenceOptions {
   int threads = 0;            ///< greatest number of threads; 0: the number of OpenMP
   uint64_t seed = 0;          ///< seed of random operators
   bool check_finite = false;  ///< DataError at the first node with NaN or infinity; slow
+  /// Accept any number of rows where the file fixes one for all inputs and each row of the outputs
+  /// depends on the same row of the inputs only. Otherwise the number stays fixed.
+  bool open_batch = false;
   Limits limits{};
   /// Where to run. A node runs on the first of these that has a kernel for it, else on the CPU.
   /// Empty: only the CPU.

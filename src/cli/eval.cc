@@ -176,6 +176,7 @@ int evaluate(const EvalChoice& choice) {
   if (options.loss.empty() && options.output.empty() && choice.checkpoint.empty()) {
     InferenceSession session(std::filesystem::path(choice.model.path),
                              {.disabled_passes = options.disabled_passes,
+                              .open_batch = true,
                               .limits = options.limits,
                               .providers = options.providers});
     if (!has_loss(session.output_info())) return write_outputs(choice, session);

@@ -31,6 +31,7 @@ int predict(const PredictChoice& choice) {
   check_destination(choice.out);
   InferenceSession session(std::filesystem::path(choice.model),
                            {.disabled_passes = choice.disabled_passes,
+                            .open_batch = true,
                             .limits = choice.limits,
                             .providers = providers_of(choice.providers)});
   const std::vector<TensorInfo> inputs = session.input_info();

@@ -27,7 +27,10 @@ namespace {
 constexpr size_t kMaxPrograms = 8;
 
 ImportOptions import_options(const InferenceOptions& options) {
-  return {.limits = options.limits, .training = false, .leave_out = true};
+  return {.limits = options.limits,
+          .training = false,
+          .leave_out = true,
+          .open_batch = options.open_batch};
 }
 
 ProgramOptions program_options(const InferenceOptions& options) {
@@ -137,9 +140,12 @@ struct InferenceSession::Impl {
     for (Value v : graph.inputs()) {
       if (!is_seed(v)) inputs.push_back(info_of(v.name(), v.type(), v.type()));
     }
+    // What the file says of its outputs has the number of rows that it fixed.
+    const bool opened = model.fixed_rows != 0 && model.rows_stay.empty();
     for (size_t i = 0; i < graph.outputs().size(); ++i) {
       const Output& output = graph.outputs()[i];
-      outputs.push_back(info_of(output.name, output.value.type(), model.declared_outputs[i]));
+      const Type& type = output.value.type();
+      outputs.push_back(info_of(output.name, type, opened ? type : model.declared_outputs[i]));
     }
     input_places = places_of(inputs);
     output_places = places_of(outputs);

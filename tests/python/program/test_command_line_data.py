@@ -239,6 +239,12 @@ def test_a_model_whose_fixed_rows_do_not_matter(folder: Path) -> None:
         for name, value in weights(folder / "o.onnx").items():
             np.testing.assert_array_equal(value, expected[name])
         assert "rows 10  loss" in steep("eval", "m.onnx", "--data", "t.npz", *CROSS_ENTROPY)
+        assert "rows 10" in steep("predict", "o.onnx", "--data", "t.npz", "--out", f"{rows}.npz")
+        assert "rows 10" in steep("eval", "o.onnx", "--data", "t.npz", "--out", "e.npz")
+        y = np.load(f"{rows}.npz")["y"]
+        np.testing.assert_array_equal(y, np.load("e.npz")["y"])
+        x = np.load("t.npz")["x"]
+        np.testing.assert_allclose(y, x @ expected["w"] + expected["b"], rtol=1e-5)
 
 
 def test_a_last_batch_that_only_nodes_refuse(folder: Path) -> None:
