@@ -66,7 +66,7 @@ typedef enum steep_code {
   STEEP_OK = 0,
   STEEP_ERROR_MODEL = 1,         /* the ONNX model cannot be read, or cannot be trained */
   STEEP_ERROR_SHAPE = 2,         /* a shape or dtype disagrees with the model */
-  STEEP_ERROR_DATA = 3,          /* the values fed are wrong: label out of range, missing input */
+  STEEP_ERROR_DATA = 3,          /* wrong values in the input: label out of range, missing input */
   STEEP_ERROR_PROVIDER = 4,      /* no kernel for a node on this provider, or the device failed */
   STEEP_ERROR_CHECKPOINT = 5,    /* a checkpoint is damaged or belongs to another model */
   STEEP_ERROR_OUT_OF_MEMORY = 6, /* memory cannot be allocated */
@@ -269,9 +269,9 @@ STEEP_API steep_code steep_strings_free(steep_strings* strings);
 
 typedef struct steep_step {
   double loss;
-  double lr;         /* that this step used */
+  double lr;         /* the rate of this step */
   double grad_norm;  /* before clipping; 0 unless clip_norm > 0 or grad_norm is set */
-  double loss_scale; /* that this step used; 1 unless the precision is "fp16" */
+  double loss_scale; /* the scale of this step; 1 unless the precision is "fp16" */
   int64_t step;      /* number of steps done, this one included */
   int32_t skipped;   /* 1: gradients overflowed at this loss scale, nothing was updated */
 } steep_step;
@@ -330,7 +330,7 @@ STEEP_API steep_code steep_training_accumulate(steep_training* session, const st
  * be NULL. STEEP_ERROR_DATA if there are no parts. */
 STEEP_API steep_code steep_training_apply_gradients(steep_training* session, steep_step* step,
                                                     steep_error** error);
-/* The number of parts since the last update; and dropping their gradients. */
+/* The number of parts since the last update. The second function discards their gradients. */
 STEEP_API steep_code steep_training_accumulated(const steep_training* session, int64_t* parts,
                                                 steep_error** error);
 STEEP_API steep_code steep_training_drop_gradients(steep_training* session, steep_error** error);
@@ -422,8 +422,8 @@ STEEP_API steep_code steep_training_save_checkpoint(const steep_training* sessio
  * nothing has changed. */
 STEEP_API steep_code steep_training_load_checkpoint(steep_training* session, const char* path,
                                                     steep_bytes** user, steep_error** error);
-/* On a number of rows that the file fixes for all its inputs, with the option "loss": that batches
- * of any size are taken all the same, or why not; else empty. */
+/* A text if the file fixes the number of rows of all inputs and the option "loss" is set: whether
+ * batches of any size are accepted, or why not. Otherwise empty. */
 STEEP_API steep_code steep_training_batch_note(const steep_training* session, steep_bytes** note,
                                                steep_error** error);
 /* A text if the last loaded checkpoint was saved with another number of threads, so that results

@@ -1,6 +1,6 @@
-// A training step from an artifact: a file that carries the differentiated graph of a model, with
-// its weights and optimizer, so that it trains without the ONNX model and without a compiler for
-// it.
+// A training session that reads an artifact: a file with the differentiated graph of a model, its
+// weights and its optimizer. Training from it needs neither the ONNX model nor the part of the
+// library that compiles models.
 //
 //   steep::TrainingSession session("model.onnx", {.loss = "softmax_cross_entropy"});
 //   session.save_artifact("model.steep", {{x, labels}});       // with the whole library
@@ -27,58 +27,60 @@
 
 namespace steep {
 
-/// Trains and predicts. Arrays have the dtypes and shapes of a batch that the artifact was written
-/// for: nothing is converted. Calls from several threads take turns.
+/// Trains and predicts from an artifact. Arrays must have exactly the dtypes and shapes of one of
+/// the batches that the artifact was written for: nothing is converted. Calls from several threads
+/// run one after the other.
 class ArtifactSession {
  public:
-  /// Throws CheckpointError for a file that is damaged, of another version or no artifact,
-  /// ModelError for one with operators that artifacts may not hold, OutOfMemoryError past
-  /// `limits`, IoError.
+  /// Throws CheckpointError if the file is damaged, has another version or is not an artifact;
+  /// ModelError if it has operators that artifacts may not hold; OutOfMemoryError beyond `limits`;
+  /// IoError.
   explicit ArtifactSession(const std::filesystem::path& path, const Limits& limits = {});
-  /// Of bytes in memory, which are copied.
+  /// From bytes in memory, which are copied.
   explicit ArtifactSession(std::span<const std::byte> artifact, const Limits& limits = {});
   ~ArtifactSession();
   ArtifactSession(ArtifactSession&&) noexcept;
   ArtifactSession& operator=(ArtifactSession&&) noexcept;
 
-  /// One step, as TrainingSession::step(). Throws ShapeError for arrays that match no batch of the
-  /// artifact, and DataError for wrong values (a label that is not a class) and for a loss or
-  /// gradients that are not finite. No weight has changed then. ProviderError names nodes that this
-  /// library has no kernel for.
+  /// Runs one step, as TrainingSession::step(). Throws before any weight changes: ShapeError for
+  /// arrays that match no batch of the artifact; DataError for wrong values (a label that is not a
+  /// class) and for a loss or gradients that are not finite; ProviderError for nodes that have no
+  /// kernel in this library.
   StepResult step(std::span<const Tensor> inputs);
   StepResult step(std::initializer_list<Tensor> inputs) {
     return step(std::span<const Tensor>(inputs.begin(), inputs.size()));
   }
-  /// The model's outputs, in the order of output_info(), as TrainingSession::eval() has them
+  /// Returns the model's outputs, in the order of output_info(), as TrainingSession::eval() does
   /// without a label. Takes the inputs of prediction_info(). Throws as step().
   std::vector<Tensor> predict(std::span<const Tensor> inputs);
   std::vector<Tensor> predict(std::initializer_list<Tensor> inputs) {
     return predict(std::span<const Tensor>(inputs.begin(), inputs.size()));
   }
 
-  /// Inputs of a step, in order; extents in which its batches differ are -1. Empty where the
-  /// artifact only predicts.
+  /// The inputs of a step, in order. An extent that differs between the artifact's batches is -1.
+  /// Empty if the artifact only predicts.
   const std::vector<TensorInfo>& input_info() const;
-  /// Likewise of a prediction, and its outputs.
+  /// The inputs of predict(), and its outputs, in the same form.
   const std::vector<TensorInfo>& prediction_info() const;
   const std::vector<TensorInfo>& output_info() const;
 
   std::vector<std::string> parameter_names() const;
   /// Copies of the trained parameters.
   std::map<std::string, Tensor> weights() const;
-  /// Overwrites parameters and running statistics. Throws ModelError for a name that is not there
-  /// and ShapeError for another type; nothing is changed then.
+  /// Overwrites parameters and running statistics. Throws ModelError for an unknown name and
+  /// ShapeError for another dtype or shape; then nothing has changed.
   void set_weights(const std::map<std::string, Tensor>& weights);
 
   int64_t step_count() const;
-  /// Of the next step; set_lr() sets the base rate, which the schedule multiplies. Throws DataError
-  /// unless it is finite and at least 0.
+  /// The learning rate of the next step. set_lr() sets the base rate, before the schedule's factor,
+  /// and throws DataError unless it is finite and at least 0.
   double lr() const;
   void set_lr(double lr);
 
-  /// Writes an artifact of the present state, with moments and counts. It replaces a file at `path`
-  /// only when it is complete and on disk. Training continues from it as if it had not been
-  /// interrupted. Throws IoError, and DataError where an update was cut off.
+  /// Writes an artifact of the current state, with moments and counters. It replaces a file at
+  /// `path` only when the new one is complete and on disk. Training continues from it as if it had
+  /// not been interrupted. Throws IoError, and DataError if a failed step has left an incomplete
+  /// update.
   void save(const std::filesystem::path& path) const;
 
  private:

@@ -21,10 +21,10 @@ struct Obstacle {
 
 struct CheckReport {
   std::vector<Obstacle> obstacles;     ///< empty: the model can be trained
-  std::vector<Obstacle> unread{};      ///< obstacles to outputs the loss does not read
-  std::vector<TensorInfo> parameters;  ///< that would be trained, as far as known
-  std::vector<LeftOut> left_out;       ///< that would not; see TrainingSession
-  std::vector<std::string> warnings;   ///< as TrainingSession's
+  std::vector<Obstacle> unread{};      ///< obstacles to outputs that the loss does not read
+  std::vector<TensorInfo> parameters;  ///< the initializers that would be trained, as far as known
+  std::vector<LeftOut> left_out;       ///< as TrainingSession::left_out()
+  std::vector<std::string> warnings;   ///< as TrainingSession::warnings()
 };
 
 /// Returns all obstacles at once: operators without a gradient between the parameters and the loss

@@ -1,4 +1,4 @@
-// What a stage of the compiler took and left.
+// One stage of the compiler: its time, and the size of the graph after it.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 namespace steep {
 
-/// One stage of one compilation, and how many nodes the graph had after it.
+/// One stage of one compilation. `nodes` counts the nodes of the graph after it.
 struct CompileStage {
   std::string name;  ///< "specialise", a pass's name, "plan"
   double milliseconds = 0;

@@ -43,24 +43,24 @@ struct BatchOptions {
   bool shuffle = true;
   bool drop_last = false;  ///< leave out a last batch that is not full
   uint64_t seed = 0;
-  std::vector<int64_t> rows{};  ///< those to take, as if there were no others; empty: all
+  std::vector<int64_t> rows{};  ///< the rows to use; all others are ignored. Empty: all rows
 };
 
-/// Mini-batches over arrays that share their first extent. The order of epoch e is a function of
-/// (seed, e) alone, so that a resumed run sees what the first one would have seen.
+/// Mini-batches over arrays that share their first extent. The order of epoch e depends on (seed,
+/// e) alone, so that a resumed run gets the same batches as an uninterrupted one.
 ///
 ///   Batches batches({x, y}, {.batch_size = 64});
 ///   for (int epoch = 0; epoch < 10; ++epoch)
 ///     for (int64_t i = 0; i < batches.count(); ++i) session.step(batches.get(epoch, i));
 class Batches {
  public:
-  /// Throws ShapeError when first extents differ or BatchOptions::rows has one that is not there,
-  /// DataError when there is no row.
+  /// Throws ShapeError if first extents differ or if BatchOptions::rows has an index out of range,
+  /// DataError if there are no rows.
   Batches(std::vector<Tensor> arrays, BatchOptions options);
 
   int64_t row_count() const { return rows_; }
   int64_t count() const;  ///< batches per epoch
-  /// One tensor per array. Throws DataError when `batch` is not below count().
+  /// One tensor per array. Throws DataError unless `batch` is below count().
   std::vector<Tensor> get(int64_t epoch, int64_t batch);
 
  private:

@@ -1,5 +1,5 @@
-// What a model's inputs and outputs can be: a tensor, a sequence, or nothing (an optional that is
-// empty). Copies share the bytes.
+// The value of an input or output of a model: a tensor, a sequence, or nothing (an empty optional).
+// Copies share the bytes.
 #pragma once
 
 #include <memory>
@@ -26,11 +26,11 @@ class Datum {
   bool is_tensor() const { return std::holds_alternative<Tensor>(value_); }
   bool is_sequence() const { return std::holds_alternative<std::shared_ptr<const Items>>(value_); }
 
-  /// Throws DataError when it is something else.
+  /// Throws DataError if the value is of another kind.
   const Tensor& tensor() const;
   const Items& items() const;
 
-  /// Bytes of all tensors in it.
+  /// Bytes of all tensors in it, nested ones included.
   size_t nbytes() const;
   /// "float32[2, 3]", "sequence of 3", "nothing"
   std::string text() const;

@@ -36,9 +36,9 @@ enum class DType : int32_t {
   f6e3m2 = 28,
 };
 
-/// Bytes per element in memory; 0 for `undefined` and for types that Steep does not hold.
-/// An element narrower than a byte has a byte of its own: the type's bits are the low ones, as in
-/// ml_dtypes, and readers ignore the others.
+/// Bytes per element in memory; 0 for `undefined` and for types that Steep does not hold. An
+/// element narrower than a byte occupies a whole byte: its value is in the low bits, as in
+/// ml_dtypes, and readers ignore the high bits.
 size_t size_of(DType dtype);
 
 /// Bits per element in a file, where narrow elements are packed (runtime/packing.h).

@@ -1,12 +1,14 @@
-// How the inside of a compiled graph is shown.
+// The formats in which a compiled graph is shown.
 #pragma once
 
 namespace steep {
 
 enum class DumpFormat {
-  text,    ///< the graph after all passes, then its plan: kernels, and where every value lies
-  passes,  ///< the graph before the first pass, and after each that changed it
-  html,    ///< one page: the plan as a table, and the arenas as pictures; it needs no network
+  text,    ///< the graph after all passes, then its plan: the kernels, and the place of every value
+           ///< in memory
+  passes,  ///< the graph before the first pass, and after each pass that changed it
+  html,    ///< one page with the plan as a table and the arenas as pictures; works without a
+           ///< network
 };
 
 }  // namespace steep

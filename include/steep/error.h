@@ -1,10 +1,10 @@
-// Typed errors. Kinds of cause, one base class:
+// Typed errors, with one base class. By cause:
 //   the user's model or data   ModelError, ShapeError, DataError
 //   the environment            ProviderError, CheckpointError, OutOfMemoryError, IoError
 //   the caller                 InterruptedError
-//   a bug of ours              InternalError
-// Every message names, where they exist, the node, the op, what was expected, what came, and the
-// remedy.
+//   a bug in Steep             InternalError
+// Every message names, as far as they exist, the node, the op, what was expected, what was
+// received, and the remedy.
 #pragma once
 
 #include <stdexcept>
@@ -15,14 +15,14 @@ namespace steep {
 /// The parts of a message. Empty parts are left out of the text.
 struct ErrorParts {
   std::string what{};      ///< one sentence: what went wrong
-  std::string node{};      ///< name of the node, or of the value or file where there is no node
+  std::string node{};      ///< name of the node; if there is none, of the value or file
   std::string op{};        ///< operator of the node, e.g. "MatMul"
-  std::string expected{};  ///< what would have been right
-  std::string received{};  ///< what was found instead
+  std::string expected{};  ///< a value that would have been accepted
+  std::string received{};  ///< the value that was found instead
   std::string remedy{};    ///< what the user can do
 };
 
-/// Base of everything that Steep throws. Immutable; safe to copy between threads.
+/// Base class of all exceptions that Steep throws. Immutable; safe to copy between threads.
 class Error : public std::runtime_error {
  public:
   explicit Error(ErrorParts parts);
@@ -41,7 +41,7 @@ class Error : public std::runtime_error {
 
 STEEP_ERROR(ModelError);        // the ONNX model cannot be read, or cannot be trained
 STEEP_ERROR(ShapeError);        // a shape or dtype disagrees with the model
-STEEP_ERROR(DataError);         // the values fed are wrong: label out of range, missing input
+STEEP_ERROR(DataError);         // wrong values in the input: label out of range, missing input
 STEEP_ERROR(ProviderError);     // no kernel for a node on this provider, or the device failed
 STEEP_ERROR(CheckpointError);   // a checkpoint is damaged or belongs to another model
 STEEP_ERROR(OutOfMemoryError);  // memory cannot be allocated

@@ -24,9 +24,8 @@ struct ExportOptions {
 /// - BatchNormalization leaves training mode: it uses its running statistics, and does not change
 ///   them. Dropout becomes the identity. Both hold in bodies and functions too.
 /// - A BatchNormalization that is the only reader of a Conv, Gemm or MatMul with constant weights
-/// is
-///   folded into these weights. It stays if its statistics are computed, if the weights are not
-///   float32 or float64, inside of bodies and functions, or if another node reads the same value.
+/// is folded into these weights. It stays if its statistics are computed, if the weights are not
+/// float32 or float64, inside of bodies and functions, or if another node reads the same value.
 ///
 /// The rest does not change. If `folder` is given, the copy includes external data; else such
 /// tensors stay external and are not folded. Throws ModelError if the bytes are not an ONNX model,

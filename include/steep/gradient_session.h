@@ -49,14 +49,16 @@ struct GradientSessionOptions {
 };
 
 /// A model whose forward and backward are two calls. Each forward() makes a run, and any number of
-/// runs may wait for their backward(). The model is compiled at the first run for each set of input
-/// shapes, and of outputs that have gradients. Calls from several threads run one after the other.
+/// runs may wait for their backward(). The model is compiled at the first run for each combination
+/// of input shapes and of outputs that have gradients. Calls from several threads run one after the
+/// other.
 class GradientSession {
  public:
   using Tensors = std::map<std::string, Tensor>;
 
-  /// The result of one forward(), for one backward(). Holds the memory that backward reads, until
-  /// backward or the end of the run. May outlive the session, and move between threads.
+  /// The result of one forward(), for one backward(). Owns the memory that backward reads, until
+  /// backward() has run or the object is destroyed. May outlive the session, and move between
+  /// threads.
   class Run {
    public:
     Run();  ///< belongs to no session: backward() refuses it

@@ -25,7 +25,7 @@
 namespace steep {
 
 struct InferenceOptions {
-  bool optimize = true;  ///< rewrite the graph (fusion and the like) before it is planned
+  bool optimize = true;  ///< rewrite the graph (fusion, for example) before it is planned
   /// Rewrites to turn off, by name; a name that is not a pass is a ModelError.
   std::vector<std::string> disabled_passes{};
   int threads = 0;            ///< greatest number of threads; 0: the number of OpenMP
@@ -77,12 +77,13 @@ class InferenceSession {
                               std::span<const std::string> outputs = {});
 
   std::vector<TensorInfo> input_info() const;  ///< the inputs that run() requires
-  /// Optional inputs of run(): those with a default (an initializer of the same name, in files of
-  /// ir_version 4 and up). For each set of them that is given, the model is read and compiled
-  /// again.
+  /// Optional inputs of run(): those with a default value (an initializer of the same name, in
+  /// files of ir_version 4 and up). The model is read and compiled again for each different set of
+  /// them that a call passes.
   std::vector<TensorInfo> default_info() const;
-  /// The model's outputs, except those that depend on operators that Steep does not know. To name
-  /// one of these in run(), or to name none if there is one, throws ModelError.
+  /// The model's outputs, except those that depend on operators that Steep does not know. run()
+  /// throws ModelError if it is asked for such an output, by name or because all outputs are asked
+  /// for.
   std::vector<TensorInfo> output_info() const;
   const ModelMetadata& metadata() const;
 

@@ -1,4 +1,4 @@
-// Bounds on memory and time that every stage keeps, so that a small file cannot exhaust the
+// Limits on memory and time that every stage respects, so that a small file cannot exhaust the
 // machine.
 #pragma once
 
@@ -7,21 +7,21 @@
 
 namespace steep {
 
-/// STEEP_MAX_BYTES ("8G"; K, M, G, T are powers of 1024), or three quarters of the memory of this
-/// process: the least of physical memory and the bounds of its cgroup and ulimit. Computed once.
+/// STEEP_MAX_BYTES ("8G"; K, M, G, T are powers of 1024), or three quarters of the memory that this
+/// process may use: the smallest of physical memory, the cgroup's limit and ulimit. Computed once.
 size_t default_max_bytes();
 
 /// Limits of one session and of one file. Real models are far below the defaults. If a limit would
 /// be exceeded, an error names it before the memory or the time is used.
 struct Limits {
-  /// Each of these may have so many bytes: a model file with its tensors; a step's parameters,
+  /// The greatest size of each of these: a model file with its tensors; a step's parameters,
   /// constants, intermediate values and results together; any one value; the values of one loop or
-  /// sequence; the arrays of a data file, unpacked.
+  /// sequence; the uncompressed arrays of a data file.
   size_t max_bytes = default_max_bytes();
   size_t max_nodes = 1'000'000;  ///< of a file, and of each graph made from it
-  /// Nodes that all calls of functions add together; a branch or loop body counts as 16.
+  /// Nodes that the inlining of function calls adds in all; a branch or loop body counts as 16.
   size_t max_inlined = 100'000;
-  int max_depth = 100;                  ///< nested graphs and function calls
+  int max_depth = 100;                  ///< of nested graphs and function calls
   int64_t max_iterations = 10'000'000;  ///< of one loop
   size_t max_arrays = 1'000'000;        ///< in a data file
 

@@ -1,4 +1,5 @@
-// What a step keeps of forward and what backward computes again, within a limit of memory.
+// Which values of forward a step keeps, and which it computes again in backward, within a memory
+// limit.
 #pragma once
 
 #include <cstddef>
@@ -7,32 +8,32 @@
 
 namespace steep {
 
-/// A node of forward that backward could run again, so that its results need not be kept.
+/// A node of forward that backward could run again instead of keeping its results.
 struct MemoryChoice {
   std::string node;
   std::string op;
   size_t bytes = 0;    ///< of its results
-  double ms = 0;       ///< modelled: to run it once more
-  bool again = false;  ///< does backward run it again?
+  double ms = 0;       ///< estimated time of running it once more
+  bool again = false;  ///< whether backward runs it again
 };
 
 /// A plan that the planner found.
 struct MemoryPlan {
-  size_t bytes = 0;  ///< that it holds at its peak
-  double ms = 0;     ///< modelled, of all its nodes
+  size_t bytes = 0;  ///< memory at its peak
+  double ms = 0;     ///< estimated time of all its nodes
 };
 
-/// All bytes are those that a memory limit bounds: parameters, moments, inputs, constants, results
-/// and the arena of intermediate values.
+/// All bytes count what a memory limit counts: parameters, moments, inputs, constants, results and
+/// the arena of intermediate values.
 struct MemoryReport {
   size_t limit = 0;      ///< 0: none
-  MemoryPlan planned{};  ///< what runs
-  MemoryPlan plain{};    ///< what would run without a limit
-  /// None is both slower and larger than another; the fastest and largest first. The bytes of the
-  /// last are the least limit that can be met.
+  MemoryPlan planned{};  ///< the plan that runs
+  MemoryPlan plain{};    ///< the plan that would run without a limit
+  /// Plans of which none is both slower and larger than another, from the fastest and largest to
+  /// the slowest and smallest. The last has the lowest limit that can be met.
   std::vector<MemoryPlan> plans{};
   std::vector<MemoryChoice> choices{};  ///< in the order of forward
-  /// A table of the choices, and a line for the plans.
+  /// A table of the choices, and one line per plan.
   std::string text() const;
 };
 

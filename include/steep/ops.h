@@ -5,8 +5,8 @@
 //   steep::register_ops("ops.onnx");
 //   steep::TrainingSession session("model.onnx", {.loss = "mse", .optimizer = {.kind = "lion"}});
 //
-// May be called from any thread. Everything is checked before anything is registered: ModelError
-// names the function, the node in it and what is wrong.
+// Thread-safe. Everything is checked before anything is registered: ModelError names the function,
+// the node in it and the cause.
 #pragma once
 
 #include <cstddef>

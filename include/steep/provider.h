@@ -14,12 +14,12 @@
  *              does not exist on the other side. A function that fills a struct of the other side
  *              writes no more than its `size`.
  *
- *   Errors     are values: NULL is success. SteepHost::error makes them, and the receiver owns
- * them. No C++ exception may cross the interface.
+ *   Errors     An error is a value; NULL is success. SteepHost::error makes an error, and its
+ *              receiver owns it. No C++ exception may cross the interface.
  *
  *   Ownership  A `const` result belongs to the side that returned it. Tables of the provider live
- * as long as the process. A SteepNode or SteepGraph lives until the end of the call that it was
- * given to.
+ *              as long as the process. A SteepNode or SteepGraph is valid until the end of the call
+ *              that received it.
  *
  *   Threads    The engine calls one open device from one thread at a time, and several devices at
  *              the same time. Exceptions: any thread may call `release`, `drop_stream`, a kernel's

@@ -46,7 +46,7 @@ struct OptimizerOptions {
   std::string kind = "adamw";
   double lr = 1e-3;
   double weight_decay = 0;  ///< added to the gradient; decoupled with …adamw and lamb
-  bool maximize = false;    ///< go along the gradient
+  bool maximize = false;    ///< step in the direction of the gradient, not against it
   // sgd, rmsprop
   double momentum = 0;
   // sgd
@@ -102,7 +102,7 @@ struct ScheduleOptions {
 /// since then the scale is not the cause.
 struct LossScaleOptions {
   double initial = 65536;
-  int64_t growth_interval = 2000;  ///< steps without a skip, then doubled; 0: never
+  int64_t growth_interval = 2000;  ///< steps without a skip until it doubles; 0: never
   double min = 1;
   double max = 16777216;
 };
@@ -116,16 +116,16 @@ struct TrainingOptions {
   /// The output that is the loss, or that the added loss reads. "": the only output, or the output
   /// named "loss".
   std::string output{};
-  /// Name of the input that is added for the labels; the last positional input. If the model has an
-  /// input of this name, that is used.
+  /// Name of the input that is added for the labels, as the last input. An input of the model that
+  /// has this name is used instead.
   std::string label = "label";
   std::optional<int64_t> ignore_index{};  ///< label that softmax_cross_entropy and nll skip
-  double huber_delta = 1;                 ///< of huber: from this distance on it is linear; > 0
-  /// Of softmax_cross_entropy: the label's class counts 1 - label_smoothing, and all classes,
-  /// itself included, share the rest. 0 to 1.
+  double huber_delta = 1;                 ///< for huber: larger errors count linearly; > 0
+  /// For softmax_cross_entropy: the label's class counts 1 - label_smoothing, and all classes,
+  /// including that one, share the rest. 0 to 1.
   double label_smoothing = 0;
-  /// Of softmax_cross_entropy and nll: one for each class, at least 0. The weight of a row is that
-  /// of its label's class, and the loss is the weighted mean. Empty: 1 for each.
+  /// For softmax_cross_entropy and nll: one weight for each class, at least 0. The weight of a row
+  /// is that of its label's class, and the loss is the weighted mean. Empty: 1 for each class.
   std::vector<double> class_weights{};
 
   /// Initializers to train, and Constant nodes by the name of their output. Empty: every float
@@ -145,9 +145,9 @@ struct TrainingOptions {
   /// > 0: each element of a gradient is bounded to [-clip_value, clip_value], and NaN stays. Not
   /// together with clip_norm.
   double clip_value = 0;
-  /// > 0: a moment "ema/NAME" is the moving average of each trained parameter, decay · itself +
-  /// (1 - decay) · the weight after each step, and begins at the weight. eval() and what is
-  /// exported have the averages instead of the weights. Below 1.
+  /// > 0 and below 1: the state "ema/NAME" is a moving average of each trained parameter. It starts
+  /// at the weight; after each step it becomes decay · itself + (1 - decay) · the weight. eval()
+  /// and exports use the averages instead of the weights.
   double ema_decay = 0;
   bool grad_norm = false;                   ///< report the global norm even without clipping
   std::vector<std::string> step_outputs{};  ///< outputs of the model that step() returns
@@ -173,17 +173,17 @@ struct TrainingOptions {
   /// weights that are not finite, and the next step reports it.
   bool check_finite = false;
   /// A checkpoint loads only into a session whose model has the same operators. Without this
-  /// option, parameters, kind of loss and moments have to be the same. For captured graphs, which
-  /// may differ after each capture.
+  /// option, only the parameters, the kind of loss and the moments must be the same: use that for
+  /// captured graphs, which may differ after each capture.
   bool bound_to_graph = true;
   /// Rewrites of the graph to turn off, by name (docs/look_inside.md lists them). Results then
   /// differ by rounding, if at all. A name that is not a pass is a ModelError.
   std::vector<std::string> disabled_passes{};
   /// The most memory that one call may hold, as "2GiB", "512M" or a number of bytes: parameters,
   /// moments, inputs, constants, results and intermediate values (docs/memory.md). If a step does
-  /// not fit, backward computes values of forward again instead of keeping them; results are the
-  /// same bits. "least": the smallest plan that is found; "": no limit. A text that is no size is
-  /// a ModelError; a call that no plan fits is an OutOfMemoryError.
+  /// not fit, backward computes values of forward again instead of keeping them; the results have
+  /// the same bits. "least": the smallest plan that is found; "": no limit. Another text is a
+  /// ModelError. If no plan of a call fits, the call throws OutOfMemoryError.
   std::string memory_limit{};
   Limits limits{};
   /// Where steps run. A node runs on the first of these that has a kernel for it, else on the CPU.
@@ -197,7 +197,7 @@ struct StepResult {
   double grad_norm = 0;           ///< before clipping; 0 unless clip_norm > 0 or grad_norm is set
   int64_t step = 0;               ///< number of steps done, this one included
   bool skipped = false;           ///< gradients overflowed at this loss scale: nothing was updated
-  double loss_scale = 1;          ///< that this step used; 1 unless the precision is "fp16"
+  double loss_scale = 1;          ///< the scale of this step; 1 unless the precision is "fp16"
   std::vector<Tensor> outputs{};  ///< step_outputs, in order
 };
 
@@ -210,16 +210,16 @@ struct EvalResult {
   std::vector<Tensor> outputs{};  ///< every output of the model, in the order of output_info()
 };
 
-/// Gradients that wait for apply_gradients().
+/// Sums of gradients that wait for apply_gradients().
 struct AccumulatedGradients {
   int64_t parts = 0;  ///< calls of accumulate()
   /// What apply_gradients() divides the sums by: the sum of EvalResult::weight over the parts where
   /// the loss has such a weight, else the number of parts.
   double weight = 0;
-  bool weighs = false;  ///< has the loss such a weight?
-  double loss = 0;      ///< of the parts: the sum of loss · weight
-  /// By parameter, of its shape and of the type in which it is updated: the sum of gradient ·
-  /// weight. The memory itself, shared.
+  bool weighs = false;  ///< whether the loss has such a weight
+  double loss = 0;      ///< the sum of loss · weight over the parts
+  /// For each parameter, the sum of gradient · weight: of the parameter's shape, and of the dtype
+  /// in which it is updated. The session's own memory, shared.
   std::map<std::string, Tensor> sums{};
 };
 
@@ -231,8 +231,8 @@ struct TensorInfo {
   bool has_rank = true;
   Dims dims{};
   std::vector<std::string> symbols{};
-  bool sequence = false;     ///< of tensors of that type
-  bool optional = false;     ///< or nothing
+  bool sequence = false;     ///< a sequence of tensors of that type
+  bool optional = false;     ///< may be absent
   std::string text() const;  ///< "float32[batch, 4]"
 };
 
@@ -248,16 +248,16 @@ struct StepPlan {
   size_t arena_bytes = 0;  ///< planned peak of intermediate values
   size_t parameter_bytes = 0;
   size_t optimizer_bytes = 0;
-  size_t output_bytes = 0;    ///< the loss and what else is handed to the caller
+  size_t output_bytes = 0;    ///< the loss and other results for the caller
   size_t constant_bytes = 0;  ///< initializers that are not trained, and tables
-  size_t peak_bytes = 0;      ///< of all these together, while a step runs
-  size_t run_bytes = 0;       ///< with the inputs: what a memory limit bounds
+  size_t peak_bytes = 0;      ///< of all the above together, while a step runs
+  size_t run_bytes = 0;       ///< inputs included: what a memory limit bounds
   size_t memory_limit = 0;    ///< 0: none
   size_t kernels = 0;
   double specialise_ms = 0;
-  std::vector<CompileStage> stages{};  ///< of those milliseconds, in the order in which they ran
-  /// "412 MiB (parameters 114, moments 228, arena 70)"; with a limit, that and the bytes that it
-  /// bounds.
+  std::vector<CompileStage> stages{};  ///< parts of specialise_ms, in the order in which they ran
+  /// "412 MiB (parameters 114, moments 228, arena 70)"; if there is a limit, also the limit and
+  /// run_bytes.
   std::string text() const;
 };
 
@@ -349,10 +349,10 @@ class TrainingSession {
 
   // --- state ------------------------------------------------------------------------------------
 
-  /// Of step(): the model's inputs, then the label.
+  /// The inputs of step(): the model's inputs, then the label.
   const std::vector<TensorInfo>& input_info() const;
   std::vector<TensorInfo> output_info() const;       ///< the model's outputs
-  std::vector<std::string> parameter_names() const;  ///< those trained, in the order of the file
+  std::vector<std::string> parameter_names() const;  ///< the trained ones, in the order of the file
   /// Float constants that are not trained: they scale or shift inputs, weigh the loss, are settings
   /// or scales of quantisation, single numbers outside of a layer, sparse, or Constant nodes. Names
   /// in TrainingOptions::frozen are not among them.
@@ -362,21 +362,22 @@ class TrainingSession {
   std::string batch_note() const;
   /// Running statistics that training normalisations keep up to date.
   std::vector<std::string> statistic_names() const;
-  /// Options that can be trained but are probably wrong: a loss on scores that are normalised
-  /// already. Usually empty.
+  /// Texts on options that can be trained but are probably wrong, such as a loss of scores on an
+  /// output that is normalised already. Usually empty.
   std::vector<std::string> warnings() const;
-  /// "momentum_buffer/NAME"; "exp_avg/NAME", "exp_avg_sq/NAME"; "step/NAME" in groups with an
-  /// optimizer of their own; "master/NAME" with TrainingOptions::master_weights.
+  /// Names of the optimizer's states: "momentum_buffer/NAME"; "exp_avg/NAME", "exp_avg_sq/NAME";
+  /// "step/NAME" in groups with an optimizer of their own; "master/NAME" with
+  /// TrainingOptions::master_weights.
   std::vector<std::string> optimizer_state_names() const;
 
-  /// Copies of the trained parameters / of the optimizer's moments, by name.
+  /// Copies by name: of the trained parameters; of the optimizer's states.
   std::map<std::string, Tensor> weights() const;
   std::map<std::string, Tensor> optimizer_state() const;
-  /// The memory of a parameter or moment itself, shared: each step changes it.
+  /// The session's own memory of a parameter or state, shared: each step changes it.
   Tensor state(const std::string& name) const;
-  /// Copies values in, of trained parameters and running statistics / of moments. Every tensor is
-  /// checked (ModelError for an unknown name, ShapeError for another shape or dtype) before the
-  /// first is written. Names left out keep their values.
+  /// Copies values into trained parameters and running statistics, or into the optimizer's states.
+  /// Every tensor is checked (ModelError for an unknown name, ShapeError for another shape or
+  /// dtype) before the first is written. Names left out keep their values.
   void set_weights(const std::map<std::string, Tensor>& weights);
   void set_optimizer_state(const std::map<std::string, Tensor>& moments);
 
