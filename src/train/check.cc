@@ -1,4 +1,5 @@
-// check_model(): the stages up to the kernels, with every refusal noted instead of thrown.
+// check_model(): runs the compiler's stages up to the choice of kernels, and collects errors
+// instead of throwing them.
 #include "steep/check.h"
 
 #include <functional>
@@ -27,7 +28,8 @@ Obstacle from_error(const Error& error) {
   return o;
 }
 
-/// What gradients start from: the loss, or without one every float output.
+/// The values to differentiate: the loss; if the options name no loss and no output, every float
+/// output.
 std::vector<Value> starts(Graph& graph, const TrainingOptions& options) {
   if (!options.loss.empty() || !options.output.empty()) return {attach_loss(graph, options).loss};
   std::vector<Value> values;
@@ -37,7 +39,7 @@ std::vector<Value> starts(Graph& graph, const TrainingOptions& options) {
   return values;
 }
 
-/// By its operator alone: a kernel may still decline its types and attributes.
+/// Checks the name of the operator only: a kernel may still decline types and attributes.
 bool can_run(Node n, const Devices& devices) {
   if (devices.know(n.op())) return true;
   const OpDef* def = find_op(n.op());

@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* kWeightDecay = "weight_decay";
 
-/// By name: of which type; UNDEFINED where only the call says it.
+/// The type of each attribute, by name; UNDEFINED if only the node that calls the function says it.
 std::map<std::string, int> attribute_types(const onnx::FunctionProto& f) {
   std::map<std::string, int> types;
   for (const auto& name : f.attribute()) types[name] = onnx::AttributeProto::UNDEFINED;
@@ -34,7 +34,7 @@ std::map<std::string, int> attribute_types(const onnx::FunctionProto& f) {
                     .remedy = std::move(remedy)});
 }
 
-/// As attributes of the node that calls the function.
+/// The attributes of the node that calls the function.
 std::map<std::string, double> given_numbers(const CustomOptimizer& optimizer,
                                             const OptimizerOptions& options) {
   std::map<std::string, double> numbers = options.attributes;
@@ -43,8 +43,8 @@ std::map<std::string, double> given_numbers(const CustomOptimizer& optimizer,
   return numbers;
 }
 
-/// A model of one node: the optimizer's function, on these types. The node is called as its
-/// optimizer.
+/// A model of one node that calls the optimizer's function on operands of these types. The node has
+/// the optimizer's name.
 std::string model_of(const CustomOptimizer& optimizer, std::span<const Value> operands, int results,
                      const OptimizerOptions& options) {
   onnx::ModelProto model = optimizer.library;
@@ -83,8 +83,8 @@ std::string model_of(const CustomOptimizer& optimizer, std::span<const Value> op
   return model.SerializeAsString();
 }
 
-/// Copies the nodes of `from` to the end of `to`; its inputs are `operands` there. Returns its
-/// outputs.
+/// Copies the nodes of `from` to the end of `to`, where `operands` take the place of the inputs of
+/// `from`. Returns the outputs of `from`, as values of `to`.
 std::vector<Value> splice(const Graph& from, Graph& to, std::span<const Value> operands) {
   std::unordered_map<uint32_t, Value> there;
   for (size_t i = 0; i < operands.size(); ++i) there[from.inputs()[i].id()] = operands[i];
@@ -173,10 +173,11 @@ void add_own_update(const CustomOptimizer& optimizer, const Weight& weight,
   Value gradient = cast(in.gradient, dtype);
   if (in.grad_scale) gradient = gradient * cast(in.grad_scale, dtype);
   if (options.maximize) gradient = -gradient;
-  // settings_of() holds the rate alone.
+  // For a custom optimizer settings_of() has one element, the rate.
   const Value lr = in.lr.rank() == 0 ? in.lr : squeeze(in.lr, {0});
   std::vector<Value> operands{weight.now(), gradient};
-  // A sum of broadcast gradients may not know its extents yet; they are the parameter's.
+  // The extents of a sum of broadcast gradients may still be unknown; they are those of the
+  // parameter.
   if (!gradient.type().concrete()) operands[1] = reshape_like(gradient, parameter);
   operands.insert(operands.end(), states.begin(), states.end());
   operands.push_back(cast(lr, dtype));
@@ -206,8 +207,8 @@ void add_own_update(const CustomOptimizer& optimizer, const Weight& weight,
              to_string(type), "Correct the function that is registered.");
     }
   }
-  // Written by operators of their own: what is handed on as it is (a gradient, another state) has
-  // other readers, and what the body makes may have them.
+  // Each state is written by a node of its own, because the function may return a value that has
+  // other readers: a gradient, another state, or a value that its body also uses.
   weight.write(updated[0]);
   for (size_t i = 1; i < written.size(); ++i)
     g.add_update(written[i], apply("steep.Assign", {written[i], updated[i]}));

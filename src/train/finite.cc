@@ -5,7 +5,8 @@
 namespace steep {
 namespace {
 
-/// Bits of `exponent` are all set in NaN and infinity, and in nothing else.
+/// `exponent` has the exponent bits set. They are all set in NaN and infinity, and in no other
+/// value.
 template <typename Bits>
 bool finite_bits(const Tensor& tensor, Bits exponent) {
   const auto* x = static_cast<const Bits*>(tensor.data());

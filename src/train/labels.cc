@@ -14,9 +14,10 @@
 namespace steep {
 namespace {
 
-constexpr int64_t kAtOnce = 1 << 16;  // elements
+constexpr int64_t kAtOnce = 1 << 16;  // in elements
 
-/// Calls f(values, begin, count) on parts of `labels` as doubles, which hold every class's number.
+/// Calls f(values, begin, count) on parts of `labels`, converted to double, which is exact for
+/// every class number.
 template <typename F>
 void each_part(const Tensor& labels, int64_t row_size, const std::string& name, F&& f) {
   const int64_t count = labels.size() / row_size;
@@ -29,7 +30,7 @@ void each_part(const Tensor& labels, int64_t row_size, const std::string& name, 
   }
 }
 
-/// One-hot rows [.., C] → the place of the 1 in each.
+/// One-hot rows [.., C] → the index of the 1 in each row.
 Tensor places_of_ones(const Tensor& labels, const LabelForm& form) {
   const int64_t classes = labels.dims().back();
   Tensor places = Tensor::empty(DType::i64, {labels.dims().begin(), labels.dims().end() - 1});
@@ -55,7 +56,7 @@ Tensor places_of_ones(const Tensor& labels, const LabelForm& form) {
 
 /// Whole floats → int64.
 Tensor whole_numbers(const Tensor& labels, const LabelForm& form) {
-  constexpr double kMost = 0x1p53;  // floats that are whole because they are large mean no class
+  constexpr double kMost = 0x1p53;  // every larger float is whole, so such a label is an error
   Tensor numbers = Tensor::empty(DType::i64, labels.dims());
   each_part(labels, 1, form.input.name, [&](const double* p, int64_t begin, int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
@@ -72,7 +73,7 @@ Tensor whole_numbers(const Tensor& labels, const LabelForm& form) {
   return numbers;
 }
 
-/// Do labels of these extents have an axis more than the loss takes?
+/// Whether labels of these extents have one axis more than the loss takes.
 bool has_axis_more(const Dims& dims, const LabelForm& form) {
   return form.input.has_rank && dims.size() == form.input.dims.size() + 1;
 }

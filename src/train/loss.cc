@@ -55,7 +55,7 @@ Value label_input(Graph& graph, const std::string& name, Type type, bool* added)
   return graph.add_input(name, std::move(type));
 }
 
-/// Nodes that move, cast or bound x, beside views.
+/// Nodes that move, cast or bound x; views are not among them.
 constexpr Row<Value&> kMoves[] = {
     {.name = "loss/moved",
      .reason = "Files move and cast what a loss reads, and keep it within bounds.",
@@ -75,7 +75,7 @@ constexpr Row<Value&> kMoves[] = {
          }},
 };
 
-/// What a value is before it is moved, cast and bounded.
+/// The value before all nodes that move, cast or bound it.
 Value before_moves(Value v) {
   for (;;) {
     const Node n = v.producer();
@@ -97,7 +97,7 @@ bool complement(Value a, Value b) {
   return m && (*m)["one"].role() == Role::constant && before_moves((*m)["p"]) == before_moves(b);
 }
 
-/// Numbers from 0 to 1 that sum to 1, as files spell them other than by the operator of the loss.
+/// Operators other than the loss's own that give probabilities: numbers from 0 to 1 that sum to 1.
 constexpr Row<> kProbabilities[] = {
     {.name = "loss/probabilities",
      .reason = "A loss of scores must not be attached to what an operator made of them.",
@@ -130,20 +130,20 @@ constexpr Row<> kProbabilities[] = {
          }},
 };
 
-/// Losses of classes of which some may be ignored, or weigh.
+/// Losses over classes that may ignore labels or weigh classes.
 constexpr Row<> kCrossEntropies[] = {
     {.name = "loss/cross_entropy",
      .reason = "A mean over batches counts each batch by its labels that count.",
      .pattern = "SoftmaxCrossEntropyLoss|NegativeLogLikelihoodLoss|steep.SoftmaxCrossEntropy(_, _, "
                 "...)"}};
 
-/// What labels are compared with.
+/// The elements or rows that each label is compared with.
 enum class Of { elements, broadcast_elements, classes };
 
 struct Loss {
   std::string_view name;
   Of of;
-  std::string_view makes = "";  ///< what the loss itself makes of scores
+  std::string_view makes = "";  ///< operator that the loss itself applies to scores
   ClassLoss (*build)(Value y, Value labels, const TrainingOptions&);
 };
 
@@ -212,7 +212,7 @@ const Loss& loss_of(const TrainingOptions& options) {
                               .remedy = near.empty() ? "" : fmt::format("Did you mean {}?", near)});
 }
 
-/// What the loss itself makes of scores.
+/// The operator that the loss itself applies to scores; "" if there is none.
 std::string_view makes_of_scores(const std::string& loss) {
   const Loss* found = find_loss(loss);
   return found != nullptr ? found->makes : "";
@@ -224,7 +224,8 @@ std::string_view makes_of_scores(const std::string& loss) {
                               .received = fmt::format("{}", received)});
 }
 
-/// An option of the losses `with` that would change nothing.
+/// Throws ModelError if the option is `given` and the loss is not one of `with`, which are those
+/// that read it.
 void only_of(const TrainingOptions& options, bool given, const char* name,
              std::initializer_list<std::string_view> with) {
   if (!given || std::find(with.begin(), with.end(), options.loss) != with.end()) return;
@@ -235,7 +236,7 @@ void only_of(const TrainingOptions& options, bool given, const char* name,
                  .remedy = fmt::format("Leave {} out, or choose another loss.", name)});
 }
 
-/// The scores of which `y` is what the loss makes of scores itself; `y` where it is not.
+/// If `y` is what the loss itself would compute from scores, these scores; else `y`.
 Value scores_of(Value y, const std::string& loss) {
   Value v = y;
   while (v.producer() && (v.producer().op() == "Identity" || v.producer().op() == "Cast"))

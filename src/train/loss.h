@@ -1,4 +1,4 @@
-// Losses, built from graph operators and attached to an output of a model.
+// Losses, made of graph operators and attached to an output of a model.
 #pragma once
 
 #include <string>
@@ -12,46 +12,49 @@ namespace steep {
 
 struct AttachedLoss {
   Value loss;                ///< one float element
-  Value mean;                ///< what loss_weight() is asked about: the loss, or a part of it
-  Value label;               ///< null when the loss is an output of the model
-  bool label_added = false;  ///< the label is an input that was added at the end
+  Value mean;                ///< the operand for loss_weight(): the loss, or a part of it
+  Value label;               ///< null if the loss is an output of the model
+  bool label_added = false;  ///< the label is an input that was appended
 };
 
-/// Those of TrainingOptions::loss.
+/// The values of TrainingOptions::loss.
 std::vector<std::string> loss_names();
 
-/// Of what these losses' labels are: numbers of classes.
+/// Whether the labels of this loss are class numbers.
 bool takes_classes(const std::string& loss);
-/// Do these compare every element with one of the labels, which would broadcast?
+/// Whether this loss compares each element with a label of its own; labels of another shape would
+/// broadcast.
 bool compares_elements(const std::string& loss);
 
-/// Throws ModelError for a number that is out of range, and for one that the loss does not have.
+/// Throws ModelError for a number out of range, and for an option that the loss does not use.
 void check_loss(const TrainingOptions& options);
 
-/// Makes options.output an output of `graph`, where it is a float value within.
+/// Makes options.output an output of `graph`, if it names a float value inside of the graph.
 void offer_output(Graph& graph, const TrainingOptions& options);
 
-/// The output of `graph` that options.output means. Throws ModelError naming the outputs there are.
+/// The output of `graph` that options.output names. Throws ModelError that lists the outputs.
 const Output& find_output(const Graph& graph, const TrainingOptions& options);
 
-/// Is the loss attached to scores within, since the output is what it makes of them itself?
+/// Whether attach_loss() attaches the loss to scores inside of the graph, because the output is the
+/// Softmax or Sigmoid of them that the loss itself applies.
 bool reads_scores_within(const Graph& graph, const TrainingOptions& options);
 
-/// Adds the loss of options.loss to `graph`, forward phase; graph outputs stay as they are. A loss
-/// of scores on an output of probabilities (the Softmax or Sigmoid of scores, as classifiers are
-/// exported) is attached to the scores: the loss applies these itself.
-/// Throws ModelError (unknown loss or output; the loss is not one float element), ShapeError (the
-/// output's type does not suit the loss).
+/// Adds the loss of options.loss to `graph`, in the forward phase. The graph's outputs do not
+/// change. If the output has probabilities (the Softmax or Sigmoid of scores, as in many exported
+/// classifiers) and the loss takes scores, the loss is attached to the scores: it applies that
+/// operator itself. Throws ModelError (unknown loss or output; the loss is not one float element)
+/// and ShapeError (the output's type does not suit the loss).
 AttachedLoss attach_loss(Graph& graph, const TrainingOptions& options);
 
-/// What a mean cross entropy divides by, one float element: labels that count, or their classes'
-/// weights. Null for other losses, and where each row counts once.
+/// The divisor of a mean cross entropy, one float element: the number of labels that count, or the
+/// sum of their class weights. Null for other losses, and if each row counts once.
 Value loss_weight(Value loss);
 
-/// What loss_weight() and doubts() recognise.
+/// The patterns of loss_weight() and doubts(), for documentation.
 std::vector<RowInfo> loss_rows();
 
-/// What is wrong with the output to which options.loss is attached, with the remedy; "" as a rule.
+/// A text on a problem of the output to which options.loss is attached, with the remedy; usually
+/// "".
 std::string doubts(const Graph& graph, const TrainingOptions& options);
 
 }  // namespace steep

@@ -10,14 +10,14 @@
 namespace steep {
 namespace {
 
-/// Losses, their sums and counts are of float32 at least.
+/// Losses, their sums and counts are computed in float32 or wider.
 Value wide(Value v) { return is_half(v.dtype()) ? cast(v, DType::f32) : v; }
 
 Value absolute(Value v) { return apply("Abs", {v}); }
 
 Value stopped(Value v) { return apply("steep.StopGradient", {v}); }
 
-/// ln v, at least -100. `lost`: what rounding took from v.
+/// ln v, at least -100. `lost`: the rounding error of v, which the result makes up for.
 Value bounded_log(Value v, Value lost = {}) {
   Value y = log(v);
   if (lost) y = y + lost / apply("Max", {v, scalar(v.graph(), 1e-30, v.dtype())});
@@ -38,8 +38,8 @@ Attrs attributes_of(const ClassOptions& options) {
   return attrs;
 }
 
-/// Of rows of classes: Σ -weight·log_p over all classes of the rows that count, divided by what the
-/// mean of `labelled` is divided by.
+/// For rows of classes: Σ -weight·log_p over all classes of the rows that count, divided by the
+/// same divisor as the mean cross entropy `labelled`.
 Value over_all_classes(Value log_p, Value weights, Node labelled) {
   const LabelRows rows = label_rows(labelled, labelled.input(1), labelled.input(2), log_p.dtype());
   Value losses = -sum(weights ? log_p * weights : log_p, {1}, false);
@@ -64,8 +64,8 @@ Value huber_loss(Value y, Value target, double delta) {
 }
 
 Value binary_cross_entropy_with_logits_loss(Value logits, Value target) {
-  // max(x, 0) - x·t + log(1 + exp(-|x|)) is as stable, but its parts have no derivative at 0, where
-  // the logits of a model that starts with zero weights are.
+  // max(x, 0) - x·t + log(1 + exp(-|x|)) is equally stable, but its parts have no derivative at x =
+  // 0, and a model that starts with zero weights has such logits.
   logits = wide(logits);
   target = wide(target);
   Value positive = apply("Softplus", {-logits}), negative = apply("Softplus", {logits});
@@ -78,7 +78,7 @@ Value binary_cross_entropy_loss(Value p, Value target) {
   const Value fixed = stopped(p), rest = 1.0 - fixed;
   const Value losses =
       -(target * bounded_log(fixed) + (1.0 - target) * bounded_log(rest, (1.0 - rest) - fixed));
-  // The formula's own gradient is 0/0 at the ends.
+  // The derivative of the formula above is 0/0 at p = 0 and p = 1.
   const Value spread = apply("Max", {fixed * rest, scalar(p.graph(), 1e-12, p.dtype())});
   const Value slope = stopped((fixed - target) / spread);
   return mean(losses + (p - fixed) * slope, {}, false);

@@ -57,7 +57,7 @@ bool matches(std::string_view pattern, std::string_view name) {
   if (at == std::string_view::npos) return pattern == name;
   if (!name.starts_with(pattern.substr(0, at))) return false;
   name.remove_prefix(at);
-  for (;;) {  // pieces between two stars, each where it comes first
+  for (;;) {  // matches the parts between two stars, each at its first place
     pattern.remove_prefix(at + 1);
     at = pattern.find('*');
     if (at == std::string_view::npos) return name.ends_with(pattern);

@@ -1,4 +1,4 @@
-// Help with names that are not there.
+// Help for the user who gives an unknown name.
 #pragma once
 
 #include <span>
@@ -11,14 +11,14 @@ namespace steep {
 /// "a, b, c"; past 20 names "… and 7 more".
 std::string list_names(std::span<const std::string> names);
 
-/// The few of `names` that look most like `wanted`: "one of: encoder.weight, encoder.bias"; all of
-/// them when they are few.
+/// The few of `names` that are most similar to `wanted`: "one of: encoder.weight, encoder.bias";
+/// all of them if there are few.
 std::string nearest_names(const std::string& wanted, std::span<const std::string> names);
 
-/// Does a pattern match all of a name? A * stands for any characters, also none.
+/// Whether a pattern matches a whole name. A * stands for any number of characters, also none.
 bool matches(std::string_view pattern, std::string_view name);
 
-/// The one of `names` that `wanted` may be a misspelling of; "" when none is near.
+/// The one of `names` that `wanted` may be a misspelling of; "" if none is similar.
 std::string closest_name(const std::string& wanted, std::span<const std::string> names);
 
 }  // namespace steep

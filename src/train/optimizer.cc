@@ -18,8 +18,8 @@ namespace {
 struct Algorithm {
   const char* name;
   const char* op;
-  std::vector<Moment> moments{};     // those that it always has
-  std::vector<const char*> flags{};  // beside maximize
+  std::vector<Moment> moments{};     // those that do not depend on options
+  std::vector<const char*> flags{};  // those it supports, beside maximize
   double epsilon = 1e-8;
 };
 
@@ -56,7 +56,7 @@ bool is_asked_for(const OptimizerOptions& o, bool OptimizerOptions::*flag) {
   return o.*flag != OptimizerOptions().*flag;
 }
 
-/// In [low, high), or with `or_high` in [low, high].
+/// A field with its range: [low, high), or [low, high] with `or_high`.
 struct Number {
   const char* name;
   double OptimizerOptions::*field;
@@ -77,7 +77,7 @@ constexpr Number kNumbers[] = {
     {"alpha", &OptimizerOptions::alpha},
 };
 
-/// REQUIRES: there is such a kind.
+/// REQUIRES: o.kind is a built-in optimizer.
 const Algorithm& kind_of(const OptimizerOptions& o) {
   return *std::find_if(kinds().begin(), kinds().end(),
                        [&](const Algorithm& k) { return o.kind == k.name; });
@@ -185,7 +185,7 @@ std::vector<Moment> moments_of(const OptimizerOptions& o) {
 
 Tensor initial_of(const Moment& moment, const Type& parameter) {
   const Type type = type_of(moment, parameter);
-  // Whoever only evaluates has no use for them.
+  // Zeros whose pages are not touched: a session that only evaluates never needs the memory.
   Tensor tensor = untouched_zeros(type.dtype, type.dims());
   if (moment.initial == 0) return tensor;
   if (type.dtype == DType::f32) {
@@ -237,7 +237,7 @@ void add_update(Value parameter, const UpdateInputs& in, const OptimizerOptions&
                               in.grad_scale};
   operands.insert(operands.end(), states.begin(), states.end());
   Attrs attrs;
-  if (in.lr.rank() == 0) {  // else the node reads its numbers where it has its rate
+  if (in.lr.rank() == 0) {  // if in.lr has settings_of(), the node reads the numbers there instead
     for (const std::string_view name : numbers_of(op)) attrs.set(name, number(o, name));
   }
   attrs.set("maximize", int64_t{o.maximize});

@@ -11,60 +11,62 @@ namespace steep {
 
 /// "sgd", "adam", …
 std::vector<std::string> built_in_optimizers();
-/// What can be asked for: these, and those that are registered.
+/// All values of OptimizerOptions::kind: the built-in optimizers and the registered ones.
 std::vector<std::string> optimizer_kinds();
 
-/// Throws ModelError for an unknown kind, for flags that it does not have and for values outside
-/// their range, naming the field.
+/// Throws ModelError, which names the field, for an unknown kind, for a flag that the kind does not
+/// have and for a value out of range.
 void check_optimizer(const OptimizerOptions& options);
 
-/// A state that an optimizer keeps of each parameter.
+/// A state that an optimizer keeps for each parameter.
 struct Moment {
   std::string kind;     ///< PyTorch's name: "exp_avg"
-  double initial = 0;   ///< each of its elements before the first step
-  bool scalar = false;  ///< one float32; else as the parameter, or float32 where that has 16 bits
+  double initial = 0;   ///< value of each element before the first step
+  bool scalar = false;  ///< a float32 scalar; else of the parameter's type, but float32 for 16 bits
 };
-/// In the order of the node's states.
+/// The moments, in the order of the node's states.
 std::vector<Moment> moments_of(const OptimizerOptions& options);
-/// As it is before the first step.
+/// The value of a moment before the first step. `parameter`: the parameter's type.
 Tensor initial_of(const Moment& moment, const Type& parameter);
-/// What may change between steps, as the node reads it: the rate, then numbers_of() the op.
+/// The numbers that may change between steps, as the node reads them: the rate, then those of
+/// numbers_of() the operator.
 std::vector<double> settings_of(const OptimizerOptions& options);
 
-/// Do these two differ in settings_of() alone?
+/// Whether these two differ in settings_of() only.
 bool same_update(const OptimizerOptions& a, const OptimizerOptions& b);
 
 /// How a step treats weights of 16 bits.
 struct Halves {
   bool masters = true;      ///< TrainingOptions::master_weights
   bool stochastic = false;  ///< TrainingOptions::stochastic_rounding
-  int64_t stream = 0;       ///< of the random numbers of that: one for each weight
+  int64_t stream = 0;       ///< of the random numbers for rounding; each weight has its own stream
 };
-/// The moment that a weight of 16 bits is the rounding of: float32, of the weight's shape. If the
-/// weight is not the rounded copy, other code wrote it, and the copy takes its value. This also
-/// initialises the copy, which starts as zeros.
+/// The moment that holds the master weight of a 16-bit weight: float32, of the weight's shape. If
+/// the weight is not the rounded master, other code wrote the weight, and the master takes its
+/// value. The same rule initialises the master, which starts as zeros.
 inline constexpr const char* kMaster = "master";
 
-/// The moment that is the moving average of a weight, TrainingOptions::ema_decay: of its shape, and
-/// float32 where it has 16 bits.
+/// The moment that holds the moving average of a weight (TrainingOptions::ema_decay): of the
+/// weight's shape and update_dtype().
 inline constexpr const char* kAverage = "ema";
 
 /// "exp_avg/encoder.weight"
 std::string moment_name(const std::string& kind, const std::string& parameter);
 
-/// A state for an optimizer to keep of a parameter. Throws ModelError when the model has the name.
+/// Adds a state that an optimizer keeps for a parameter. Throws ModelError if the model has a value
+/// of this name.
 Value add_optimizer_state(Graph& graph, const std::string& name, const Type& type);
 
-/// What one update reads besides the parameter and its moments.
+/// The values that an update reads besides the parameter and its moments.
 struct UpdateInputs {
   Value gradient;
-  Value lr;          ///< float32 scalar; or settings_of(), float64, read instead of the options
+  Value lr;          ///< float32 scalar; or settings_of(), float64, instead of the options
   Value step;        ///< int64 or float32 scalar: number of this step, from 1
   Value grad_scale;  ///< float32 scalar, or null
 };
 
-/// Adds the node that updates `parameter` (a state), its moments as states, and their updates to
-/// the graph. The graph's context gives the phase.
+/// Adds to the graph: the node that updates `parameter` (a state), the parameter's moments as
+/// states, and the updates of all of these. The graph's scope gives the phase.
 void add_update(Value parameter, const UpdateInputs& inputs, const OptimizerOptions& options,
                 const Halves& halves = {});
 

@@ -1,8 +1,8 @@
-// The table of the options of training: one row for each field of the structs in steep/steep.h that
-// users set by name. The Python module's attributes, the keys in C, the flags of `steep train` with
-// their help, and docs/options.md come from these rows; the types and the defaults are the
-// structs'. tests/python/program/test_options.py compares what is written by hand, Python's
-// signatures among them, and finds a field without a row.
+// The table of the training options: one row for each field of the structs in steep/steep.h that
+// users set by name. These rows define the attributes of the Python module, the keys in C, the
+// flags of `steep train` with their help, and docs/options.md. Types and default values come from
+// the structs. tests/python/program/test_options.py compares the parts that are written by hand,
+// such as signatures in Python, and finds fields without a row.
 //
 // To add an option, give the struct a field and this table a row.
 #pragma once
@@ -15,15 +15,15 @@
 namespace steep {
 
 struct OptionRow {
-  std::string_view field;      ///< of the struct, and of its class in Python
-  std::string_view key;        ///< in C, and as keyword in Python
-  std::string_view flag = "";  ///< of the program; "": it has none
+  std::string_view field;      ///< of the struct, and of the Python class
+  std::string_view key;        ///< in C; also the keyword in Python
+  std::string_view flag = "";  ///< of the program; "": none
   std::string_view help = "";
-  /// Bounds of what the program takes for a number.
+  /// The range of numbers that the program accepts.
   double low = std::numeric_limits<double>::lowest();
   double high = std::numeric_limits<double>::max();
-  std::string_view choices = "";  ///< "a,b,c", where the program takes these alone
-  bool says_default = true;       ///< in the program's help; not where `help` does
+  std::string_view choices = "";  ///< "a,b,c": the only values that the program accepts
+  bool says_default = true;       ///< the program's help adds the default; false if `help` has it
 };
 
 /// Calls visit(row, member) for each; `member` is a pointer to a field of OptimizerOptions.
@@ -195,7 +195,7 @@ void visit_loss_scale_options(Visit&& visit) {
         &O::max);
 }
 
-/// The same for those fields of TrainingOptions that say what is trained.
+/// The same for the fields of TrainingOptions that define the loss and what is trained.
 template <typename Visit>
 void visit_model_options(Visit&& visit) {
   using O = TrainingOptions;
@@ -259,7 +259,7 @@ void visit_model_options(Visit&& visit) {
         &O::frozen);
 }
 
-/// The same for those that say how a step is made and run.
+/// The same for the fields of TrainingOptions that define how a step is made and run.
 template <typename Visit>
 void visit_step_options(Visit&& visit) {
   using O = TrainingOptions;
@@ -345,7 +345,7 @@ void visit_step_options(Visit&& visit) {
         &O::disabled_passes);
 }
 
-/// Calls visit(row, field) with every field of `options`, those of its parts too.
+/// Calls visit(row, field) for every field of `options`, those of nested structs included.
 template <typename Visit>
 void visit_fields(OptimizerOptions& o, Visit&& visit) {
   visit_optimizer_options([&](const OptionRow& row, auto member) { visit(row, o.*member); });

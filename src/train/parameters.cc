@@ -15,10 +15,10 @@
 namespace steep {
 namespace {
 
-/// What the losses depend on through floats and differentiable operators.
+/// The values on which the losses depend through floats and differentiable operators.
 struct Path {
-  std::vector<char> wanted;    // by value id: do they depend on it?
-  std::vector<Node> barriers;  // nodes at which the dependence ends: no gradient passes them
+  std::vector<char> wanted;    // by value id: whether the losses depend on it
+  std::vector<Node> barriers;  // nodes through which no gradient passes, at the ends of the path
 };
 
 Path path_to(const Graph& graph, std::span<const Value> losses) {
@@ -56,7 +56,7 @@ std::string what_was_found(const Path& path, const std::vector<std::string>& kno
   return text;
 }
 
-/// What a list of the options names.
+/// The initializers that a list of the options names.
 struct Named {
   std::set<std::string> exact{}, by_pattern{};
   bool has(const std::string& name) const {
@@ -69,8 +69,8 @@ struct Named {
   }
 };
 
-/// A name with a * that none of `all` has is a pattern. The `shown` first of them are told of in
-/// errors.
+/// A name with a * that is not one of `all` is a pattern. Errors suggest only the first `shown` of
+/// `all`.
 Named named_by(std::span<const std::string> given, std::span<const std::string> all, size_t shown) {
   const std::set<std::string> there(all.begin(), all.end());
   Named named;
@@ -94,7 +94,7 @@ Named named_by(std::span<const std::string> given, std::span<const std::string> 
   return named;
 }
 
-/// Batches are tensors.
+/// A batch consists of tensors, so other kinds of inputs are refused.
 void refuse_other_inputs(const Graph& graph) {
   for (Value v : graph.inputs()) {
     if (v.type().kind == Kind::tensor) continue;
@@ -108,7 +108,7 @@ void refuse_other_inputs(const Graph& graph) {
   }
 }
 
-/// Throws ModelError for a name that there is not, and for one in two groups.
+/// Throws ModelError for an unknown name, and for a name in two groups.
 void check_groups(const TrainingOptions& options, std::span<const std::string> all, size_t shown) {
   std::map<std::string, size_t> group_of;
   for (size_t i = 0; i < options.groups.size(); ++i) {
@@ -126,7 +126,7 @@ void check_groups(const TrainingOptions& options, std::span<const std::string> a
   }
 }
 
-/// Why a constant that could be trained is not unless it is named; "" if it is.
+/// Why a trainable constant is not trained unless it is named; "" if it is trained.
 std::string why_left_out(const Roles& roles, Value v, bool constant_node) {
   if (constant_node) return "is a Constant node";
   std::string reason = roles.why_not(v);
@@ -160,7 +160,7 @@ Choice choose_parameters(const Graph& graph, std::span<const Value> losses,
     const Value v = graph.find(name);
     const bool named = trainable.exact.count(name) != 0;
     if ((!options.trainable.empty() && !trainable.has(name)) || frozen.has(name)) continue;
-    if (!v || v.role() != Role::constant) continue;  // nothing reads it any more
+    if (!v || v.role() != Role::constant) continue;  // no node reads it any more
     if (!is_float(v.dtype())) {
       if (!named) continue;
       throw ModelError(ErrorParts{.what = "Only float initializers can be trained.",
@@ -198,7 +198,7 @@ void expand_groups(std::vector<ParameterGroup>* groups, std::span<const std::str
   all.insert(all.end(), constants.begin(), constants.end());
   for (ParameterGroup& group : *groups) {
     const std::set<std::string> names = named_by(group.names, all, initializers.size()).names();
-    // As they are where there is no pattern: a name that is there twice is an error.
+    // Without patterns the list stays as it is, so that a duplicate name is still an error.
     const bool patterns = std::any_of(group.names.begin(), group.names.end(),
                                       [&](const auto& name) { return names.count(name) == 0; });
     if (patterns) group.names = std::vector<std::string>(names.begin(), names.end());

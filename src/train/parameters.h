@@ -1,4 +1,4 @@
-// Which initializers are trained.
+// Chooses the initializers that are trained.
 #pragma once
 
 #include <set>
@@ -14,34 +14,36 @@ namespace steep {
 
 struct Choice {
   std::vector<Value> parameters;  ///< in the order of the file
-  /// What only its role, or a rank of 0, keeps from being trained: to be said to the user.
+  /// Constants that could be trained but are not, because of their role or their rank of 0. The
+  /// user is told of them.
   std::vector<LeftOut> left_out;
 };
 
 /// The constants of `graph` that TrainingOptions selects and on which one of `losses` depends
-/// differentiably. Names in `trainable` are taken as they are, and nothing else is. Without, it is
-/// every float initializer of rank 1 or more that acts as a weight, as train/roles.h has it; less
-/// `frozen`. A name with a * that no initializer has stands for all that it matches; in
-/// `trainable`, for those of them that act as weights. `constants`: the Constant nodes of the file,
-/// by the names of their outputs. `inside`: what stays in bodies and cannot be trained, which is
-/// then left out, too. Throws ModelError: an unknown name (with those most like it), a name that is
-/// no float initializer, nothing left to train.
+/// differentiably. If `trainable` has names, exactly these are chosen. Otherwise it is every float
+/// initializer of rank 1 or more that acts as a weight (train/roles.h), without those in `frozen`.
+/// A name with a * that no initializer has is a pattern; in `trainable` it stands for the
+/// initializers that match it and act as weights. `constants`: the Constant nodes of the file, by
+/// the names of their outputs. `inside`: constants in bodies, which cannot be trained; they are
+/// added to `left_out`. Throws ModelError: an unknown name (the error lists similar ones), a name
+/// that is no float initializer, nothing left to train.
 Choice choose_parameters(const Graph& graph, std::span<const Value> losses,
                          std::span<const std::string> initializers,
                          std::span<const std::string> constants, const TrainingOptions& options,
                          std::span<const LeftOut> inside = {});
 
-/// Replaces patterns in the names of groups by what they match. Throws ModelError as above.
+/// Replaces patterns in the names of groups by the matching names. Throws ModelError for unknown
+/// names.
 void expand_groups(std::vector<ParameterGroup>* groups, std::span<const std::string> initializers,
                    std::span<const std::string> constants);
 
-/// What the options name: ImportOptions::named.
+/// All names in the options' lists: ImportOptions::named.
 std::set<std::string> named_in(const TrainingOptions& options);
 
-/// Of ImportedModel::inside.
+/// Converts ImportedModel::inside.
 std::vector<LeftOut> left_inside(std::span<const std::pair<std::string, std::string>> inside);
 
-/// One line a reason: "not trained: mean, std (shifts or scales an input)".
+/// One line per reason: "not trained: mean, std (shifts or scales an input)".
 std::vector<std::string> describe(std::span<const LeftOut> left_out);
 
 }  // namespace steep

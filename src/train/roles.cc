@@ -20,7 +20,7 @@ constexpr std::string_view kLoss = "weighs the loss";
 constexpr std::string_view kQuantised = "is a scale of quantisation";
 constexpr std::string_view kSingle = "is a single number";
 
-/// Operators that have weights by their nature.
+/// Operators that usually have weights.
 constexpr std::array<std::string_view, 19> kLayers = {"MatMul",
                                                       "steep.MatMul",
                                                       "Einsum",
@@ -77,7 +77,8 @@ void each_output(Node n, F&& f) {
 
 bool has_bodies(Node n) { return n.op() == "If" || n.op() == "Loop" || n.op() == "steep.Loop"; }
 
-/// What input `input` of a branch or loop is called inside; the bodies that read it.
+/// The values in the bodies of a branch or loop that stand for input `input` of the node, each with
+/// its body.
 std::vector<std::pair<Body, Value>> inside(Node n, int input) {
   std::vector<std::pair<Body, Value>> found;
   const Attrs& attrs = n.attrs();
@@ -87,7 +88,8 @@ std::vector<std::pair<Body, Value>> inside(Node n, int input) {
     const Body* body = attr != nullptr ? std::get_if<Body>(attr) : nullptr;
     if (body == nullptr || *body == nullptr) continue;
     const int own = static_cast<int>((*body)->inputs().size());
-    // A loop's body has a counter where the node has trip count and condition.
+    // The node of a loop has a trip count and a condition; its body has a counter instead of the
+    // trip count. So the positions differ by one.
     const int at = n.op() == "If" ? input - first : input - 1;
     if (at >= 0 && at < own && (n.op() == "If" || input > 1))
       found.emplace_back(*body, (*body)->inputs()[static_cast<size_t>(at)]);
@@ -102,9 +104,10 @@ bool may_weigh(Value v) {
   return is_float(v.dtype()) && v.type().shape && !v.type().shape->empty();
 }
 
-/// Is there a layer in the bodies of a branch or loop? `free`: by input of the node.
+/// Whether there is a layer in the bodies of a branch or loop. `free`: for each input of the node,
+/// whether it is computed from constants alone.
 bool layer_inside(Node n, const std::vector<bool>& free) {
-  std::map<const Graph*, std::set<uint32_t>> found;  // what no input bears on, by body
+  std::map<const Graph*, std::set<uint32_t>> found;  // by body: the free values
   std::vector<Body> bodies;
   for (const auto& [name, attr] : n.attrs()) {
     if (const Body* body = std::get_if<Body>(&attr); body != nullptr && *body)
@@ -138,7 +141,8 @@ bool layer_inside(Node n, const std::vector<bool>& free) {
   return false;
 }
 
-/// What all that read it in the bodies of a branch or loop do with it, if that is no weight's part.
+/// If all readers of the value in the bodies of a branch or loop use it as something other than a
+/// weight, the first such use; else "".
 std::string use_inside(Node n, int input) {
   std::string reason;
   for (const auto& [body, v] : inside(n, input)) {
@@ -214,7 +218,8 @@ void Roles::look_forward(std::span<const Node> order) {
     free = free || (def != nullptr && def->dataless);
     const bool table = n.op() == "Gather" && n.input(0) && of(n.input(0)).free;
     made = !free && (made || is_layer(n) || table || n.op().starts_with("Reduce"));
-    // Only as far as it is only moved, shifted or cast: a product of it is a number like any other.
+    // Only moves, shifts and casts keep this trait: a product with such a number is an ordinary
+    // number.
     narrow = narrow && !in(kQuantising, n) && n.op() != "Mul" && n.op() != "Div" && !in(kLayers, n);
     each_output(n, [&](Value y) {
       traits_[y.id()].free = free;
@@ -296,8 +301,8 @@ std::string Roles::other_use(Value constant) const {
   return reason;
 }
 
-/// Is it, or what is made of it and other constants, an operand of a layer, or a bias of as many
-/// numbers as the layer has channels: one?
+/// Whether the constant, or a value computed from it and other constants, is an operand of a layer,
+/// or the bias of a layer with a single channel.
 bool Roles::belongs_to_layer(Value constant) const {
   std::vector<Value> open{constant};
   std::set<uint32_t> seen{constant.id()};
@@ -320,8 +325,8 @@ bool Roles::belongs_to_layer(Value constant) const {
   return false;
 }
 
-/// Does n add v to, or take it from, what a layer of one channel made? `y`: the other operand,
-/// where n is in a body that has it from outside; else none.
+/// Whether n adds v to, or subtracts it from, the result of a layer with one channel. `y`: the
+/// other operand, if n is in a body that takes it from outside; else null.
 bool Roles::is_bias(Node n, Value v, Value y) const {
   if (n.op() != "Add" && n.op() != "Sub") return false;
   if (!y) y = n.input(n.input(0) == v ? 1 : 0);
@@ -335,7 +340,7 @@ bool Roles::is_bias(Node n, Value v, Value y) const {
   return channels.known() && channels.value() == 1;
 }
 
-/// The same of the bodies of a branch or loop, for what is made outside of them.
+/// The same for nodes in the bodies of a branch or loop, for operands from outside.
 bool Roles::is_bias_inside(Node n, Value v) const {
   for (int i = 0; i < n.input_count(); ++i) {
     if (n.input(i) != v) continue;
@@ -380,7 +385,7 @@ std::string Roles::use(Node n, int input) const {
   return fed && bare ? std::string(kInput) : "";
 }
 
-/// Does what targets picked from a constant multiply what layers made, and nothing else?
+/// Whether the rows that targets picked from a constant are only multiplied with results of layers.
 bool Roles::weighs(Value picked) const {
   std::vector<Value> open{picked};
   std::set<uint32_t> seen{picked.id()};

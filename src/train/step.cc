@@ -51,13 +51,13 @@ std::vector<Value> gradients_of(const TrainingModel& model, Graph& graph, Value 
   const std::vector<Value> parameters = parameter_values(model, graph);
   std::vector<Value> gradients = add_gradients(graph, outputs, seeds, parameters, phase);
   for (size_t i = 0; i < gradients.size(); ++i) {
-    // On a path of floats, but every rule on it says that nothing flows.
+    // The path is differentiable, but every gradient rule on it gives no gradient.
     if (!gradients[i]) gradients[i] = zeros_like(parameters[i]);
   }
   return gradients;
 }
 
-/// The scaled gradient of the loss, and the factor that takes the scale out of other gradients.
+/// The gradient of the scaled loss, and the factor that removes the scale from other gradients.
 std::pair<Value, Value> scale_loss(Graph& graph, Value loss) {
   const Graph::Scope scope(graph, Phase::forward, "loss_scale");
   const Value scale = graph.add_state(std::string(kLossScaleState), {DType::f32, Shape{}});
@@ -74,21 +74,21 @@ std::unordered_map<std::string, const ParameterGroup*> groups_by_name(
   return groups;
 }
 
-/// Streams of random numbers of weights that are rounded at random, downwards: a model's own begin
-/// at 0.
+/// The first stream of random numbers for stochastic rounding. Streams count downwards from it;
+/// those of the model itself count upwards from 0.
 constexpr int64_t kRoundingStreams = -1;
 
 std::string count_name(const std::string& parameter) { return "step/" + parameter; }
 
-/// How one parameter learns.
+/// The optimizer of one parameter, with the values of its rate and step.
 struct Rate {
   OptimizerOptions options;
   Value lr, step;
 };
 
-/// One per parameter. Adds the inputs of the learning rate, which is multiplied for some groups, of
-/// the settings of groups with an optimizer of their own, and of the step; and the states in which
-/// parameters of such groups count.
+/// One rate per parameter. Adds the inputs: the learning rate (multiplied for some groups), the
+/// settings of groups with an optimizer of their own, and the step. Also adds the states that count
+/// the steps of parameters in such groups.
 std::vector<Rate> rates_for(const TrainingModel& model, const TrainingOptions& options,
                             Graph& graph) {
   Graph::Scope scope(graph, Phase::backward, "lr");
@@ -139,14 +139,14 @@ std::vector<Value> choose_statistics(const Graph& graph, std::span<const std::st
   return chosen;
 }
 
-/// Each training normalisation as one of the batch, and the updates of its running statistics,
-/// which wait for the backward phase as those of the weights do. `updates` says itself what it
-/// writes.
+/// Rewrites each training normalisation as one that uses the statistics of the batch, and updates
+/// its running statistics. Like the updates of weights, these run in the backward phase.
+/// Initializers that are keys of `updates` are not updated here.
 void update_statistics(Graph& graph, const std::map<std::string, std::string>& updates) {
   for (Node n : graph.nodes()) {
     if (!trains_statistics(n)) continue;
     Graph::Scope scope(graph, n.phase(), n.name());
-    // Statistics of 16 bits would overflow.
+    // Statistics in 16 bits would overflow.
     const Value x = is_half(n.input(0).dtype()) ? cast(n.input(0), DType::f32) : n.input(0);
     const BatchNorm now =
         batch_norm(x, cast_like(n.input(1), x), cast_like(n.input(2), x), real_of(n, "epsilon"));
@@ -192,7 +192,7 @@ void check_loss_scale(const LossScaleOptions& o) {
                                          o.initial, o.max, o.growth_interval)});
 }
 
-/// In [0, high).
+/// Checks that the value is in [0, high).
 void check_in(const char* name, double value, double high, const char* expected) {
   if (value >= 0 && value < high) return;
   throw ModelError(ErrorParts{.what = fmt::format("{} is out of range.", name),
@@ -249,7 +249,7 @@ bool scales_loss(const TrainingOptions& options) { return options.precision == "
 
 namespace {
 
-/// What is trained, and what training on this output means, as far as it takes the loss to know.
+/// Chooses the trained parameters, and fills the fields of `model` that depend on the loss.
 std::vector<std::string> choose_trained(const Graph& graph,
                                         std::span<const std::string> initializers,
                                         std::span<const std::string> constants,
@@ -272,7 +272,7 @@ std::vector<std::string> choose_trained(const Graph& graph,
   return names;
 }
 
-/// The constants of a graph that become states, with what they are at first.
+/// Turns constants of a graph into states, and collects their initial values.
 class States {
  public:
   States(Graph& graph, const std::map<std::string, Tensor>& given,
@@ -281,7 +281,7 @@ class States {
 
   void add(Value v) {
     const Type type = v.type();
-    // What nobody else holds needs no copy.
+    // A tensor without another owner needs no copy.
     const bool own = given_.count(v.name()) != 0 || v.tensor()->owner().use_count() == 1;
     initial_[v.name()] = own ? *v.tensor() : v.tensor()->clone();
     graph_.make_state(v);
@@ -289,7 +289,7 @@ class States {
     graph_.set_type(v, type);
   }
 
-  /// A parameter, with the moments of its optimizer, and the average of its values.
+  /// Adds a parameter, the moments of its optimizer, and its moving average.
   void add_trained(const std::string& name, const OptimizerOptions& optimizer,
                    const TrainingOptions& options, std::vector<std::string>& names_of_moments) {
     const Value v = graph_.find(name);
@@ -355,8 +355,8 @@ namespace {
 
 constexpr const char* kLossWeight = "loss_weight";
 
-/// Of a training step: statistics, the loss and its updates. Outputs: loss, then step_outputs, and
-/// with `weigh` loss_weight() where there is one.
+/// Adds to a step: updates of statistics, the loss, and TrainingOptions::updates. Outputs: loss,
+/// then step_outputs, then, with `weigh`, loss_weight() if there is one.
 void begin_step(Graph& graph, const TrainingOptions& options, bool weigh) {
   update_statistics(graph, options.updates);
   const AttachedLoss attached = attach_loss(graph, options);
@@ -373,14 +373,15 @@ void begin_step(Graph& graph, const TrainingOptions& options, bool weigh) {
   run_early_pass(graph, "compute_read_rows", disabled(options));
 }
 
-/// What gradients are to be multiplied by, by their norm: `scale`, or null, and the clipping.
+/// The factor for all gradients: `scale` (null: 1) times the factor of clipping by the norm.
 Value clipped(Graph& graph, Value norm, Value scale, double clip_norm) {
   if (clip_norm <= 0) return scale;
   const Value clip = apply("Min", {scalar(graph, 1, DType::f32), clip_norm / (norm + 1e-6)});
   return scale ? scale * clip : clip;
 }
 
-/// Of a gradient times `scale` (null: 1), in the precision of its weight's update.
+/// The gradient times `scale` (null: 1), bounded to [-bound, bound], in the precision of the
+/// weight's update.
 Value bounded(Value gradient, Value scale, const Type& weight, double bound) {
   gradient = cast(gradient, update_dtype(weight));
   if (scale) gradient = gradient * cast_like(scale, gradient);
@@ -389,7 +390,7 @@ Value bounded(Value gradient, Value scale, const Type& weight, double bound) {
   return apply("Clip", {gradient, scalar(g, -bound, dtype), scalar(g, bound, dtype)});
 }
 
-/// The moving average of a weight that has been updated, and its update.
+/// Adds the moving average of a weight as a state, and its update by the updated weight.
 void average(Value weight, double decay) {
   Graph& graph = weight.graph();
   const Type type{update_dtype(weight.type()), weight.type().shape};
@@ -427,9 +428,9 @@ Graph step_graph(const TrainingModel& model, const TrainingOptions& options) {
   begin_step(graph, options, false);
   const Value loss = graph.outputs()[0].value;
   const Phase gradient_phase = look_first ? Phase::forward : Phase::backward;
-  // Before the gradients, so that no update has to wait for its rate.
+  // Added before the gradients, so that no update has to wait for its rate.
   const std::vector<Rate> rates = rates_for(model, options, graph);
-  Value seed, scale;  // scale: of the gradients, in the update
+  Value seed, scale;  // scale: the factor of the gradients in the update
   if (scaled) std::tie(seed, scale) = scale_loss(graph, loss);
   const std::vector<Value> gradients = gradients_of(model, graph, loss, gradient_phase, seed);
   if (want_norm) {
@@ -496,7 +497,7 @@ Graph application_graph(const TrainingModel& model, const TrainingOptions& optio
 
 namespace {
 
-/// Instead of the weights.
+/// Replaces the weights by their moving averages.
 void read_averages(Graph& graph, const std::vector<std::string>& parameters) {
   for (const std::string& name : parameters) {
     const Graph::Scope scope(graph, Phase::forward, name);
@@ -538,7 +539,7 @@ Graph gradient_graph(const TrainingModel& model, const TrainingOptions& options)
   const Graph::Scope scope(graph, Phase::forward, "gradients");
   for (size_t i = 0; i < gradients.size(); ++i) {
     Value gradient = gradients[i];
-    if (scale) {  // which 16 bits hold badly
+    if (scale) {  // in float32, because the product may not fit in 16 bits
       const Value wide = cast(gradient, update_dtype(gradient.type()));
       gradient = cast_like(wide * cast_like(scale, wide), gradient);
     }
@@ -551,7 +552,7 @@ std::string model_fingerprint(const TrainingModel& model, const TrainingOptions&
   uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
   auto mix = [&hash](std::string_view text) {
     for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
-    hash = (hash ^ 0xff) * 0x100000001b3;  // a byte that no text has: ends the item
+    hash = (hash ^ 0xff) * 0x100000001b3;  // a byte that no text contains: it ends the item
   };
   if (options.bound_to_graph) {
     for (Node n : model.graph.nodes()) mix(n.op());

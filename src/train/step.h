@@ -1,8 +1,8 @@
 // The whole training step as one graph: forward | loss | backward, clipping, updates.
 //
-// The forward phase ends with the loss (with check_finite or a loss scale: with the gradients), so
-// that the host can look at it and drop the run before anything is written. The backward phase does
-// the rest.
+// The forward phase ends with the loss, or, with check_finite or a loss scale, with the gradients.
+// The host can then check these values and drop the run before anything is written. The backward
+// phase does the rest.
 #pragma once
 
 #include <string>
@@ -14,26 +14,27 @@
 
 namespace steep {
 
-/// What the graphs below are made from: the imported model with its trained parameters turned into
-/// states without bytes (the session owns them and binds them to every program).
+/// The input of the functions below: the imported model, whose trained parameters are states
+/// without bytes. (The session owns the tensors and binds them to every program.)
 struct TrainingModel {
   Graph graph;
   std::vector<std::string> parameters;
   std::vector<std::string> moments;  ///< of all parameters
-  /// Names of the states in which parameters of groups with an optimizer of their own count steps.
+  /// Names of the states that count the steps of parameters in groups with an optimizer of their
+  /// own.
   std::vector<std::string> counts;
-  /// Running means and variances that BatchNormalization in training mode keeps up to date, and
-  /// TrainingOptions::updates: states, too, but no optimizer touches them.
+  /// States that no optimizer updates: running means and variances of BatchNormalization in
+  /// training mode, and TrainingOptions::updates.
   std::vector<std::string> statistics;
-  bool label_added = false;  ///< the loss brings an input of its own, last in order
+  bool label_added = false;  ///< the loss adds an input for the label, the last one
   std::string loss_output;   ///< "" unless the loss is an output of the model
   std::vector<LeftOut> left_out;
   std::vector<std::string> warnings;
 };
 
-/// Takes the parameters' initial tensors out of `graph` into *initial, copied unless they are in
-/// `given`; the moments' join them. Throws what attach_loss, choose_parameters, check_optimizer and
-/// check_schedule throw.
+/// Moves the parameters' initial tensors from `graph` to *initial, as copies unless they are in
+/// `given`, and adds those of the moments. Throws the errors of attach_loss, choose_parameters,
+/// check_optimizer and check_schedule.
 TrainingModel prepare_model(Graph graph, std::span<const std::string> initializers,
                             std::span<const std::string> constants, std::span<const LeftOut> inside,
                             const TrainingOptions& options,
@@ -43,50 +44,51 @@ TrainingModel prepare_model(Graph graph, std::span<const std::string> initialize
 /// Forward inputs: the model's, then the label if it was added. Backward inputs: lr (float32), the
 /// settings of each group with an optimizer of its own, step (int64). Forward outputs: loss, then
 /// options.step_outputs. Backward outputs: the gradients' global norm (float32) if clip_norm or
-/// grad_norm asks for it. With check_finite or a loss scale, the norm is a forward output, after
-/// the others.
+/// grad_norm is set. With check_finite or a loss scale, the norm is the last forward output
+/// instead.
 Graph step_graph(const TrainingModel& model, const TrainingOptions& options);
 
 /// A part of a step: as step_graph(), but gradients are added to the states accumulator_name(), and
-/// no optimizer is there. Forward outputs: loss, options.step_outputs, then loss_weight() where
-/// there is one (see *weighs), which the gradients are multiplied by, then, with check_finite or a
-/// loss scale, the gradients' norm.
+/// there is no optimizer. Forward outputs: loss, options.step_outputs, then loss_weight() if there
+/// is one (*weighs is then true, and the gradients are multiplied by it), then, with check_finite
+/// or a loss scale, the gradients' norm.
 Graph accumulation_graph(const TrainingModel& model, const TrainingOptions& options, bool* weighs);
 
-/// The rest of that step: clipping and updates by what these states hold times kShareInput. Nothing
-/// is forward. Backward inputs: as of step_graph(), then kShareInput.
+/// The end of a step in parts: clips and updates with the sums in these states times kShareInput.
+/// The forward phase is empty. Backward inputs: those of step_graph(), then kShareInput.
 Graph application_graph(const TrainingModel& model, const TrainingOptions& options);
 
-/// Of the state that sums a parameter's gradients, of the type that updates are calculated in.
+/// The state that sums a parameter's gradients; its dtype is update_dtype().
 std::string accumulator_name(const std::string& parameter);
 
-/// Without dropout, normalising by the running statistics. Outputs: the model's, then (with_loss)
-/// the loss and, where there is one, loss_weight() of it; inputs: the model's, then (with_loss) the
-/// label.
+/// Inference mode: no dropout, and normalisations use their running statistics. Inputs: the
+/// model's, then (with_loss) the label. Outputs: the model's, then (with_loss) the loss and, if
+/// there is one, its loss_weight().
 Graph eval_graph(const TrainingModel& model, const TrainingOptions& options, bool with_loss);
 
-/// Dropout, wherever it is, becomes the identity.
+/// Replaces every Dropout by the identity.
 void remove_dropout(Graph& graph);
 
-/// Is it a normalisation in training mode, which makes running statistics?
+/// Whether the node is a normalisation in training mode, which computes running statistics.
 bool trains_statistics(Node node);
 
 /// Forward only. Outputs: the loss, then the gradient of each parameter.
 Graph gradient_graph(const TrainingModel& model, const TrainingOptions& options);
 
-/// Identifies what a checkpoint can be loaded into: operators (if bound_to_graph), parameters with
-/// their types, kind of loss, moments.
+/// Identifies the sessions into which a checkpoint can be loaded: operators (if bound_to_graph),
+/// parameters with their types, kind of loss, moments.
 std::string model_fingerprint(const TrainingModel& model, const TrainingOptions& options);
 
 inline constexpr std::string_view kLrInput = "steep.lr";
-/// Followed by the number of a group with an optimizer of its own: settings_of() it, float64.
+/// Followed by the number of a group with an optimizer of its own. The input holds settings_of()
+/// that optimizer, float64.
 inline constexpr std::string_view kGroupInput = "steep.group/";
 inline constexpr std::string_view kStepInput = "steep.step";
 inline constexpr std::string_view kShareInput = "steep.share";  ///< float32 scalar
-/// A state, float32 scalar: what the loss is multiplied by before it is differentiated.
+/// A state, float32 scalar: the factor of the loss before it is differentiated.
 inline constexpr std::string_view kLossScaleState = "steep.loss_scale";
 
-/// Is the loss scaled at this precision?
+/// Whether the loss is scaled at this precision.
 bool scales_loss(const TrainingOptions& options);
 
 }  // namespace steep

@@ -9,7 +9,7 @@
 namespace steep {
 namespace {
 
-/// False if no values have both types.
+/// False if no value can have both types.
 bool may_be_equal(const Type& a, const Type& b) {
   if (a.dtype != b.dtype || a.kind != b.kind) return false;
   if (!a.shape || !b.shape) return true;

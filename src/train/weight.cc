@@ -7,9 +7,9 @@
 namespace steep {
 namespace {
 
-/// x, of float32, as bfloat16: up or down at random, in proportion to how near either is. What
-/// bfloat16 keeps of a number are the upper 16 bits; a random number in place of the others carries
-/// into them as often as they say.
+/// x, a float32, rounded at random up or down to bfloat16; the nearer value is more probable, in
+/// proportion to the distance. bfloat16 keeps the upper 16 bits of a float32. Adding a random
+/// number to the lower 16 bits carries into the upper ones with the right probability.
 Value rounded_at_random(Value x, int64_t stream) {
   Graph& g = x.graph();
   const Attrs attrs{{"low", 0.0},
@@ -23,7 +23,7 @@ Value rounded_at_random(Value x, int64_t stream) {
   const Value bits = apply("BitCast", {x}, as_integer) + drawn;
   const Value upper = apply("BitwiseAnd", {bits, scalar(g, -65536, DType::i32)});
   const Value rounded = apply("BitCast", {upper}, as_float);
-  // Of NaN the sum would be a number.
+  // The sum of NaN's bits and a random number may be a number.
   return cast(where(apply("IsNaN", {x}), x, rounded), DType::bf16);
 }
 
