@@ -26,11 +26,11 @@ static_assert(std::endian::native == std::endian::little, "tensors are written a
 constexpr std::array<char, 8> kMagic = {'S', 'T', 'E', 'E', 'P', 'A', 'R', 'T'};
 constexpr uint32_t kVersion = 1;
 constexpr size_t kAlignment = 64;
-/// JSON takes some twenty times its size while it is read.
+/// While JSON is parsed, it takes about twenty times its size.
 constexpr uint64_t kMostHeader = uint64_t{64} << 20;
 constexpr int kMostNesting = 64;
 
-/// The first 64 bytes, as they lie in the file.
+/// The first 64 bytes of the file, in the file's layout.
 struct Preamble {
   std::array<char, 8> magic = kMagic;
   uint32_t version = kVersion;
@@ -39,7 +39,7 @@ struct Preamble {
   uint64_t data_bytes = 0;
   uint32_t data_sum = 0;
   std::array<char, 24> zeros{};
-  uint32_t sum = 0;  // of all before it
+  uint32_t sum = 0;  // of all bytes before it
 
   uint32_t own_sum() const { return crc32c(0, this, sizeof(*this) - sizeof(sum)); }
 };
@@ -60,7 +60,7 @@ size_t index_of(const Json& json, const Names& names) {
   return static_cast<size_t>(found - names.begin());
 }
 
-/// All but the tensors' places, which *tensors gets.
+/// The header, without the offsets of the tensors. Adds all tensors to *tensors.
 Json describe(const Artifact& artifact, ArtifactTensors* tensors) {
   Json groups = Json::array(), states = Json::array(), programs = Json::array();
   for (const auto& [number, settings] : artifact.groups) {
@@ -88,7 +88,7 @@ Json describe(const Artifact& artifact, ArtifactTensors* tensors) {
           {"programs", std::move(programs)}};
 }
 
-/// An artifact on its way to a file.
+/// An artifact that is being written to a file.
 class Written {
  public:
   explicit Written(const Artifact& artifact) {
@@ -179,7 +179,7 @@ Json read_header(const ByteSource& source, const Preamble& p) {
   return json;
 }
 
-/// All tensors, in one block that each keeps alive.
+/// Reads all tensors into one block of memory, which each of them keeps alive.
 std::vector<Tensor> read_tensors(const ByteSource& source, const Preamble& p, const Json& json) {
   require_bytes(p.data_bytes, "an artifact");
   Tensor block = Tensor::empty(DType::u8, {static_cast<int64_t>(p.data_bytes)});
@@ -187,7 +187,7 @@ std::vector<Tensor> read_tensors(const ByteSource& source, const Preamble& p, co
   if (crc32c(0, std::as_const(block).data(), p.data_bytes) != p.data_sum)
     throw_damaged("the checksum of its data does not match");
   std::vector<Tensor> tensors;
-  uint64_t end = 0;  // they lie one behind the other
+  uint64_t end = 0;  // tensors follow one another
   for (const Json& place : list(json, "tensors")) {
     if (!place.is_array() || place.size() != 3) throw_damaged("a tensor is something else");
     const Type type = type_from_json(place[0], place[1]);
@@ -288,9 +288,9 @@ Artifact read_artifact(const ByteSource& source) {
       require_known(made.graph, made.views);
       artifact.programs.push_back(std::move(made));
     }
-  } catch (const DataError& error) {  // read past its end: it shrank meanwhile
+  } catch (const DataError& error) {  // the file became shorter while it was read
     throw_damaged(error.parts().what);
-  } catch (const InternalError& error) {  // attributes that a node of the operator always has
+  } catch (const InternalError& error) {  // a required attribute is missing
     throw_damaged(error.parts().what);
   }
   return artifact;

@@ -60,7 +60,7 @@ std::string text(const Json& json) {
 
 double real(const Json& json) {
   if (json.is_number()) return json.get<double>();
-  const std::string word = text(json);  // JSON has no such numbers
+  const std::string word = text(json);  // JSON has no numbers for these
   if (word == "nan") return std::numeric_limits<double>::quiet_NaN();
   if (word != "inf" && word != "-inf") throw_damaged("a number is something else");
   return word == "inf" ? INFINITY : -INFINITY;
@@ -103,7 +103,8 @@ Json type_to_json(Value v) {
 
 int phase_number(Phase phase) { return phase == Phase::forward ? 0 : 1; }
 
-/// Numbers values as they are met: each before who reads it.
+/// Numbers the values in the order of the nodes, so that a value has its number before a node reads
+/// it.
 class GraphWriter {
  public:
   GraphWriter(const Graph& graph, ArtifactTensors& tensors)
@@ -240,7 +241,7 @@ class GraphReader {
     return found == states_->end() ? nullptr : &found->second;
   }
 
-  /// The number of a value that nothing has made so far.
+  /// The number of a value that no node has produced so far.
   size_t fresh(const Json& json) const {
     const auto v = static_cast<size_t>(whole(json, 0, static_cast<int64_t>(types_.size()) - 1));
     if (made_[v].value) throw_damaged("a value is made twice");
@@ -248,7 +249,7 @@ class GraphReader {
   }
   void put(size_t v, Value value, Phase phase) { made_[v] = {value, phase}; }
 
-  /// A value that is there for a reader of this phase; null for -1.
+  /// A value that exists already and that a node of this phase may read; null for -1.
   Value use(const Json& json, Phase phase) const {
     const int64_t v = whole(json, -1, static_cast<int64_t>(types_.size()) - 1);
     if (v < 0) return {};

@@ -1,4 +1,4 @@
-// Graphs of an artifact as JSON.
+// Converts graphs of an artifact to JSON and back.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -12,14 +12,14 @@ namespace steep {
 
 using Json = nlohmann::ordered_json;
 
-/// Throws CheckpointError.
+/// Throws CheckpointError that says `what` is damaged.
 [[noreturn]] void throw_damaged(const std::string& what);
 
-/// The tensors of an artifact: each once, whoever refers to it.
+/// The tensors of an artifact. A tensor that several values refer to is stored once.
 class ArtifactTensors {
  public:
-  /// Its number. A tensor of the same type and bytes has one already. `unique`: not so, since it
-  /// will be written to.
+  /// Returns the number of the tensor. Tensors with the same type and bytes get the same number,
+  /// unless `unique` is set, as for tensors that a step writes to.
   size_t add(const Tensor& tensor, bool unique = false);
   const std::vector<Tensor>& tensors() const { return tensors_; }
 
@@ -32,12 +32,12 @@ class ArtifactTensors {
 Json graph_to_json(const Graph& graph, const std::unordered_map<uint32_t, Ints>* views,
                    ArtifactTensors& tensors);
 
-/// A type, as [name, dtype, extents]; throws CheckpointError where it is none.
+/// A type, from [name, dtype, extents]. Throws CheckpointError if it is not valid.
 Type type_from_json(const Json& dtype, const Json& dims);
 
-/// The reverse. Values are made before they are read; none is made twice; phases are in order.
-/// `tensors` by their numbers, undefined where a state has them. `states`: those of the artifact,
-/// by name and type; null in a body. Throws CheckpointError.
+/// The reverse of graph_to_json(). It checks that each value is produced once and before it is
+/// read, and that phases are in order. `tensors`: by number; undefined for states. `states`: those
+/// of the artifact, by name, with their types; null in a body. Throws CheckpointError.
 Graph graph_from_json(const Json& json, const std::vector<Tensor>& tensors,
                       const std::unordered_map<std::string, Type>* states,
                       std::unordered_map<uint32_t, Ints>* views);

@@ -32,7 +32,7 @@ bool broadcasts(const Dims& from, const Dims& to) {
 
 // --- elementwise, alone or in a body ------------------------------------------------------------
 
-/// How the dtypes of an elementwise operator go together.
+/// How the dtypes of an elementwise operator's inputs and output are related.
 enum class Dtypes : uint8_t { same, compares, tests, logic, where, cast, random };
 
 struct Elementwise {
@@ -113,7 +113,7 @@ const Elementwise* find_elementwise(std::string_view op) {
   return found == std::end(kElementwise) ? nullptr : found;
 }
 
-/// Is input i the seed of a random operator, which does not broadcast?
+/// Whether input i is the seed of a random operator, which does not broadcast.
 bool is_seed_of(const Elementwise& e, int i) { return e.dtypes == Dtypes::random && i == 1; }
 
 bool dtypes_fit(Node n, const Elementwise& e) {
@@ -185,7 +185,7 @@ bool fused_fits(Node n) {
 
 // --- the others ---------------------------------------------------------------------------------
 
-/// The kernels look at extents themselves.
+/// Checks the number of operands and the dtypes; the kernels check extents themselves.
 bool product_fits(Node n) {
   if (!counts(n, 2, 4, 1) || !n.input(0) || !n.input(1)) return false;
   const DType dtype = n.output(0).dtype();
@@ -227,7 +227,7 @@ bool transpose_fits(Node n) {
 }
 
 struct Scores {
-  DType real = DType::undefined;  // of what is summed
+  DType real = DType::undefined;  // dtype of the summed values
   int64_t rows = 0, classes = 0;
   Dims loss{};
 };
@@ -269,7 +269,8 @@ bool norm_fits(Node n) {
   return n.output_count() == 1 && has(n.output(0), DType::f32, {});
 }
 
-/// Inputs as ops/defs/optimizers/optimizers.h has them; result o > 0 is state o - 1 afterwards.
+/// Checks inputs as ops/defs/optimizers/optimizers.h defines them. Result o > 0 is the new value of
+/// state o - 1.
 template <int kStates, int kMoreStates>
 bool optimizer_fits(Node n) {
   constexpr int kStep = 3, kScale = 4, kFirstState = 5;

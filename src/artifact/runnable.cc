@@ -92,7 +92,7 @@ std::vector<Tensor> Runnable::forward(std::span<const Tensor> arrays,
   for (size_t i = 0; i < arrays.size(); ++i)
     executable_->bind_input(frame, input_at_[i], arrays[i]);
   for (size_t i = 0; i < graph.states().size(); ++i) {
-    // The step writes to its states.
+    // Not const: the step writes to its states.
     void* const bytes = const_cast<void*>(states.at(graph.states()[i].name()).data());
     executable_->bind_state(frame, i, bytes);
   }

@@ -1,4 +1,4 @@
-// A program of an artifact, ready to run.
+// A program of an artifact that can run.
 #pragma once
 
 #include <map>
@@ -12,22 +12,22 @@
 
 namespace steep {
 
-/// Plans when it is first run, and again where fewer threads are left than it was planned for. One
-/// call at a time.
+/// Plans the program at the first run, and again if fewer threads are available than the plan
+/// assumes. Not thread-safe.
 class Runnable {
  public:
-  /// `program` and `pool` outlive it.
+  /// `program` must outlive this object. `pool` is shared.
   Runnable(const ArtifactProgram& program, std::shared_ptr<MemoryPool> pool);
 
   Purpose purpose() const { return program_.purpose; }
-  /// What the caller feeds: forward inputs but for the seed, in order.
+  /// The inputs that the caller gives, in order: the forward inputs without the seed.
   const std::vector<Value>& inputs() const { return inputs_; }
-  /// Of the forward part, in order.
+  /// The forward outputs, in order.
   std::vector<Value> outputs() const;
-  /// Has each of these the type of its input?
+  /// Whether the arrays have the types of the inputs.
   bool takes(std::span<const Tensor> arrays) const;
 
-  /// Between forward() and backward(): the memory of the run. Dropping it ends the run.
+  /// The memory of a run between forward() and backward(). Destroying it ends the run.
   class Run {
    public:
     explicit Run(Executable& executable);
@@ -41,13 +41,13 @@ class Runnable {
     std::unique_ptr<Frame> frame_;
   };
 
-  /// `states` by name. `seed` and `run`: what random operators read. Throws ProviderError naming
-  /// each node that no kernel takes, and what kernels throw. REQUIRES: takes(arrays).
+  /// `states` by name. `seed` and `run` determine the random numbers. Throws ProviderError that
+  /// names each node without a kernel, and the errors of kernels. REQUIRES: takes(arrays).
   std::vector<Tensor> forward(std::span<const Tensor> arrays,
                               const std::map<std::string, Tensor>& states, uint64_t seed,
                               uint64_t run, std::unique_ptr<Run>* pending);
-  /// `fed`: the backward inputs, by name. *wrote: was anything written over a state, even when it
-  /// throws?
+  /// `fed`: the backward inputs, by name. *wrote is set to whether a state was written, also if
+  /// this throws.
   std::vector<Tensor> backward(Run& run, const std::map<std::string, Tensor>& fed, bool* wrote);
 
  private:
@@ -58,7 +58,7 @@ class Runnable {
   std::vector<Value> inputs_;
   std::vector<size_t> input_at_;  // by caller's input: index into Graph::inputs()
   std::optional<Executable> executable_;
-  int threads_ = 0;  // that it was planned for
+  int threads_ = 0;  // the number that the plan assumes
 };
 
 }  // namespace steep

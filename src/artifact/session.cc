@@ -1,4 +1,4 @@
-// ArtifactSession: a session that runs what an artifact holds, and compiles nothing.
+// ArtifactSession: runs the programs of an artifact.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -47,7 +47,7 @@ TensorInfo info_of(const std::string& name, const Type& type) {
           .symbols = std::vector<std::string>(type.dims().size())};
 }
 
-/// One description of values that differ in extents.
+/// Merges two descriptions of the same values: extents that differ become -1.
 void widen(std::vector<TensorInfo>& infos, const std::vector<TensorInfo>& others) {
   if (infos.empty()) infos = others;
   const bool alike =
@@ -77,9 +77,9 @@ struct ArtifactSession::Impl {
 
   Limits limits;
   Artifact artifact;
-  std::map<std::string, Tensor> states;  // share the bytes of artifact.states
+  std::map<std::string, Tensor> states;  // they share the bytes of artifact.states
   std::vector<TensorInfo> inputs, predicted, outputs;
-  std::string torn;  // why the states are not of one step, where they are not
+  std::string torn;  // the error that left states of two different steps; "" if there was none
   Turn turn;
 
  private:
@@ -110,7 +110,7 @@ ArtifactSession::Impl::Impl(const ByteSource& source, const Limits& given)
   if (programs_.empty()) throw_damaged("it has no program");
 }
 
-/// Inputs and outputs are those of its purpose.
+/// Checks that the inputs and outputs are those of the program's purpose.
 void ArtifactSession::Impl::check(const Runnable& program, const Graph& graph) {
   const bool step = program.purpose() == Purpose::step;
   std::vector<TensorInfo> fed, made;
@@ -291,7 +291,7 @@ void ArtifactSession::Impl::set_weights(const std::map<std::string, Tensor>& wei
 
 namespace {
 
-/// f() as a call of a session: bounded, and without std::bad_alloc.
+/// Runs f() as a call of a session: within the limits, with std::bad_alloc as OutOfMemoryError.
 template <typename F>
 decltype(auto) called(const Limits& limits, F&& f) {
   const EngineCall call;

@@ -26,7 +26,7 @@ std::string name_of(const steep_array& array, size_t i) {
                        .received = std::move(received)});
 }
 
-/// Borrows the bytes.
+/// A tensor that borrows the bytes of the array.
 Tensor borrowed(const steep_array& a, size_t i) {
   const auto dtype = static_cast<DType>(a.dtype);
   const size_t item = size_of(dtype);

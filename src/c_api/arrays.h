@@ -1,4 +1,4 @@
-// Arrays, names and types on their way through the boundary.
+// Converts arrays, names and types between C and C++.
 #pragma once
 
 #include <map>
@@ -14,7 +14,7 @@
 
 namespace steep::c_api {
 
-/// What a steep_tensors holds.
+/// The object behind a steep_tensors.
 class Tensors : public Object {
  public:
   static constexpr std::string_view kKind = "steep_tensors";
@@ -43,25 +43,28 @@ class Strings : public Object {
   const std::vector<std::string> items;
 };
 
-/// Arrays that the caller lends for a call, looked at: types, extents, sizes, alignment. Throws
-/// ArgumentError and ShapeError, naming the array.
+/// The arrays that the caller lends for one call. Types, extents, sizes and alignment are checked.
+/// Throws ArgumentError and ShapeError that name the array.
 class Fed {
  public:
   Fed(const steep_array* arrays, size_t count);
 
-  /// None has a name: their order says which is which. Throws ArgumentError where only some have.
+  /// Whether the arrays have no names, so that their order identifies them. Throws ArgumentError if
+  /// only some have a name.
   bool in_order() const { return in_order_; }
   const std::vector<Tensor>& tensors() const { return tensors_; }
-  /// By name. Throws ArgumentError for arrays without names, and for two of a name.
+  /// The arrays by name. Throws ArgumentError for arrays without names, and for a name that occurs
+  /// twice.
   std::map<std::string, Tensor> named() const;
-  /// By name; those without names by the places of `wanted`. Throws as named(), and DataError for
-  /// another number of them.
+  /// The arrays by name. If they have no names, they get those of `wanted`, in order. Throws as
+  /// named(), and DataError if the number of arrays is wrong.
   std::map<std::string, Tensor> named(const std::vector<TensorInfo>& wanted) const;
-  /// In the order of `wanted`, those behind the last that is there left out. Throws DataError for
-  /// one that is missing before that, and for another name.
+  /// The arrays in the order of `wanted`; arrays at its end may be missing. Throws DataError if an
+  /// array before the last given one is missing, and for an unknown name.
   std::vector<Tensor> ordered(const std::vector<TensorInfo>& wanted) const;
 
-  /// A result may be an input, seen otherwise, whose bytes are the caller's: such a one is copied.
+  /// Returns the result, as a copy if its bytes are the caller's: a result may be an input or a
+  /// view of one.
   Tensor own(const Tensor& result) const;
 
  private:
@@ -70,20 +73,22 @@ class Fed {
   bool in_order_ = true;
 };
 
-/// Gives results to the caller, unless `result` is null. `names` and `outputs` are of one length.
+/// Gives results to the caller, unless `result` is null. `names` and `outputs` have the same
+/// length.
 void give_tensors(steep_tensors** result, const std::vector<std::string>& names,
                   const std::vector<Tensor>& outputs, const Fed& fed);
 void give_tensors(steep_tensors** result, std::map<std::string, Tensor> tensors);
 void give_bytes(steep_bytes** result, std::string bytes);
 void give_strings(steep_strings** result, std::vector<std::string> strings);
 
-/// Those of `names`, in that order; all for null. Throws ModelError for a name that is not there.
+/// Gives the tensors in `names`, in that order, or all of them if `names` is null. Throws
+/// ModelError for an unknown name.
 void give_chosen(steep_tensors** result, const char* const* names, size_t count,
                  const std::map<std::string, Tensor>& all);
-/// Writes what a step was, unless `step` is null.
+/// Fills *step from `done`, unless `step` is null.
 void put_step(steep_step* step, const StepResult& done);
 
-/// Names, and pointers to them as C has them. Neither moves.
+/// Names, and the array of pointers to them for C. Both stay at their addresses.
 class Names {
  public:
   explicit Names(std::vector<std::string> names);
@@ -96,13 +101,13 @@ class Names {
   std::vector<const char*> pointers_;
 };
 
-/// Types as C has them.
+/// The types of a model's values, as structs of C.
 class Values {
  public:
   explicit Values(std::vector<TensorInfo> infos);
   const std::vector<TensorInfo>& infos() const { return infos_; }
   std::vector<std::string> names() const;
-  /// Throws ArgumentError for null.
+  /// Throws ArgumentError if a pointer is null.
   void put(const steep_value** values, size_t* count) const;
 
  private:

@@ -45,7 +45,7 @@ void give_session(steep_artifact** result, ArtifactSession session) {
 }  // namespace
 }  // namespace steep::c_api
 
-using namespace steep::c_api;  // NOLINT: the functions of C stand in no namespace
+using namespace steep::c_api;  // NOLINT: functions of C are in no namespace
 
 extern "C" {
 

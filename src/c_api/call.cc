@@ -21,8 +21,8 @@ class ErrorObject : public Object {
   const ErrorParts parts;
 };
 
-/// The error of which there is one, for when there is no memory for another. No handle of the
-/// table.
+/// A single static error for the case that there is no memory to make an error. It is not in the
+/// table of handles.
 steep_error* no_memory() {
   static char place = 0;
   return reinterpret_cast<steep_error*>(&place);
@@ -76,7 +76,7 @@ steep_code translated(steep_error** error) {
   }
 }
 
-/// A part of an error's text; "" of what is no error.
+/// A part of an error's text; "" if the handle is invalid.
 template <typename Part>
 const char* part_of(const steep_error* error, const char* of_no_memory, Part&& part) noexcept {
   if (error == no_memory()) return of_no_memory;
@@ -89,7 +89,7 @@ const char* part_of(const steep_error* error, const char* of_no_memory, Part&& p
 steep_code caught(steep_error** error) noexcept {
   try {
     return translated(error);
-  } catch (...) {  // there is no memory for the error
+  } catch (...) {  // no memory for the error object
     if (error != nullptr) *error = no_memory();
     return STEEP_ERROR_OUT_OF_MEMORY;
   }

@@ -1,5 +1,4 @@
-// What every function of the C API does around its work: errors become codes, pointers are looked
-// at.
+// The frame of every function of the C API: it turns exceptions into codes, and checks pointers.
 #pragma once
 
 #include <cstddef>
@@ -13,11 +12,11 @@
 
 namespace steep::c_api {
 
-/// Within a catch clause: what was thrown, as a code, and in *error unless that is null. The one
-/// place where exceptions end.
+/// For a catch clause: returns the code of the current exception, and sets *error to it unless
+/// `error` is null. All exceptions end here.
 steep_code caught(steep_error** error) noexcept;
 
-/// Runs the work of one call.
+/// Runs the body of one function.
 template <typename Work>
 steep_code call(steep_error** error, Work&& work) noexcept {
   if (error != nullptr) *error = nullptr;
@@ -29,7 +28,8 @@ steep_code call(steep_error** error, Work&& work) noexcept {
   }
 }
 
-/// For the functions that free: nothing for null, an error's code for what is no such handle.
+/// For the functions that free: does nothing for null, and returns an error code for an invalid
+/// handle.
 template <typename T>
 steep_code release(const void* handle) noexcept {
   return call(nullptr, [&] {
@@ -39,13 +39,13 @@ steep_code release(const void* handle) noexcept {
   });
 }
 
-/// Throws ArgumentError, naming the argument, when it is null.
+/// Throws ArgumentError, which names the argument, if the pointer is null.
 void require(const void* pointer, const char* argument);
-/// The string that the caller gave; throws as require() does.
+/// The caller's string. Throws as require().
 std::string text(const char* given, const char* argument);
-/// A serialised model that the caller lends; throws as require() does.
+/// A serialised model in the caller's memory. Throws as require().
 std::span<const std::byte> bytes_of(const void* model, size_t size);
-/// `count` of them; none may be null.
+/// `count` strings. Throws as require() if one of them is null.
 std::vector<std::string> texts(const char* const* given, size_t count, const char* argument);
 
 }  // namespace steep::c_api

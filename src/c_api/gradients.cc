@@ -33,7 +33,7 @@ class Run : public Object {
   explicit Run(GradientSession::Run made) : run(std::move(made)) {}
   std::string_view kind() const override { return kKind; }
 
-  std::mutex mutex;  ///< of `run`, which two threads may ask for its backward
+  std::mutex mutex;  ///< of `run`: two threads may call its backward
   GradientSession::Run run;
 };
 
@@ -48,7 +48,7 @@ void give_session(steep_gradients** result, GradientSession session) {
 }  // namespace
 }  // namespace steep::c_api
 
-using namespace steep::c_api;  // NOLINT: the functions of C stand in no namespace
+using namespace steep::c_api;  // NOLINT: functions of C are in no namespace
 
 extern "C" {
 

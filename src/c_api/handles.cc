@@ -11,8 +11,8 @@ namespace {
 
 static_assert(sizeof(void*) == 8);
 
-/// In the high bits of every handle. No address of a process is like that, so that no pointer is
-/// taken for a handle; and whoever follows a handle stops there.
+/// The high bits of every handle. No address of a process has them, so no pointer can be mistaken
+/// for a handle, and dereferencing a handle fails at once.
 constexpr uint64_t kMark = 0x57EE'0000'0000'0000;
 
 struct Table {
@@ -21,7 +21,8 @@ struct Table {
   uint64_t last = kMark;
 };
 
-/// Never destroyed: other threads, and other libraries' destructors, may still call.
+/// Never destroyed, because other threads and destructors of other libraries may still call the API
+/// at exit.
 Table& table() {
   static auto* const all = new Table;
   return *all;
@@ -47,7 +48,7 @@ std::shared_ptr<Object> find_handle(const void* handle) {
 
 bool remove_handle(const void* handle, std::string_view kind) {
   Table& t = table();
-  std::shared_ptr<Object> removed;  // destroyed after the lock: an object may take long to go
+  std::shared_ptr<Object> removed;  // destroyed without the lock: that may take long
   const std::unique_lock lock(t.mutex);
   const auto found = t.objects.find(number_of(handle));
   if (found == t.objects.end() || found->second->kind() != kind) return false;

@@ -1,7 +1,7 @@
-// The objects behind the C API's handles. A handle is the number of an object in a table, dressed
-// as a pointer: it is looked up, never followed, and never given twice. So a null, freed or wrong
-// handle is an error whatever the caller does, and an object lives for as long as a call uses it,
-// even when another thread frees its handle meanwhile.
+// The objects behind the C API's handles. A handle is the number of an object in a table, cast to a
+// pointer. It is looked up and never dereferenced, and a number is never used twice. So a null,
+// freed or wrong handle is always detected. An object lives as long as a call uses it, even if
+// another thread frees its handle meanwhile.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,14 @@
 
 namespace steep::c_api {
 
-/// The caller got the call itself wrong: a null pointer, a wrong handle, an unknown option.
+/// The call itself is wrong: a null pointer, a wrong handle, an unknown option.
 class ArgumentError : public Error {
  public:
   using Error::Error;
 };
 
-/// What a handle can stand for. Each has kKind, the name of its type in steep_c.h.
+/// Base class of the objects behind handles. Each class has kKind, the name of its type in
+/// steep_c.h.
 class Object {
  public:
   Object() = default;
@@ -28,16 +29,16 @@ class Object {
   virtual std::string_view kind() const = 0;
 };
 
-/// Thread-safe, as all of these.
+/// All functions on the table are thread-safe.
 void* add_handle(std::shared_ptr<Object> object);
-/// Null for what is no handle (any more).
+/// Null if it is not a handle, or was freed.
 std::shared_ptr<Object> find_handle(const void* handle);
-/// False, and nothing happens, unless it is a handle of this kind.
+/// Frees a handle of this kind. Returns false, and does nothing, for anything else.
 bool remove_handle(const void* handle, std::string_view kind);
-/// Throws ArgumentError: `handle` stands for no object of the kind; says what it is instead.
+/// Throws ArgumentError: `handle` is not a handle of this kind. The error says what it is.
 [[noreturn]] void throw_wrong_handle(const void* handle, std::string_view kind);
 
-/// Of C++'s type T behind a handle of C's; null when it is none.
+/// The object of C++ type T behind a handle; null if it is not a handle of T.
 template <typename T>
 std::shared_ptr<T> find_object(const void* handle) {
   const std::shared_ptr<Object> found = find_handle(handle);
@@ -45,7 +46,7 @@ std::shared_ptr<T> find_object(const void* handle) {
   return std::static_pointer_cast<T>(found);
 }
 
-/// The same; throws ArgumentError when it is none.
+/// The same; throws ArgumentError if it is not a handle of T.
 template <typename T>
 std::shared_ptr<T> object(const void* handle) {
   std::shared_ptr<T> found = find_object<T>(handle);
@@ -53,7 +54,7 @@ std::shared_ptr<T> object(const void* handle) {
   return found;
 }
 
-/// Gives an object to the caller: *result is its handle, of C's type H.
+/// Adds an object to the table and sets *result to its handle, of the C type H.
 template <typename H, typename T>
 void give(H** result, std::shared_ptr<T> object) {
   *result = static_cast<H*>(add_handle(std::move(object)));

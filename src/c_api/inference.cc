@@ -49,7 +49,7 @@ std::shared_ptr<Inference> session_of(const steep_inference* handle) {
 }  // namespace
 }  // namespace steep::c_api
 
-using namespace steep::c_api;  // NOLINT: the functions of C stand in no namespace
+using namespace steep::c_api;  // NOLINT: functions of C are in no namespace
 
 extern "C" {
 

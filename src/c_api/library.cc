@@ -1,4 +1,4 @@
-// The library itself: versions, names, interrupts. Part of the runtime, too.
+// Functions on the library as a whole: versions, names, interrupts. Part of the runtime, too.
 #include <array>
 #include <atomic>
 
@@ -39,7 +39,7 @@ bool asks() {
 }  // namespace
 }  // namespace steep::c_api
 
-using namespace steep::c_api;  // NOLINT: the functions of C stand in no namespace
+using namespace steep::c_api;  // NOLINT: functions of C are in no namespace
 
 extern "C" {
 
@@ -50,7 +50,7 @@ const char* steep_code_name(int32_t code) {
   return known ? kCodeNames.at(static_cast<size_t>(code)) : "";
 }
 
-// The names are literals: each ends with a NUL.
+// name_of() returns literals, so each name ends with a NUL.
 const char* steep_dtype_name(int32_t dtype) {
   return steep::name_of(static_cast<steep::DType>(dtype)).data();  // NOLINT
 }

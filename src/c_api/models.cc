@@ -1,4 +1,5 @@
-// What belongs to no session: models, files of arrays, what can be registered.
+// Functions that belong to no session: models, files of arrays, registration of plug-ins and
+// operators.
 #include <fmt/format.h>
 
 #include <memory>
@@ -28,7 +29,7 @@ class Report : public Object {
 }  // namespace
 }  // namespace steep::c_api
 
-using namespace steep::c_api;  // NOLINT: the functions of C stand in no namespace
+using namespace steep::c_api;  // NOLINT: functions of C are in no namespace
 
 extern "C" {
 

@@ -15,7 +15,7 @@
 namespace steep::c_api {
 namespace {
 
-/// An attribute of a registered optimizer, there once it is set.
+/// An attribute of a registered optimizer. Setting it adds it to the map.
 struct Attribute {
   std::map<std::string, double>* all;
   std::string name;
@@ -90,7 +90,7 @@ Fields fields_of(GradientSessionOptions& o) {
   return fields;
 }
 
-/// Attributes of a registered optimizer, or null where there is no optimizer.
+/// The attributes for a registered optimizer; null if these options have no optimizer.
 std::map<std::string, double>* attributes_of(Options::Of& of) {
   if (auto* training = std::get_if<TrainingOptions>(&of)) return &training->optimizer.attributes;
   if (auto* group = std::get_if<GroupOptions>(&of)) return &group->optimizer.attributes;
@@ -107,7 +107,7 @@ std::map<std::string, double>* attributes_of(Options::Of& of) {
 constexpr std::array kNames{"training", "inference", "gradients",
                             "groups",   "exports",   "sessions of gradients"};
 
-/// What a field takes, by the place of its type in Field.
+/// The type that a field takes, by the index of its type in Field.
 constexpr std::array kTypes{"a string",
                             "a number",
                             "a number",
@@ -197,7 +197,7 @@ void append(const std::string& key, const Field& field, const std::string& value
              field);
 }
 
-/// One of the functions that set.
+/// The common part of the functions that set an option.
 template <typename Value, typename Put>
 void change(steep_options* handle, const char* key, const Value& value, Put&& put) {
   const auto own = object<Options>(handle);
@@ -260,7 +260,7 @@ void throw_wrong_options(const Options::Of& of, const Options::Of& wanted) {
 
 }  // namespace steep::c_api
 
-using namespace steep::c_api;  // NOLINT: the functions of C stand in no namespace
+using namespace steep::c_api;  // NOLINT: functions of C are in no namespace
 
 extern "C" {
 

@@ -1,4 +1,4 @@
-// What a steep_options holds, and its keys.
+// The object behind a steep_options, and its keys.
 #pragma once
 
 #include <set>
@@ -16,14 +16,14 @@
 
 namespace steep::c_api {
 
-/// A group's settings, of which some are for an optimizer of its own only.
+/// The settings of a group. Some are only for groups with an optimizer of their own.
 struct GroupOptions {
   std::optional<double> lr_multiplier{};
   std::optional<double> weight_decay{};
   OptimizerOptions optimizer{.kind = ""};
-  std::set<std::string> given{};  ///< keys that were set
+  std::set<std::string> given{};  ///< keys that the caller has set
 
-  /// Throws ArgumentError for settings that do not go together.
+  /// Throws ArgumentError if the settings contradict each other.
   ParameterGroup group() const;
 };
 
@@ -40,10 +40,11 @@ class Options : public Object {
 
 /// "steep_options of training"
 std::string kind_of(const Options::Of& of);
-/// Throws ArgumentError: `of` are options of another kind than `wanted`.
+/// Throws ArgumentError: `of` is of another kind of options than `wanted`.
 [[noreturn]] void throw_wrong_options(const Options::Of& of, const Options::Of& wanted);
 
-/// The options of kind T behind a handle. Throws ArgumentError.
+/// The options of kind T behind a handle. Throws ArgumentError for another kind or an invalid
+/// handle.
 template <typename T>
 T options(const steep_options* handle) {
   const auto found = object<Options>(handle);
@@ -51,7 +52,7 @@ T options(const steep_options* handle) {
   throw_wrong_options(found->of, T{});
 }
 
-/// The same; the defaults for null.
+/// The same; default options for null.
 template <typename T>
 T options_or_defaults(const steep_options* handle) {
   return handle == nullptr ? T{} : options<T>(handle);

@@ -58,7 +58,7 @@ std::shared_ptr<Training> session_of(const steep_training* handle) {
   return object<Training>(handle);
 }
 
-/// By name or in order, as they were fed.
+/// Calls with(inputs), by name or in order, as the caller gave them.
 template <typename Run>
 auto run(const Fed& fed, Run&& with) {
   if (fed.in_order()) return with(std::span<const Tensor>(fed.tensors()));
@@ -79,7 +79,7 @@ void give_session(steep_training** result, TrainingSession session) {
 }  // namespace
 }  // namespace steep::c_api
 
-using namespace steep::c_api;  // NOLINT: the functions of C stand in no namespace
+using namespace steep::c_api;  // NOLINT: functions of C are in no namespace
 
 extern "C" {
 
@@ -406,7 +406,7 @@ steep_code steep_training_save_artifact(const steep_training* session, const cha
     require(inputs, "inputs");
     const size_t each = count / batches;
     std::vector<steep::TensorInfo> wanted = own->inputs.infos();
-    wanted.resize(std::min(wanted.size(), each));  // the label comes last, and may be left out
+    wanted.resize(std::min(wanted.size(), each));  // the label is last and optional
     std::vector<std::vector<steep::Tensor>> given;
     for (size_t i = 0; i < batches; ++i)
       given.push_back(Fed(inputs + i * each, each).ordered(wanted));

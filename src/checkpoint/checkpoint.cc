@@ -33,7 +33,7 @@ constexpr std::array kFiles = {kModel, kOptimizer, kManifest};
 constexpr const char* kTemporary = ".steep-tmp.";
 constexpr const char* kOld = ".steep-old.";
 
-/// Absolute, without a trailing slash; of a symbolic link, what it points to.
+/// The absolute path, without a trailing slash, and with a symbolic link resolved.
 fs::path resolve(const fs::path& path) {
   fs::path clean = fs::absolute(path).lexically_normal();
   if (!clean.has_filename()) clean = clean.parent_path();
@@ -41,7 +41,7 @@ fs::path resolve(const fs::path& path) {
   return target.has_filename() ? target : target.parent_path();
 }
 
-/// Folders beside `target` named target + `mark` + anything, in order of name.
+/// The folders beside `target` whose names start with target + `mark`, sorted.
 std::vector<fs::path> siblings(const fs::path& target, const std::string& mark) {
   std::vector<fs::path> found;
   std::error_code error;
@@ -58,14 +58,14 @@ std::vector<fs::path> siblings(const fs::path& target, const std::string& mark) 
   return found;
 }
 
-/// Removes the files that a checkpoint has, then the folder if nothing else is in it.
+/// Removes a checkpoint's files, then the folder if it is empty.
 void remove_checkpoint(const fs::path& folder) {
   for (const char* name : kFiles) remove_file(folder / name);
   remove_folder(folder);
 }
 
-/// Removes what saves that died left behind. Old checkpoints that were moved away go only once
-/// `target` exists.
+/// Removes the remains of saves that were killed. Old checkpoints that a save has renamed are
+/// removed only if `target` exists.
 void remove_stale(const fs::path& target) {
   std::vector<fs::path> stale = siblings(target, kTemporary);
   std::error_code error;
@@ -73,7 +73,7 @@ void remove_stale(const fs::path& target) {
     for (fs::path& path : siblings(target, kOld)) stale.push_back(std::move(path));
   }
   if (stale.empty()) return;
-  // One of them may be what a power loss, as long as nobody synced, would bring back to `target`.
+  // Until the parent is synced, a power loss could bring one of them back as `target`.
   sync_folder(target.parent_path());
   for (const fs::path& path : stale) remove_checkpoint(path);
 }
@@ -98,7 +98,7 @@ void refuse_foreign_folder(const fs::path& target) {
   if (error) throw_io("read", target, error.value());
 }
 
-/// A folder of a name that nobody has, beside `target`.
+/// Makes a folder beside `target`, with an unused name.
 fs::path make_temporary(const fs::path& target) {
   fs::path folder = unused_name(target, kTemporary);
   if (!make_folder(folder)) throw_io("create", folder, EEXIST);
@@ -122,8 +122,8 @@ void write_folder(const fs::path& folder, const Checkpoint& checkpoint) {
   sync_folder(folder);
 }
 
-/// Throws where read_checkpoint() would, but for the tensors' bytes: what cannot be loaded must not
-/// replace what can.
+/// Throws if read_checkpoint() would throw, apart from the tensors' bytes: a checkpoint that cannot
+/// be loaded must not replace one that can.
 void read_back(const fs::path& folder, const Checkpoint& written) {
   Checkpoint read;
   std::map<std::string, FileRecord> files;
@@ -142,8 +142,8 @@ void read_back(const fs::path& folder, const Checkpoint& written) {
   }
 }
 
-/// Puts `folder` where `target` is or was. Returns what is to be removed afterwards, or an empty
-/// path.
+/// Moves `folder` to `target`. Returns the path of the old checkpoint, which the caller removes, or
+/// an empty path.
 fs::path put_in_place(const fs::path& folder, const fs::path& target) {
   std::error_code error;
   if (!fs::exists(target, error)) {
@@ -151,10 +151,11 @@ fs::path put_in_place(const fs::path& folder, const fs::path& target) {
     return {};
   }
   if (exchange_paths(folder, target)) return folder;
-  // Removals come first: a power loss must not bring back an older one beside this.
+  // Makes earlier removals durable first: a power loss must not bring back an even older
+  // checkpoint.
   sync_folder(target.parent_path());
   fs::path old = target;
-  old += kOld + folder.extension().string().substr(1);  // the digits
+  old += kOld + folder.extension().string().substr(1);  // the suffix of the temporary name
   rename_path(target, old);
   try {
     rename_path(folder, target);
@@ -172,13 +173,13 @@ fs::path put_in_place(const fs::path& folder, const fs::path& target) {
       .remedy = remedy.empty() ? "load an older checkpoint; nothing was changed" : remedy});
 }
 
-/// Device and number of a folder: what it is, whatever it is called.
+/// Device and inode of a folder, which identify it under any name.
 using Identity = std::pair<dev_t, ino_t>;
 
 Identity identity_of(const struct stat& info) { return {info.st_dev, info.st_ino}; }
 
-/// Of a folder that was opened. Its files are opened at once, so that they stay readable when a
-/// save replaces and removes it.
+/// Reads an open folder. All its files are opened first, so that they stay readable if a save
+/// replaces and removes the folder.
 Checkpoint read_folder(const Descriptor& opened, const fs::path& folder) {
   Checkpoint checkpoint;
   fs::path file;
@@ -214,7 +215,7 @@ Checkpoint read_folder(const Descriptor& opened, const fs::path& folder) {
   return checkpoint;
 }
 
-/// What is at `path`; none when there is nothing. Where a save replaced it while it was read, it is
+/// The checkpoint at `path`; none if nothing is there. If a save replaces it during the read, it is
 /// read again.
 std::optional<Checkpoint> read_present(const fs::path& path) {
   constexpr auto kPatience = std::chrono::minutes(1);
@@ -272,7 +273,7 @@ void write_checkpoint(const fs::path& path, const Checkpoint& checkpoint) {
     write_folder(folder, checkpoint);
     read_back(folder, checkpoint);
     lock.verify();
-    refuse_foreign_folder(target);  // what stands there may be another thing by now
+    refuse_foreign_folder(target);  // the folder may have changed meanwhile
     old = put_in_place(folder, target);
   } catch (...) {
     remove_checkpoint(folder);
@@ -284,8 +285,9 @@ void write_checkpoint(const fs::path& path, const Checkpoint& checkpoint) {
 
 Checkpoint read_checkpoint(const fs::path& path) {
   const fs::path target = resolve(path);
-  // Where names cannot be swapped, a save moves the old checkpoint away for a moment, or died then.
-  // One look takes several, between which saves may come and go: a few have to agree on nothing.
+  // On file systems that cannot swap two names, a save renames the old checkpoint for a moment, and
+  // may be killed then. One look at the folders takes several system calls, between which other
+  // saves may run. So "not found" must be the result of several looks.
   constexpr int kLooks = 10;
   for (int i = 0, nothing = 0; i < 1000 && nothing < kLooks; ++i) {
     if (auto present = read_present(target)) return *std::move(present);
@@ -294,7 +296,7 @@ Checkpoint read_checkpoint(const fs::path& path) {
       try {
         if (auto moved = read_present(old)) return *std::move(moved);
       } catch (const CheckpointError&) {
-        // Half removed, because it had been replaced; another may be whole.
+        // It was replaced and is partly removed; another one may be complete.
       }
     }
     std::error_code error;

@@ -33,7 +33,7 @@ Json parse(std::string_view text, int max_depth, const std::string& name) {
   return json;
 }
 
-/// The member `key` of the wanted kind.
+/// The member `key`, if is() says that it has the right type.
 template <typename T>
 T get(const Json& json, const char* key, bool (Json::*is)() const noexcept) {
   const auto found = json.find(key);
@@ -100,7 +100,7 @@ std::string write_manifest(const Checkpoint& checkpoint,
   try {
     text = json.dump(2);
     text.resize(text.size() - 2);  // "\n}"
-    // In one line: with indentation it could grow a hundredfold.
+    // On one line, because indentation could make it a hundred times as long.
     text += ",\n  \"user\": " + user.dump() + "\n}";
   } catch (const Json::exception&) {
     throw DataError("the checkpoint's text is not valid UTF-8");

@@ -1,4 +1,5 @@
-// manifest.json: what a checkpoint holds. The last line is the CRC-32C of everything before it.
+// manifest.json: the numbers and texts of a checkpoint, and its files. The last line is the CRC-32C
+// of everything before it.
 #pragma once
 
 #include <map>
@@ -14,15 +15,15 @@ struct FileRecord {
   uint32_t crc = 0;
 };
 
-/// JSON text of all but the tensors. Throws DataError when `user` is no JSON, too long or too deep,
-/// and for whatever else read_manifest() would refuse.
+/// The JSON text of everything but the tensors. Throws DataError if `user` is no JSON, too long or
+/// nested too deep, and for everything else that read_manifest() would refuse.
 std::string write_manifest(const Checkpoint& checkpoint,
                            const std::map<std::string, FileRecord>& files);
 
-/// Puts the checksum behind a JSON object, as its last member.
+/// Adds the checksum to a JSON object, as its last member.
 std::string seal_manifest(std::string json);
 
-/// The reverse. Throws DataError with the reason.
+/// The reverse of write_manifest(). Throws DataError with the reason.
 void read_manifest(const ByteSource& source, Checkpoint* checkpoint,
                    std::map<std::string, FileRecord>* files);
 

@@ -1,4 +1,4 @@
-// Loading a plug-in (steep/providers.h), with the operators that it offers.
+// Loads a plug-in (steep/providers.h) and registers its operators.
 #include "custom/offers.h"
 
 #include <fmt/format.h>
@@ -15,9 +15,9 @@
 namespace steep {
 namespace {
 
-constexpr int kOpset = 18;  // of functions without nodes, whose opset does not matter
+constexpr int kOpset = 18;  // for functions without nodes, where the opset does not matter
 
-/// One operator on its way in.
+/// One operator that a provider offers.
 struct Offer {
   SteepOp op;
   const Provider& provider;
@@ -34,7 +34,7 @@ struct Offer {
   }
 };
 
-/// Bytes, or text that begins with '<'.
+/// The function in `data`: serialised bytes, or text that begins with '<'.
 onnx::FunctionProto function_of(const Offer& offer, const char* data, size_t size,
                                 const char* which) {
   if (size == 0 || *data != '<') {
@@ -84,7 +84,7 @@ void add_attribute(const Offer& offer, const SteepAttr& a, onnx::FunctionProto& 
   *f.add_attribute_proto() = to_proto(a.name, value);
 }
 
-/// What there is to know of an operator without a decomposition: a function without nodes.
+/// The signature of an operator without a decomposition, as a function without nodes.
 onnx::FunctionProto signature_of(const Offer& offer) {
   onnx::FunctionProto f;
   f.set_domain(offer.op.domain);
@@ -108,7 +108,7 @@ onnx::FunctionProto signature_of(const Offer& offer) {
   return f;
 }
 
-/// Throws ProviderError where `f`, its decomposition, is another operator's.
+/// Throws ProviderError if `f`, the decomposition, has the domain or name of another operator.
 void check_decomposition(const Offer& offer, const onnx::FunctionProto& f) {
   if (f.domain() != offer.op.domain || f.name() != offer.op.name) {
     offer.refuse("The decomposition has the name of another operator.", offer.name(),

@@ -4,8 +4,8 @@
 
 namespace steep {
 
-/// Registers the operators of a provider's own (SteepProvider::ops), all or none. Throws
-/// ProviderError naming the first that cannot be.
+/// Registers the operators that a provider adds (SteepProvider::ops): all, or none if one is not
+/// valid. Throws ProviderError that names the first such operator.
 void take_offers(const Provider& provider);
 
 }  // namespace steep

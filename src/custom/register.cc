@@ -1,4 +1,4 @@
-// Registering functions (steep/ops.h).
+// Registers functions (steep/ops.h).
 #include <algorithm>
 #include <set>
 #include <utility>

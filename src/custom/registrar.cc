@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kIrVersion = 10;
 
-/// A model of functions alone.
+/// A model that has only functions.
 onnx::ModelProto library_of(const std::vector<onnx::FunctionProto>& functions) {
   onnx::ModelProto model;
   model.set_ir_version(kIrVersion);
@@ -33,7 +33,7 @@ onnx::ModelProto library_of(const std::vector<onnx::FunctionProto>& functions) {
   return model;
 }
 
-/// ONNX's checker wants names of outputs: those that have none are no outputs.
+/// The gradient function without its outputs of empty name, because ONNX's checker requires names.
 CustomGradient gradient_of(onnx::FunctionProto function) {
   CustomGradient gradient;
   std::vector<std::string> names;
@@ -52,7 +52,7 @@ bool begins_with(const std::string& text, std::string_view start) {
   return text.compare(0, start.size(), start) == 0;
 }
 
-/// What of a function is quoted to its user, and found by name.
+/// Checks the names that errors show and that look-ups use.
 void check_names(const onnx::FunctionProto& f) {
   std::vector<std::string> names{f.domain(), f.name()};
   for (const auto* list : {&f.input(), &f.output(), &f.attribute()})
@@ -76,7 +76,7 @@ void check_domain(const onnx::FunctionProto& f) {
                        : "Give it another domain.");
 }
 
-/// What no checker of ONNX's looks at.
+/// The checks that ONNX's checker does not make.
 void check_body(const onnx::FunctionProto& f) {
   check_names(f);
   if (!f.overload().empty()) {
@@ -135,7 +135,7 @@ void check_gradient(const onnx::FunctionProto& f, const onnx::FunctionProto& gra
 }
 
 void check_optimizer_function(const onnx::FunctionProto& f) {
-  constexpr int kBeside = 3;  // gradient, lr, step: what it takes and does not return
+  constexpr int kBeside = 3;  // gradient, lr and step: inputs that are not outputs, too
   if (f.domain() != kOptimizerDomain) {
     refuse_function(f, "An optimizer is of another domain.",
                     fmt::format("\"{}\"", kOptimizerDomain),
@@ -192,7 +192,7 @@ bool same(const CustomOp& a, const CustomOp& b) {
            without_name(a.gradient->function) == without_name(b.gradient->function)));
 }
 
-/// As its author knows it.
+/// The function's name and role, as its author knows them.
 std::string known_as(const onnx::FunctionProto& f) {
   const bool gradient = f.domain() == kGradientDomain;
   return (gradient ? "gradient of " : "function ") + quote(gradient ? f.name() : qualified(f));
@@ -251,7 +251,7 @@ void Registrar::add(std::shared_ptr<CustomOp> op, std::optional<onnx::FunctionPr
     op->gradient = gradient_of(std::move(*gradient));
     check_body(op->gradient->function);
     functions_.push_back(op->gradient->function);
-    // Whatever its name is: nothing calls it by that.
+    // Renamed, because no node calls a gradient function by its own name.
     functions_.back().set_domain(kGradientDomain);
     functions_.back().set_name(qualified(op->body));
   }
@@ -312,7 +312,8 @@ std::vector<std::string> Registrar::put_into(CustomFunctions& all) const {
   return added;
 }
 
-/// What is registered cannot call what is not, but what was taken back may have changed.
+/// Registered functions cannot call unregistered ones. But a function may have been removed and
+/// registered again with another body, so that cycles are possible.
 void Registrar::check_recursion(const CustomFunctions& all) const {
   for (const auto& [id, op] : ops_) {
     std::set<std::string> seen;
@@ -343,7 +344,7 @@ void Registrar::check_recursion(const CustomFunctions& all) const {
   }
 }
 
-/// Everything that is checked of functions in files: limits, versions, operators, names, tensors.
+/// Makes all checks of functions in model files: limits, versions, operators, names, tensors.
 void Registrar::check_as_model(const CustomFunctions& all, const Limits& limits) const {
   const auto check = [&](const onnx::ModelProto& library) {
     const std::string bytes = library.SerializeAsString();
@@ -352,7 +353,8 @@ void Registrar::check_as_model(const CustomFunctions& all, const Limits& limits)
   try {
     check(library_of(functions_));
   } catch (const ModelError& e) {
-    // The one at fault fails with what it calls alone, and calls nothing else that fails.
+    // Finds the faulty function: the one that fails together with its callees, and has the fewest
+    // of them.
     const onnx::FunctionProto* at_fault = &functions_.front();
     int fewest = INT_MAX;
     for (const auto& f : functions_) {

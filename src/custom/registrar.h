@@ -1,5 +1,4 @@
-// Functions on their way into what is registered (model/custom/functions.h): all that is asked of
-// them.
+// Checks functions, and adds them to the registered ones (model/custom/functions.h).
 #pragma once
 
 #include <onnx/onnx_pb.h>
@@ -22,26 +21,27 @@
 
 namespace steep {
 
-/// Of with_our_errors(), around what is asked of functions.
+/// The text for with_our_errors() around calls of ONNX's library on functions.
 inline constexpr const char* kRefusedFunction = "ONNX's library refuses the function.";
 
-/// Throws ModelError for bytes that are no function.
+/// Throws ModelError if the bytes are not a serialised function.
 onnx::FunctionProto parse_function(std::span<const std::byte> bytes);
 
-/// Throws the ModelError of a function.
+/// Throws a ModelError that names the function.
 [[noreturn]] void refuse_function(const onnx::FunctionProto& f, std::string what,
                                   std::string expected, std::string received, std::string remedy);
 
-/// Functions that are registered together or not at all. All throw ModelError naming the function.
+/// Functions that are registered together or not at all. All members throw ModelError that names
+/// the function.
 class Registrar {
  public:
   void add_op(onnx::FunctionProto f, std::optional<onnx::FunctionProto> gradient);
   void add_optimizer(onnx::FunctionProto f);
-  /// An operator that a provider offers; `f` is its decomposition, or without nodes what there is
-  /// to know of it.
+  /// Adds an operator of a provider. `f` is its decomposition, or its signature: a function without
+  /// nodes.
   void add_offered(onnx::FunctionProto f, std::optional<onnx::FunctionProto> gradient,
                    std::string provider, int64_t since, OfferedTypes types);
-  /// Registers them; returns the new names.
+  /// Registers the functions. Returns the new names.
   std::vector<std::string> finish(const Limits& limits);
 
  private:
@@ -53,7 +53,7 @@ class Registrar {
   std::vector<onnx::FunctionProto> functions_;
   std::map<std::string, std::shared_ptr<CustomOp>> ops_;
   std::map<std::string, std::shared_ptr<CustomOptimizer>> optimizers_;
-  std::map<std::string, OfferedTypes> offered_;  // of ops_
+  std::map<std::string, OfferedTypes> offered_;  // for the operators of providers in ops_
 };
 
 }  // namespace steep
