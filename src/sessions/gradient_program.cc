@@ -20,8 +20,8 @@ uint64_t next_id() {
   return ++last;
 }
 
-/// A number that another content gives another one of, as a rule: of all bytes of small arrays, and
-/// of words that lie evenly in large ones, which takes no time beside a run.
+/// A hash of a tensor, which usually differs if the content differs. It reads all bytes of small
+/// arrays, and evenly spaced words of large ones, so that its time is negligible beside a run.
 uint64_t digest(const Tensor& t) {
   constexpr size_t kWord = sizeof(uint64_t), kMost = 128;
   const size_t words = t.nbytes() / kWord, read = std::min(words, kMost);
@@ -90,7 +90,7 @@ ForwardResult GradientProgram::forward(GradientRun& run, bool gradients) {
   run.copies.clear();
   run.digests.clear();
   if (gradients && foreseen_ && !inputs_stay_) run.digests = digests_of(run.inputs);
-  // forward may have to run again
+  // copies, because forward may have to run again
   if (gradients && !foreseen_ && !inputs_stay_) keep_copies(run);
   return start(run, run.inputs);
 }
@@ -123,7 +123,7 @@ std::vector<Tensor> GradientProgram::backward(GradientRun& run, std::span<const 
     run.pending.reset();
     run.pattern = pattern;
     start(run, run.copies.empty() ? run.inputs : run.copies);
-    // as where forward has run once: what may not change is read where it lies
+    // afterwards, as in a first run, tensors that may not change are read in place
     run.moved = !run.copies.empty() && !run.pending->in_segments();
   }
   if (run.moved) program.rebind(*run.pending, run.inputs);
@@ -180,7 +180,7 @@ size_t GradientProgram::program_count() {
   return programs_.size();
 }
 
-/// Forward sweep from everything that wants a gradient, through operators that have one.
+/// A forward sweep from all values whose gradients are wanted, through differentiable operators.
 void GradientProgram::find_differentiable() {
   std::vector<bool> reached(graph_.value_count(), false);
   for (const std::string& name : input_gradients_) {
@@ -200,7 +200,8 @@ void GradientProgram::find_differentiable() {
   for (const Output& o : graph_.outputs()) differentiable_.push_back(reached[o.value.id()]);
 }
 
-/// A model that returns one scalar returns its loss; otherwise a loss may follow any output.
+/// A model with a single scalar output probably returns its loss. Otherwise a loss may be computed
+/// from any of its outputs.
 GradientPattern GradientProgram::first_guess() const {
   GradientPattern scalars;
   for (size_t i = 0; i < differentiable_.size(); ++i) {
@@ -252,7 +253,8 @@ Graph GradientProgram::with_gradients(const GradientPattern& pattern) {
   return g;
 }
 
-/// For another forward of `run`, and for a backward that reads what may change.
+/// Copies the inputs, for another forward of `run` and for a backward that reads inputs that may
+/// change.
 void GradientProgram::keep_copies(GradientRun& run) const {
   for (const Tensor& input : run.inputs) run.copies.push_back(input.clone());
   for (size_t i = 0; i < may_change_.size(); ++i) {
@@ -260,11 +262,11 @@ void GradientProgram::keep_copies(GradientRun& run) const {
   }
 }
 
-/// The run that waits for backward goes to `run`.
+/// Runs forward. The pending run goes to `run`.
 ForwardResult GradientProgram::start(GradientRun& run, std::span<const Tensor> inputs) {
   Program& program = compile(run.pattern);
   program.set_seed(run.seed);
-  program.set_run_count(0);  // the seed differs from run to run
+  program.set_run_count(0);  // run.seed differs for each run
   const std::vector<bool> none;
   ForwardResult result = program.forward(inputs, run.copies.empty() ? may_change_ : none);
   run.pending = std::move(result.pending);

@@ -1,4 +1,4 @@
-// GradientSession: a GradientProgram whose weights are inputs, and the checks that stand before it.
+// GradientSession: checks arguments, and runs a GradientProgram whose weights are inputs.
 #include "steep/gradient_session.h"
 
 #include <fmt/format.h>
@@ -32,7 +32,7 @@ TensorInfo info_of(const std::string& name, const Type& type) {
   for (size_t i = 0; i < type.shape->size(); ++i) {
     const Dim& dim = (*type.shape)[i];
     info.dims.push_back(dim.value());
-    // The importer names extents without a name "input.dimN"; those are nobody else's names.
+    // The importer names unnamed extents "input.dimN"; such names are not the model's.
     info.symbols.push_back(dim.symbol() == fmt::format("{}.dim{}", name, i) ? "" : dim.symbol());
   }
   return info;
@@ -59,7 +59,7 @@ const TensorInfo* find(const std::vector<TensorInfo>& infos, const std::string& 
   return nullptr;
 }
 
-/// `what` says who disagrees: "An input", "A weight".
+/// `what` is the subject of the error: "An input", "A weight".
 void check_type(const std::string& what, const TensorInfo& wanted, const Tensor& tensor) {
   bool fits = tensor.dtype() == wanted.dtype;
   if (wanted.has_rank) {
@@ -76,7 +76,7 @@ void check_type(const std::string& what, const TensorInfo& wanted, const Tensor&
                     .remedy = "Convert or reshape the array."});
 }
 
-/// Outputs by name become those of the graph, in that order.
+/// Makes the outputs with these names the outputs of the graph, in that order.
 void choose_outputs(Graph& g, const std::vector<std::string>& names) {
   std::vector<Output> chosen;
   std::vector<std::string> known;
@@ -96,13 +96,13 @@ void choose_outputs(Graph& g, const std::vector<std::string>& names) {
   g.prune();
 }
 
-/// A constant becomes an input of its name. Returns what it was.
+/// Turns a constant into an input of the same name. Returns the constant's tensor.
 Tensor feed(Graph& g, Value initializer) {
   const std::string name = initializer.name();
   Tensor tensor = *constant(initializer);
   g.rename(initializer, name + ".initial");
   const Value input = g.add_input(name, {tensor.dtype(), to_shape(tensor.dims())});
-  g.rename(input, name);  // no longer taken, but still counted
+  g.rename(input, name);  // add_input() still counts the name as used
   g.replace_uses(initializer, input);
   return tensor;
 }
@@ -114,9 +114,10 @@ uint64_t next_seed(uint64_t seed, uint64_t run) { return seed * 0x9E3779B97F4A7C
 struct GradientSession::Impl {
   Impl(ImportedModel model, GradientSessionOptions with);
 
-  /// Makes initializers in `wrt` inputs, and checks the names of all.
+  /// Turns initializers in `wrt` into inputs, and checks all names.
   void find_sources(Graph& g, const std::vector<std::string>& initializers);
-  /// In the order of the programs' inputs, and no memory of the caller's if `copied`.
+  /// The tensors in the order of the program's inputs; with `copied`, none shares the caller's
+  /// memory.
   std::vector<Tensor> in_order(const Tensors& fed, bool copied);
   std::vector<Type> types_of(const Tensors& fed);
   void check_weights(const Tensors& given) const;
@@ -124,20 +125,20 @@ struct GradientSession::Impl {
 
   GradientSessionOptions options;
   Tensors weights;
-  std::set<std::string> bound;  // weights whose bytes are the caller's
+  std::set<std::string> bound;  // weights that share the caller's memory
   std::vector<TensorInfo> inputs;
   std::vector<TensorInfo> weight_infos;
   std::vector<TensorInfo> outputs;
   std::unique_ptr<GradientProgram> program;
   std::unique_ptr<GradientProgram> evaluation;
-  std::string statistics;  // a normalisation in training mode, "" for none
+  std::string statistics;  // the name of a normalisation in training mode; "" if there is none
   std::vector<std::string> order;
   std::atomic<uint64_t> runs = 0;
   std::mutex lock;  // of the weights
 };
 
 struct GradientSession::Run::State {
-  std::shared_ptr<Impl> session;  // keeps the program
+  std::shared_ptr<Impl> session;  // keeps the program alive
   GradientRun run;
   std::vector<Dims> outputs;
   std::vector<std::pair<DType, Dims>> wrt;
@@ -368,7 +369,7 @@ void check_run(bool own, bool done, uint64_t number) {
                    .remedy = "Call forward() again, or add up the output gradients first."});
 }
 
-/// By output; undefined where it has none.
+/// The gradients in the order of the outputs; undefined for outputs without one.
 std::vector<Tensor> gradients_by_output(const std::vector<TensorInfo>& outputs,
                                         const std::vector<Dims>& dims,
                                         const GradientPattern& differentiable,

@@ -1,5 +1,5 @@
-// InferenceSession: a Program for each of the latest choices of outputs, and the checks that stand
-// before it.
+// InferenceSession: checks arguments, and keeps a Program for each of the latest selections of
+// outputs.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -23,7 +23,7 @@
 namespace steep {
 namespace {
 
-/// Choices of outputs whose programs are kept.
+/// The number of selections of outputs whose programs are kept.
 constexpr size_t kMaxPrograms = 8;
 
 ImportOptions import_options(const InferenceOptions& options) {
@@ -46,7 +46,7 @@ ProgramOptions program_options(const InferenceOptions& options) {
   return settings;
 }
 
-/// `declared` is what the file says; it fills the extents that inference could not find.
+/// `declared` is the type in the file; it supplies the extents that inference could not find.
 TensorInfo info_of(const std::string& name, const Type& type, const Type& declared) {
   const std::optional<Shape>& shape = type.shape ? type.shape : declared.shape;
   TensorInfo info{.name = name, .dtype = type.dtype, .has_rank = shape.has_value()};
@@ -58,7 +58,7 @@ TensorInfo info_of(const std::string& name, const Type& type, const Type& declar
     const Dim& found = (*shape)[i];
     const Dim dim = found.known() || !fits ? found : (*declared.shape)[i];
     info.dims.push_back(dim.value());
-    // The importer names extents without a name "input.dimN"; those are nobody else's names.
+    // The importer names unnamed extents "input.dimN"; such names are not the model's.
     info.symbols.push_back(dim.symbol() == fmt::format("{}.dim{}", name, i) ? "" : dim.symbol());
   }
   return info;
@@ -70,7 +70,7 @@ std::string names_of(const std::vector<TensorInfo>& infos) {
   return names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "));
 }
 
-/// Places by name, the first where there are several.
+/// Index by name; the first index if a name occurs twice.
 using Places = std::unordered_map<std::string, size_t>;
 
 Places places_of(const std::vector<TensorInfo>& infos) {
@@ -84,7 +84,7 @@ std::string text_of(const Tensor& tensor) {
 }
 
 void check_input(const TensorInfo& wanted, const Datum& datum) {
-  if (wanted.sequence || wanted.optional) return;  // the program looks at those
+  if (wanted.sequence || wanted.optional) return;  // the program checks those
   if (!datum.is_tensor()) {
     throw DataError({.what = "An input is of the wrong kind.",
                      .node = wanted.name,
@@ -151,7 +151,7 @@ struct InferenceSession::Impl {
     output_places = places_of(outputs);
   }
 
-  /// Itself, or the session that is fed what has a default.
+  /// This session, or the variant whose inputs include the given inputs that have a default.
   Impl& fed_with(const std::map<std::string, Datum>& given) {
     std::set<std::string> replaced;
     for (const auto& item : given) {
@@ -212,7 +212,7 @@ struct InferenceSession::Impl {
     return chosen;
   }
 
-  /// use(the program of all outputs, the types of these inputs).
+  /// Calls use(program, types) with the program of all outputs and the types of these inputs.
   template <typename Use>
   auto compiled_for(const Inputs& given, const Use& use) {
     const std::map<std::string, Datum> data(given.begin(), given.end());
@@ -244,9 +244,9 @@ struct InferenceSession::Impl {
   std::map<std::string, ErrorParts> left_out;
   std::vector<TensorInfo> with_default;
   Import again;
-  std::map<std::set<std::string>, std::unique_ptr<Impl>> variants;  // by what replaces a default
+  std::map<std::set<std::string>, std::unique_ptr<Impl>> variants;  // by replaced defaults
   uint64_t runs = 0;
-  /// Of the session itself: by the variant that is fed, and the outputs.
+  /// Used by the session itself, not by its variants. The key is the variant and the outputs.
   ProgramSet<std::pair<const Impl*, Chosen>> programs;
 };
 
@@ -265,7 +265,7 @@ InferenceSession::InferenceSession(std::span<const std::byte> model, InferenceOp
             return import_model(model, limits, folder);
           },
           std::move(options))) {
-  impl_->again = nullptr;  // it reads the caller's bytes
+  impl_->again = nullptr;  // it would read the caller's bytes later
   if (impl_->with_default.empty()) return;
   const std::vector<std::byte> bytes(model.begin(), model.end());
   impl_->again = [bytes, folder](const ImportOptions& limits) {

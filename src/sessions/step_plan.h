@@ -1,4 +1,4 @@
-// What a compiled graph costs, as sessions tell it.
+// Converts the costs of a compiled graph to the public struct.
 #pragma once
 
 #include "program/engine.h"
@@ -6,7 +6,7 @@
 
 namespace steep {
 
-/// `parameter_bytes`: parameters that are inputs of the graph, and not among its constants.
+/// `parameter_bytes`: of parameters that are inputs of the graph, not constants.
 inline StepPlan step_plan(const PlanInfo& info, size_t parameter_bytes = 0) {
   return {
       .arena_bytes = info.arena_bytes,

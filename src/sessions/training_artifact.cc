@@ -1,4 +1,4 @@
-// TrainingSession::save_artifact(): the session's graphs, compiled for shapes and taken out of it.
+// TrainingSession::save_artifact(): compiles the session's graphs for given shapes and writes them.
 #include <fmt/format.h>
 
 #include <new>
@@ -19,11 +19,12 @@
 namespace steep {
 namespace {
 
-/// Passes whose results need more than one plan (the rows that count are counted before each run),
-/// or kernels of oneDNN (sums of products in place).
+/// Passes that artifacts cannot use. The first needs more than one plan, because the rows that
+/// count are counted before each run. The second needs kernels of oneDNN (sums of products in
+/// place).
 constexpr const char* kLeftOut[] = {"compute_read_rows", "chunk_logits"};
 
-/// Of the inputs of `graph`, in order: the caller's are `arrays`.
+/// The types of the inputs of `graph`, in order; those of the caller's inputs come from `arrays`.
 std::vector<Type> input_types(const Graph& graph, std::span<const Tensor> arrays) {
   std::vector<Type> types;
   size_t next = 0;

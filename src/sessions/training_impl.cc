@@ -50,7 +50,7 @@ std::string describe(const Tensor& tensor) {
   return fmt::format("{}{}", name_of(tensor.dtype()), to_string(tensor.dims()));
 }
 
-/// TrainingSession::batch_note().
+/// The text of TrainingSession::batch_note().
 std::string note_on_rows(const ImportedModel& model) {
   if (model.fixed_rows == 0) return "";
   const std::string fixed = fmt::format("the file fixes batches of {} row{}", model.fixed_rows,
@@ -60,7 +60,7 @@ std::string note_on_rows(const ImportedModel& model) {
              : fmt::format("{}, and no others are taken, since {}", fixed, model.rows_stay);
 }
 
-/// Throws ModelError for a weight that the model has not.
+/// Throws ModelError for a weight that is not in the model.
 void require_known(const std::map<std::string, Tensor>& given,
                    const std::vector<std::string>& known) {
   const std::unordered_set<std::string> there(known.begin(), known.end());
@@ -73,7 +73,7 @@ void require_known(const std::map<std::string, Tensor>& given,
   }
 }
 
-/// Those behind the loss.
+/// Moves the outputs after the loss to *result.
 void take_step_outputs(ForwardResult& forward, StepResult* result) {
   for (size_t i = 1; i < forward.outputs.size(); ++i) {
     result->outputs.push_back(std::move(forward.outputs[i]));
@@ -190,7 +190,7 @@ void TrainingSession::Impl::require_step() const {
 }
 
 void TrainingSession::Impl::tear(const std::string& cause) {
-  torn = true;  // first: memory may be what is missing
+  torn = true;  // set first, because the next lines may run out of memory
   replaced.clear();
   torn_by = cause;
 }
@@ -199,7 +199,7 @@ std::vector<Tensor> TrainingSession::Impl::update(Program& updating,
                                                   std::unique_ptr<PendingRun> pending,
                                                   std::span<const Tensor> fed) {
   auto fail = [&](const std::string& cause) {
-    if (!updating.wrote_states()) {  // as if the step had not been tried
+    if (!updating.wrote_states()) {  // the state is as if the step had not been tried
       updating.set_run_count(updating.run_count() - 1);
       count_steps(-1);
       return;
@@ -237,7 +237,7 @@ bool TrainingSession::Impl::inspect(ForwardResult& forward, std::span<const Tens
   result->loss = read_scalar(forward.outputs[0]);
   const bool scaled = scales_loss(options);
   if (options.check_finite || scaled) {
-    // The graph ends its forward phase with the gradients then.
+    // With either option the forward phase includes the gradients.
     result->grad_norm = read_scalar(forward.outputs.back());
     forward.outputs.pop_back();
   }
@@ -263,13 +263,13 @@ StepResult TrainingSession::Impl::step(std::span<const Tensor> arrays) try {
   require_step();
   const uint64_t run = program->run_count();
   write_loss_scale();
-  const std::vector<Tensor> fed_later = backward_inputs();  // may fail: before the run is counted
+  const std::vector<Tensor> fed_later = backward_inputs();  // may throw: before the run is counted
   ForwardResult forward = program->forward(fed);
   StepResult result;
   const bool fits = inspect(forward, fed, run, &result);
   take_step_outputs(forward, &result);
   if (!fits) return result;
-  // What could be refused has been looked at; from here on weights change.
+  // All checks are done; from here on weights change.
   const std::vector<Tensor> backward = update(*program, std::move(forward.pending), fed_later);
   if (options.check_finite) require_finite();
   result.step = ++steps;
@@ -321,7 +321,7 @@ void TrainingSession::Impl::set_accumulated(double weight, double loss) try {
                                .expected = "a positive, finite number",
                                .received = fmt::format("{}", weight)});
   }
-  accumulation();  // without setting the sums to zero: the caller has written them
+  accumulation();  // not begin_accumulation(), which zeroes the sums that the caller has written
   accumulated = {.parts = std::max<int64_t>(accumulated.parts, 1), .weight = weight, .loss = loss};
 } catch (const std::bad_alloc&) {
   throw_out_of_memory();
@@ -338,14 +338,14 @@ StepResult TrainingSession::Impl::accumulate(std::span<const Tensor> arrays) try
   write_loss_scale();
   ForwardResult forward = adding.forward(fed);
   double weight = 1;
-  if (weighs_) {  // a norm may follow
+  if (weighs_) {  // the weight is not always last: a norm may follow
     const auto at =
         forward.outputs.begin() + static_cast<ptrdiff_t>(1 + options.step_outputs.size());
     weight = read_scalar(*at);
     forward.outputs.erase(at);
   }
   StepResult result;
-  if (weight == 0) {  // no label counts: loss and gradients are 0 / 0, and add nothing
+  if (weight == 0) {  // no label counts: loss and gradients are 0 / 0, and are not added
     forward.pending.reset();
     forward.outputs.resize(1 + options.step_outputs.size());
     take_step_outputs(forward, &result);
@@ -365,7 +365,7 @@ StepResult TrainingSession::Impl::accumulate(std::span<const Tensor> arrays) try
   try {
     adding.backward(std::move(forward.pending), {});
   } catch (const std::exception& error) {
-    if (adding.wrote_states()) {  // some sums have this part's gradients, and others not
+    if (adding.wrote_states()) {  // some sums include the gradients of this part, others do not
       accumulated = {};
       if (!model.statistics.empty()) tear(error.what());
     }
@@ -491,16 +491,16 @@ void TrainingSession::Impl::explain(const StepResult& result, std::span<const Te
                    .remedy =
                        "Look at the data of this step, lower the learning rate, or clip "
                        "gradients."};
-  // The same run once more, every node by itself and looked at. Its updates wait for a backward
-  // that never comes.
+  // Runs the step again, with each node on its own and checked. Its updates are not made, because
+  // they belong to backward, which does not run.
   TrainingOptions watched = options;
   watched.check_finite = true;
   ProgramOptions how = programs.options();
   how.check_finite = true;
-  how.memory_limit = {};  // nodes by themselves take more
+  how.memory_limit = {};  // a plan without fusion takes more
   how.seed = options.seed;
   for (const Pass& pass : passes()) {
-    // What does not fit into float16 is the reason as a rule.
+    // This pass stays, because a value that overflows float16 is the usual cause.
     if (pass.name != "precision_fp16") how.disabled_passes.emplace(pass.name);
   }
   ProgramSet<Kind> watching(how);

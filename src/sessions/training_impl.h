@@ -1,4 +1,4 @@
-// What a TrainingSession consists of. Private: users see steep/steep.h.
+// The members of a TrainingSession. Private: users see steep/steep.h.
 #pragma once
 
 #include <map>
@@ -28,110 +28,112 @@ struct TrainingSession::Impl {
   EvalResult eval(std::span<const Tensor> inputs);
   std::map<std::string, Tensor> gradients(std::span<const Tensor> inputs, double* loss);
 
-  /// Arrays in order → as the model's inputs have them: themselves, or in *made (data/convert.h,
-  /// train/labels.h). Arrays that cannot be converted are passed on unchanged; the program then
-  /// raises the error. Throws DataError.
+  /// Converts arrays, in order, to the dtypes and forms of the model's inputs (data/convert.h,
+  /// train/labels.h). Returns `fed` if nothing has to be converted, else *made. Arrays that cannot
+  /// be converted stay as they are; the program then throws the error. Throws DataError.
   std::span<const Tensor> adopt(std::span<const Tensor> fed, std::vector<Tensor>* made) const;
-  /// Inputs by name → in order. Throws DataError naming what is missing or unknown.
+  /// Inputs by name → in order. Throws DataError that names the missing or unknown input.
   std::vector<Tensor> in_order(const Inputs& inputs, bool label_optional) const;
-  /// Copies values into states of which `names` are allowed; checks all first.
+  /// Copies values into states. Throws, before the first copy, for a name that is not in `names`.
   void assign(const std::map<std::string, Tensor>& values, const std::vector<std::string>& names,
               const char* kind);
-  /// The moving averages, if there are any, begin anew at these weights.
+  /// Sets the moving averages, if there are any, to these weights.
   void set_averages(const std::map<std::string, Tensor>& weights);
   std::map<std::string, Tensor> shared(const std::vector<std::string>& names) const;
-  /// What a checkpoint and an exported model hold: parameters and running statistics.
+  /// The states in a checkpoint and in an exported model: parameters and running statistics.
   std::vector<std::string> stored() const;
-  /// What it holds beside these: moments, and counts of steps.
+  /// The states in a checkpoint only: moments, and counts of steps.
   std::vector<std::string> optimizer_states() const;
-  /// Of values for states, the first count of steps that is no whole number of at least 0; "" for
-  /// none.
+  /// The name of the first value that should be a count of steps but is not a whole number of at
+  /// least 0; "" if there is none.
   std::string no_count(const std::map<std::string, Tensor>& values) const;
-  /// Throws DataError, for `call`, while gradients wait.
+  /// Throws DataError, which names `call`, if there are accumulated gradients.
   void require_applied(const char* call) const;
-  /// Throws DataError when an update was cut off and not every state has been replaced since.
+  /// Throws DataError if an update was incomplete and some state has not been replaced since.
   void require_whole() const;
   double rate() const;
-  /// As it is now, with a step and a prediction for each batch.
+  /// The current session as an artifact, with a step and a prediction for each batch.
   Artifact artifact(std::span<const std::vector<Tensor>> batches) const;
-  /// The model with the weights of now.
+  /// The model with the current weights.
   std::unique_ptr<DetachedModel> detached(bool for_inference) const;
 
   std::string bytes;                    ///< the serialised model, for export
   std::filesystem::path folder;         ///< of its external data; empty: refused
-  std::map<std::string, Tensor> given;  ///< initializers whose data `bytes` need not have
+  std::map<std::string, Tensor> given;  ///< initializers whose data need not be in `bytes`
   TrainingOptions options;
   TrainingModel model;
   std::string fingerprint;
   std::vector<TensorInfo> inputs;
   std::vector<TensorInfo> outputs;
   std::string batch_note;
-  std::optional<LabelForm> labels;  ///< of the loss that was attached
-  size_t label_at = 0;              ///< its place among the inputs
+  std::optional<LabelForm> labels;  ///< of the loss that TrainingOptions::loss added
+  size_t label_at = 0;              ///< index of the label among the inputs
   double base_lr = 0;
   int64_t steps = 0;
-  int saved_threads = 0;  ///< of the checkpoint that was loaded; 0: none, or it does not say
+  int saved_threads = 0;  ///< of the loaded checkpoint; 0: no checkpoint, or unknown
   double loss_scale = 1;
-  int64_t clean_steps = 0;         ///< since the loss scale last changed
-  bool torn = false;               ///< an update was cut off: the states may be of two steps
-  std::string torn_by;             ///< by what
-  std::set<std::string> replaced;  ///< states that were assigned since
+  int64_t clean_steps = 0;         ///< steps since the loss scale last changed
+  bool torn = false;               ///< an update was incomplete: the states may belong to two steps
+  std::string torn_by;             ///< the error that caused it
+  std::set<std::string> replaced;  ///< states that were assigned since then
   struct Accumulated {
     int64_t parts = 0;
     double weight = 0;  ///< of all parts
-    double loss = 0;    ///< their losses, each times its weight
+    double loss = 0;    ///< sum of loss · weight over the parts
   };
-  Accumulated accumulated{};  ///< what the states accumulator_name() hold, if there are parts
+  Accumulated accumulated{};  ///< describes the sums in the states accumulator_name(), if parts > 0
 
  private:
-  /// The backward phase. Notes which states are torn when it fails after the first update.
+  /// Runs the backward phase. If it fails after the first update, marks the states as torn.
   std::vector<Tensor> update(Program& updating, std::unique_ptr<PendingRun> pending,
                              std::span<const Tensor> fed);
   void tear(const std::string& cause);
-  /// Looks at the loss, and at the norm where forward has it: the last output, which goes. False
-  /// when the gradients overflowed; the loss scale is then smaller. Throws DataError when they are
-  /// not finite otherwise. `run` was the number of the run.
+  /// Checks the loss and, if forward computes it, the norm (the last output, which is removed).
+  /// Returns false if the gradients overflowed; the loss scale is then reduced. Throws DataError if
+  /// a value is not finite for another reason. `run` is the number of the run.
   bool inspect(ForwardResult& forward, std::span<const Tensor> fed, uint64_t run,
                StepResult* result);
   Program& accumulation();
-  /// The program, and zeros in the states accumulator_name() unless there are parts.
+  /// Returns the program. If there are no parts, it zeroes the states accumulator_name().
   Program& begin_accumulation();
-  /// States as prepare_model() has them, else zeros.
+  /// Takes the initial states of prepare_model(); other states of `graph` get zeros.
   void take_states(const Graph& graph, std::map<std::string, Tensor> initial);
-  /// What the session tells of its inputs, outputs and labels.
+  /// Sets the descriptions of inputs, outputs and labels.
   void describe_ends(const Graph& graph);
-  /// Throws DataError when there can be no further step.
+  /// Throws DataError if the number of steps is at its limit.
   void require_step() const;
-  /// States that assign() can write.
+  /// The number of states that assign() can write.
   size_t assignable() const { return stored().size() + optimizer_states().size(); }
-  /// Where the programs read it.
+  /// Writes the loss scale to the state that the programs read.
   void write_loss_scale();
-  /// What the backward phase is fed, as step_graph() has it.
+  /// The backward inputs, as step_graph() defines them.
   std::vector<Tensor> backward_inputs();
   void count_steps(float more);
-  /// The name of a weight with an element that is not finite, but for those that the model has so
-  /// (a mask); "" when there is none.
+  /// The name of a weight with an element that is not finite, except weights that had one before
+  /// the first step (a mask); "" if there is none.
   std::string not_finite() const;
-  /// After an update: throws DataError, and counts the weights as torn, unless all are finite.
+  /// After an update: if a weight is not finite, marks the states as torn and throws DataError.
   void require_finite();
-  /// After a step: smaller when it overflowed, greater after long enough without.
+  /// After a step: reduces the loss scale after an overflow, and raises it after enough steps
+  /// without.
   void adapt_loss_scale(bool overflow);
-  /// Throws DataError: the loss or the gradients of this step are not finite; names the node that
-  /// began it.
+  /// Throws DataError: the loss or the gradients of this step are not finite. Names the first node
+  /// that produced such a value.
   [[noreturn]] void explain(const StepResult& result, std::span<const Tensor> fed) const;
 
   Tensor lr_input_ = Tensor::scalar(0.0f);
-  std::map<size_t, Tensor> groups_;  // settings, by the number of the group
-  std::vector<Tensor> counts_;       // states: the steps of parameters that count for themselves
+  std::map<size_t, Tensor> groups_;  // settings_of() optimizers, by number of the group
+  std::vector<Tensor> counts_;       // states: steps of parameters with a count of their own
   std::set<std::string> infinite_;   // weights that were not finite before the first step
   Tensor step_input_ = Tensor::scalar(int64_t{0});
-  bool weighs_ = false;  // has accumulation() an output loss_weight?
+  bool weighs_ = false;  // whether accumulation() has an output loss_weight
 
  public:
   enum class Kind { step, accumulation, application, evaluation, evaluation_with_loss, gradients };
-  /// On parameters and moments; its turn is of all that reads or writes what a step changes.
+  /// The programs share parameters and moments. Its lock, `turn`, guards everything that a step
+  /// changes.
   ProgramSet<Kind> programs;
-  Program* program = nullptr;  ///< the step
+  Program* program = nullptr;  ///< the program of the step
 };
 
 }  // namespace steep

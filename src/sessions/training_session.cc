@@ -1,4 +1,4 @@
-// TrainingSession's public face: each member forwards to training_impl.cc.
+// The public members of TrainingSession, which forward to training_impl.cc.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <omp.h>
@@ -43,7 +43,7 @@ size_t bytes_of(const std::map<std::string, Tensor>& tensors) {
   return bytes;
 }
 
-/// Says which tensors a checkpoint lacks, has too many, or has in another type.
+/// Throws if a checkpoint lacks tensors, has unknown ones, or has tensors of another type.
 void compare(const std::map<std::string, Tensor>& saved, const std::map<std::string, Tensor>& own,
              const std::filesystem::path& file) {
   auto refuse = [&](const std::string& name, const std::string& expected,
@@ -312,7 +312,7 @@ const TrainingOptions& TrainingSession::options() const { return impl_->options;
 void TrainingSession::save_checkpoint(const std::filesystem::path& path,
                                       const std::string& user) const try {
   const std::lock_guard turn(impl_->programs.turn);
-  const Budget budget(impl_->options.limits);  // it is read back
+  const Budget budget(impl_->options.limits);  // write_checkpoint() reads the checkpoint back
   impl_->require_whole();
   impl_->require_applied("save_checkpoint()");
   const ScheduleOptions& s = impl_->options.schedule;
@@ -339,7 +339,7 @@ std::string TrainingSession::load_checkpoint(const std::filesystem::path& path) 
   const Budget budget(impl_->options.limits);
   Checkpoint saved = read_checkpoint(path);
   compare(saved.weights, impl_->shared(impl_->stored()), path);
-  for (const std::string& name : impl_->model.counts) {  // all were one, before there were these
+  for (const std::string& name : impl_->model.counts) {  // older checkpoints have one count
     saved.moments.try_emplace(name, Tensor::scalar(static_cast<float>(saved.step)));
   }
   compare(saved.moments, impl_->shared(impl_->optimizer_states()), path);

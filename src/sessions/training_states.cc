@@ -1,4 +1,4 @@
-// What a TrainingSession keeps from step to step, by name, and the model that it makes of it.
+// The states of a TrainingSession, by name, and the exported model with their values.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -30,7 +30,7 @@ std::string TrainingSession::Impl::no_count(const std::map<std::string, Tensor>&
     const auto found = values.find(name);
     if (found == values.end()) continue;
     const Tensor& value = found->second;
-    if (value.dtype() != DType::f32 || value.size() != 1) continue;  // assign() says so
+    if (value.dtype() != DType::f32 || value.size() != 1) continue;  // assign() throws the error
     const float count = value.data<float>()[0];
     if (!(count >= 0) || std::isinf(count) || count != std::trunc(count)) return name;
   }
@@ -64,7 +64,7 @@ std::unique_ptr<DetachedModel> TrainingSession::Impl::detached(bool for_inferenc
     Tensor& weight = weights.at(name);
     weight = convert(programs.states.at(moment_name(kAverage, name)), weight.dtype(), name);
   }
-  weights.insert(given.begin(), given.end());  // those that are not trained
+  weights.insert(given.begin(), given.end());  // the data of initializers that are not trained
   auto made = std::make_unique<DetachedModel>(std::as_bytes(std::span(bytes)), weights, folder,
                                               options.limits);
   if (!for_inference) return made;
