@@ -37,20 +37,20 @@ std::string escaped(std::string text) {
   return result;
 }
 
-/// What an axis shows, and where.
+/// The range of values of an axis, and its position in the picture.
 struct Axis {
-  double low, high;  ///< of logarithms, if log
-  double from, to;   ///< in the picture
+  double low, high;  ///< of the logarithms, if log
+  double from, to;   ///< coordinates in the picture
   bool log;
 
-  /// Differences of what is shown are finite, too.
+  /// The bound also keeps differences of shown values finite.
   bool shows(double value) const { return std::fabs(value) <= kGreatest && (!log || value > 0); }
   double place(double value) const {
     const double v = log ? std::log10(value) : value;
     return from + (v - low) / (high - low) * (to - from);
   }
-  /// Round numbers: 1, 2 or 5 times a power of ten; on a logarithmic axis powers of ten, if it has
-  /// two of them.
+  /// Positions of ticks: 1, 2 or 5 times a power of ten. On a logarithmic axis powers of ten, if
+  /// the axis covers at least two.
   std::vector<double> ticks() const {
     constexpr double kMost = 8;
     const double span = high - low, rough = span / kMost;
@@ -71,7 +71,7 @@ struct Axis {
 
 using Points = std::vector<std::pair<double, double>>;
 
-/// Those that both axes can show, not more than there are columns.
+/// The points that both axes can show. If there are more than columns, means of neighbours.
 Points visible(const Curve& curve, const Axis& x, const Axis& y) {
   Points shown;
   for (const auto& point : curve.points) {
@@ -92,7 +92,7 @@ Points visible(const Curve& curve, const Axis& x, const Axis& y) {
   return means;
 }
 
-/// From the least to the greatest; a little around a single value.
+/// Sets the range of the axis to that of the values, or to a small range around a single value.
 void fit(Axis* axis, const std::vector<double>& values) {
   axis->low = std::numeric_limits<double>::infinity();
   axis->high = -axis->low;

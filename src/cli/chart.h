@@ -1,4 +1,4 @@
-// Curves as a picture: SVG, which browsers show, and which needs no library.
+// Draws curves as SVG, which browsers show and which needs no library.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -17,16 +17,16 @@ struct Curve {
 
 struct Chart {
   std::string title, x, y;
-  bool log_x = false, log_y = false;  ///< points that are not positive are left out
+  bool log_x = false, log_y = false;  ///< points that are not positive are not drawn
   std::vector<Curve> curves{};
   std::optional<double> mark{};  ///< a vertical line at this x
 };
 
-/// The picture. Of a curve of more points than it has columns, means of neighbours are drawn. Texts
-/// may hold any bytes. Throws DataError where no point is left.
+/// Draws the chart. If a curve has more points than there are columns, means of neighbours are
+/// drawn. Texts may have any bytes. Throws DataError if there is no point to draw.
 std::string to_svg(const Chart& chart);
 
-/// An option `name` that takes a name in .svg.
+/// Adds an option `name` whose value is a path that ends in .svg.
 CLI::Option* add_picture_option(CLI::App& app, const char* name, std::string& path,
                                 const char* about);
 

@@ -1,4 +1,4 @@
-// steep check: can this model be trained, and if not, what stands in the way?
+// steep check: whether a model can be trained, and if not, what prevents it.
 #include "steep/check.h"
 
 #include <fmt/format.h>
@@ -31,7 +31,7 @@ void print_obstacles(const std::vector<Obstacle>& obstacles) {
   }
 }
 
-/// What these shapes would take.
+/// The obstacle for shapes that need too much memory.
 Obstacle obstacle_of(const OutOfMemoryError& error) {
   const ErrorParts& p = error.parts();
   return {.op = p.op,

@@ -33,7 +33,7 @@ std::optional<double> number_in(std::string_view word) {
 
 bool is_weight(double value) { return value >= 0 && std::isfinite(value); }
 
-/// Nothing where a part is no number.
+/// The numbers in a list; nothing if a part is not a number.
 std::optional<std::vector<double>> list_in(const std::string& text) {
   std::vector<double> values;
   for (const std::string& part : CLI::detail::split(text, ',')) {

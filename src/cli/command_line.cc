@@ -15,8 +15,8 @@
 namespace steep::cli {
 namespace {
 
-/// All of the word as one number. CLI11's own conversion reads "010" as 8, "-1" as an unsigned
-/// number and "" as 0, so that what it gets is written anew.
+/// Parses the whole word as one number. CLI11's own conversion reads "010" as 8, "-1" as an
+/// unsigned number and "" as 0; so the validator rewrites the number for it.
 template <typename T>
 bool parse(std::string_view word, T* value) {
   if (word.size() > 1 && word[0] == '+' && word[1] != '-') word.remove_prefix(1);
@@ -24,7 +24,7 @@ bool parse(std::string_view word, T* value) {
   return error == std::errc{} && end == word.data() + word.size();
 }
 
-/// `expected` is all that is wanted, `hint` what --help says of it.
+/// `expected` describes all accepted values, `hint` is the text in --help.
 template <typename T>
 CLI::Validator number(T low, T high, const std::string& expected, const std::string& hint) {
   return {[=](std::string& word) {
@@ -62,7 +62,7 @@ std::string unknown_option(const CLI::App& app, const std::string& word) {
                      near.empty() ? "" : fmt::format(": did you mean '--{}'?", near));
 }
 
-/// What nobody knows on the command line, or "".
+/// The first unknown word of the command line, or "".
 std::string unknown_word(const CLI::App& app) {
   const auto chosen = app.get_subcommands();
   const CLI::App& command = chosen.empty() ? app : *chosen[0];
@@ -117,7 +117,7 @@ void use_threads(int64_t threads) {
 
 void refuse_empty_words(CLI::App& app) {
   for (CLI::Option* option : app.get_options()) {
-    if (option->get_items_expected_max() == 0) continue;  // a flag
+    if (option->get_items_expected_max() == 0) continue;  // a flag has no value
     option->check([](const std::string& word) {
       return word.empty() ? std::string("expected a word, received an empty one") : std::string();
     });

@@ -1,4 +1,4 @@
-// What the words of a command line may be, and what is said about those that nobody knows.
+// Validation of the words of a command line, and errors for unknown ones.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -10,7 +10,7 @@
 
 namespace steep::cli {
 
-/// Of counts. Sums and products of a few such counts are far from the end of int64.
+/// The largest count. Sums and products of a few such counts fit into int64.
 constexpr int64_t kMost = 1'000'000'000;
 
 /// For CLI::Option::transform: a whole decimal number in [low, high].
@@ -18,22 +18,25 @@ CLI::Validator whole(int64_t low, int64_t high = kMost);
 /// The same for finite numbers.
 CLI::Validator real(double low, double high = std::numeric_limits<double>::max());
 
-/// For CLI::Option::check: one of these words; what is none is told the nearest.
+/// For CLI::Option::check: accepts one of these words. The error for any other word names the
+/// nearest.
 CLI::Validator one_of(std::vector<std::string> words);
 
-/// --threads, of which use_threads() makes use; 0 leaves them as they are.
+/// --threads, whose value use_threads() applies; 0 does not change the number of threads.
 void add_threads_option(CLI::App& app, int64_t& threads);
 void use_threads(int64_t threads);
 
-/// Every option of `app` refuses an empty word: `--out "$UNSET"` is no way to say nothing.
+/// Makes every option of `app` refuse an empty word: `--out "$UNSET"` must not mean "no --out".
 void refuse_empty_words(CLI::App& app);
 
-/// Throws CLI::RequiresError, naming `needed`, if one of `options` was given although what it
-/// belongs to was not: it would change nothing. Options that `app` does not have were not given.
+/// Throws CLI::RequiresError, which names `needed`, if one of `options` was given although the
+/// option that it depends on was not (`given` is false), so that it would have no effect. Options
+/// that `app` does not have count as not given.
 void only_with(const CLI::App& app, bool given, const std::string& needed,
                std::initializer_list<const char*> options);
 
-/// For CLI::App::failure_message: names the command or option that is nearest to an unknown one.
+/// For CLI::App::failure_message: names the known command or option that is nearest to an unknown
+/// one.
 std::string explain(const CLI::App* app, const CLI::Error& error);
 
 }  // namespace steep::cli

@@ -11,15 +11,15 @@ namespace steep::cli {
 /// Exit codes, also named in `steep --help`.
 enum ExitCode : int {
   kDone = 0,
-  kObstacles = 1,    ///< `steep check` found some; `steep diff` found differences
-  kUsage = 2,        ///< the command line
-  kUser = 3,         ///< the model or the data
-  kEnvironment = 4,  ///< files, memory, device, checkpoint
-  kBug = 5,          ///< Steep's fault
+  kObstacles = 1,    ///< `steep check` found obstacles; `steep diff` found differences
+  kUsage = 2,        ///< an invalid command line
+  kUser = 3,         ///< an error of the model or the data
+  kEnvironment = 4,  ///< an error of files, memory, device or checkpoint
+  kBug = 5,          ///< a bug in Steep
   kInterrupted = 130,
 };
 
-/// May throw CLI::Error for what is wrong with the command line.
+/// May throw CLI::Error for an invalid command line.
 using Command = std::function<int()>;
 
 Command add_train(CLI::App& app, std::vector<std::string> command_line);

@@ -1,4 +1,4 @@
-// steep completion: scripts for shells, which ask the program itself.
+// steep completion: scripts for shells, which call the program for completions.
 #include "cli/completion.h"
 
 #include <fmt/format.h>
@@ -40,8 +40,8 @@ complete -c steep -a '(__steep_words)'
 
 bool takes_word(const CLI::Option& option) { return option.get_items_expected_max() != 0; }
 
-/// The words that it takes: one_of() has them in its description, as "{a,b}". Losses and optimizers
-/// are checked once --ops is read.
+/// The words that the option accepts. one_of() puts them in its description, as "{a,b}". Losses and
+/// optimizers have no validator, because they are checked after --ops is read.
 std::vector<std::string> choices_of(const CLI::Option& option) {
   if (option.check_lname("loss")) return loss_names();
   if (option.check_lname("optimizer")) return optimizer_kinds();
@@ -51,7 +51,7 @@ std::vector<std::string> choices_of(const CLI::Option& option) {
   return CLI::detail::split(type.substr(begin + 1, end - begin - 1), ',');
 }
 
-/// Those that begin with `word`, behind `before`.
+/// The names that begin with `word`, each with the prefix `before`.
 std::vector<std::string> matching(std::vector<std::string> names, const std::string& word,
                                   const std::string& before = "") {
   std::erase_if(names, [&](const std::string& name) { return !name.starts_with(word); });
@@ -59,7 +59,7 @@ std::vector<std::string> matching(std::vector<std::string> names, const std::str
   return names;
 }
 
-/// A word, or one more behind a comma.
+/// The values of an option that complete `word`, or its last part after a comma.
 std::vector<std::string> values(const CLI::Option& option, const std::string& word,
                                 const std::string& before = "") {
   const size_t comma = option.get_delimiter() == ',' ? word.rfind(',') : std::string::npos;
@@ -92,7 +92,7 @@ std::vector<std::string> options_of(const CLI::App& app) {
   return names;
 }
 
-/// The option that `word` names, if it takes a word; else null.
+/// The option that `word` names, if it takes a value; else null.
 const CLI::Option* asked_by(const CLI::App& command, const std::string& word) {
   const CLI::Option* option = word.starts_with("-") ? command.get_option_no_throw(word) : nullptr;
   return option != nullptr && takes_word(*option) ? option : nullptr;
@@ -103,7 +103,7 @@ const CLI::Option* asked_by(const CLI::App& command, const std::string& word) {
 std::vector<std::string> completions(const CLI::App& app, std::span<const std::string> given) {
   std::vector<std::string> words(given.begin(), given.end());
   if (words.empty()) words.emplace_back();
-  // bash takes --option=word for three words.
+  // bash passes --option=word as three words.
   if (words.back() == "=") words.back().clear();
   std::erase(words, "=");
   const std::string last = words.back();
@@ -111,7 +111,7 @@ std::vector<std::string> completions(const CLI::App& app, std::span<const std::s
   const CLI::App* command = first ? &app : command_of(app, words.front());
   if (command == nullptr) return {};
   if (first && !last.starts_with("-")) return matching(commands_of(app), last);
-  size_t places = 0;  // words before the last that are neither options nor theirs
+  size_t places = 0;  // number of positional words before the last
   for (size_t i = 1; i + 1 < words.size(); ++i) {
     const CLI::Option* option = asked_by(*command, words[i]);
     if (option != nullptr && i + 2 == words.size()) return values(*option, last);

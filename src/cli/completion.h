@@ -1,4 +1,4 @@
-// What a shell offers for a word of the command line that is not finished.
+// Completions for an unfinished word of the command line.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -8,9 +8,9 @@
 
 namespace steep::cli {
 
-/// What the last of `words`, those behind the program's name, may become, from the tables of `app`:
-/// commands, options, and the words that an option takes. Empty if any text is allowed, such as a
-/// file name.
+/// The completions of the last of `words` (the words after the program's name), from the tables of
+/// `app`: commands, options, and values of options. Empty if any text is allowed, such as a file
+/// name.
 std::vector<std::string> completions(const CLI::App& app, std::span<const std::string> words);
 
 /// `steep completion -- WORD…`, as the scripts of `steep completion SHELL` call it: prints

@@ -33,7 +33,8 @@ std::vector<std::string> names_of(const Arrays& arrays) {
   return names;
 }
 
-/// Whole columns of one file may be others in the next.
+/// Converts parts to one dtype: a CSV column may be whole numbers in one file, and floats in the
+/// next.
 std::vector<Tensor> of_one_dtype(std::vector<Tensor> parts) {
   const bool mixed = std::any_of(parts.begin(), parts.end(), [&](const Tensor& part) {
     return part.dtype() != parts[0].dtype();
@@ -45,18 +46,18 @@ std::vector<Tensor> of_one_dtype(std::vector<Tensor> parts) {
   return parts;
 }
 
-/// What is in the files of --data.
+/// The arrays in the files of --data.
 struct Loaded {
-  std::string text;  ///< their names
+  std::string text;  ///< names of the files
   Arrays arrays{};
-  std::vector<std::string> columns{};  ///< those of CSV files, in their order
-  std::set<std::string> mapped{};      ///< those that are pages of a file
+  std::vector<std::string> columns{};  ///< names of the columns of CSV files, in order
+  std::set<std::string> mapped{};      ///< names of the arrays that are mapped, not read
   bool is_column(const std::string& name) const {
     return std::find(columns.begin(), columns.end(), name) != columns.end();
   }
 };
 
-/// Files that would take more of the memory than this are mapped.
+/// Files of more than 1/kShare of the memory limit are mapped.
 constexpr size_t kShare = 4;
 
 bool is_large(const std::string& path, const Limits& limits) {
@@ -77,7 +78,7 @@ bool has_data(const std::filesystem::path& path) {
                      [&](const char* ending) { return path.extension() == ending; });
 }
 
-/// The files: of a folder those that have data, in the order of their names.
+/// The files to read. For a folder: its data files, sorted by name.
 std::vector<std::string> files_of(const std::vector<std::string>& paths, const Limits& limits) {
   std::vector<std::string> files;
   for (const std::string& path : paths) {
@@ -109,7 +110,7 @@ Loaded load(const std::vector<std::string>& given, const Limits& limits) {
   const std::vector<std::string> paths = files_of(given, limits);
   Loaded loaded{.text = paths[0]};
   if (paths.size() > 1) loaded.text += fmt::format(" and {} more", paths.size() - 1);
-  std::vector<std::vector<Arrays>> groups;  // of the same names
+  std::vector<std::vector<Arrays>> groups;  // each group has files with the same array names
   for (const std::string& path : paths) {
     Arrays arrays;
     if (is_csv(path)) {
@@ -149,13 +150,14 @@ Loaded load(const std::vector<std::string>& given, const Limits& limits) {
   return loaded;
 }
 
-/// "a,b" → a and b, where it is no array's name itself; else the name alone.
+/// "a,b" → a and b, unless an array has that name; then the name alone.
 std::vector<std::string> parts_of(const std::string& name, const Arrays& arrays) {
   if (arrays.count(name) != 0) return {name};
   return CLI::detail::split(name, ',');
 }
 
-/// [n] each → [n, their number], as the input has it; a single one stays [n] for an input of such.
+/// Columns of shape [n] → [n, number of columns], in the input's dtype. A single column keeps the
+/// shape [n] if the input has rank 1.
 Tensor columns_as_rows(const std::vector<std::string>& names, const Arrays& arrays,
                        const TensorInfo& input) {
   if (names.size() == 1 && input.has_rank && input.dims.size() == 1) return arrays.at(names[0]);
@@ -177,7 +179,8 @@ Tensor columns_as_rows(const std::vector<std::string>& names, const Arrays& arra
   return made;
 }
 
-/// Names that people give to labels. One array is left over in files of weights of samples, too.
+/// Common names of labels. (That a single array is left over is not enough: it may be weights of
+/// samples.)
 bool names_labels(std::string name) {
   std::transform(name.begin(), name.end(), name.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
@@ -187,10 +190,10 @@ bool names_labels(std::string name) {
   return false;
 }
 
-/// Which array each input is fed.
+/// The array for each input.
 struct Assignment {
   std::map<std::string, std::string> array_of{};  // by input
-  std::vector<std::string> left_over{};           // arrays that no input is fed
+  std::vector<std::string> left_over{};           // arrays that are used for no input
   bool labelled = true;
 };
 
@@ -202,7 +205,7 @@ struct Assignment {
                              .remedy = "name one, with --map or --label-array"});
 }
 
-/// What the options say. Inputs that they leave out are not in it.
+/// The arrays that options name, by input. Other inputs are not in the result.
 std::map<std::string, std::string> named_arrays(const DataChoice& choice,
                                                 std::span<const TensorInfo> inputs,
                                                 const std::string& label) {
@@ -232,7 +235,7 @@ bool is_there(const std::string& array, const Loaded& loaded) {
   });
 }
 
-/// The columns that are left over go to the one input that lacks an array.
+/// Gives the unused columns to the only input without an array, if there is exactly one.
 void give_columns(Assignment* made, std::span<const TensorInfo> inputs, const std::string& label,
                   const Loaded& loaded) {
   const TensorInfo* lacking = nullptr;
@@ -301,7 +304,7 @@ std::string describe(const Tensor& array) {
   return fmt::format("{}{}", name_of(array.dtype()), to_string(array.dims()));
 }
 
-/// The axes behind the first, and how many there are.
+/// Checks the number of axes, and all extents but the first.
 void check_extents(const Tensor& array, const std::string& name, const std::string& path,
                    const TensorInfo& input) {
   if (array.dims().empty()) {
@@ -392,7 +395,7 @@ Feed feed_from(const DataChoice& choice, std::span<const TensorInfo> inputs,
     feed.names.push_back(name);
     feed.arrays.push_back(is_label ? as_labels(array, *labels) : array);
     const bool later = loaded.mapped.count(name) != 0 && !is_label &&
-                       converts(array.dtype(), input.dtype);  // batch by batch
+                       converts(array.dtype(), input.dtype);  // done for each batch
     if (feed.arrays.back().dtype() != input.dtype && !later) {
       feed.arrays.back() = convert(feed.arrays.back(), input.dtype, name);
     }

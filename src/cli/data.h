@@ -1,4 +1,4 @@
-// Data files on their way into a session: which array is fed to which input, and in what batches.
+// Assigns the arrays of data files to the inputs of a session, and cuts them into batches.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -24,65 +24,66 @@ struct DataChoice {
 /// `labels`: also --label-array.
 void add_data_options(CLI::App& app, DataChoice& choice, bool labels = true);
 
-/// Files' arrays for a session's inputs.
+/// The arrays for a session's inputs.
 struct Feed {
-  std::string path;                  ///< the first of them, "and 2 more"
+  std::string path;                  ///< the first file, "and 2 more"
   std::vector<std::string> names{};  ///< of the arrays, in the order of the inputs
-  /// As the inputs have them; of mapped files perhaps of another dtype, which sessions convert.
+  /// In the dtypes of the inputs, except for mapped files: sessions convert these.
   std::vector<Tensor> arrays{};
-  bool labelled = true;           ///< else the label, the last input, is left out
-  std::string text{};             ///< which array is fed to what, and which to nothing
+  bool labelled = true;           ///< false: the label, which is the last input, is left out
+  std::string text{};             ///< the array of each input, and the unused arrays, as text
   std::vector<int64_t> chosen{};  ///< rows of the arrays, in order; empty: all
   int64_t rows() const {
     return chosen.empty() ? arrays[0].dims()[0] : static_cast<int64_t>(chosen.size());
   }
 };
 
-/// One behind the other, along the first axis. Throws ShapeError, naming `name`, for parts of other
-/// extents or dtypes.
+/// Concatenates along the first axis. Throws ShapeError, which names `name`, if other extents or
+/// dtypes differ.
 Tensor join_rows(const std::vector<Tensor>& parts, const std::string& name);
 
 /// Files with the same arrays are concatenated. Files with different arrays (such as one .npy file
-/// for each input) are combined. An input without an array is made from the columns of a CSV that
-/// no other input uses, in their order. `labels`: of the input that is the label; none without a
-/// loss. A label without an array is an error where `needs_label`, and where arrays are left over
-/// that may be it. Throws DataError, which lists the arrays: an input without an array, two arrays
-/// for one input, a label that cannot be identified by name, a number or class that does not fit.
+/// for each input) are combined. An input without an array is made from the CSV columns that no
+/// other input uses, in their order. `labels`: the form of the label input; none if there is no
+/// loss. A label without an array is an error if `needs_label`, and if an unused array may be the
+/// label. Throws DataError, which lists the arrays: an input without an array, two arrays for one
+/// input, a label that cannot be identified by name, a number or class that does not fit. Throws
 /// ShapeError: rows or extents that differ.
 Feed feed_from(const DataChoice& choice, std::span<const TensorInfo> inputs,
                const std::optional<LabelForm>& labels, bool needs_label);
 
-/// Takes `part` of the rows out of `feed`, rounded, and returns them: drawn by `seed`, or without
-/// `shuffle` the last ones. Throws DataError where either would have no row.
+/// Removes a fraction `part` of the rows, rounded, from `feed`, and returns them: random rows by
+/// `seed`, or the last ones without `shuffle`. Throws DataError if one of the two would have no
+/// rows.
 Feed split_off(Feed* feed, double part, bool shuffle, uint64_t seed);
 
-/// How rows are cut into batches.
+/// The division of rows into batches.
 struct Cut {
   int64_t batch = 0;
-  bool drop_last = false;  ///< rows that make no full batch are left out
-  int64_t left_out = 0;    ///< rows, as the model takes no smaller batch
+  bool drop_last = false;  ///< rows of an incomplete last batch are left out
+  int64_t left_out = 0;    ///< rows left out: too few for the model
   std::string text{};      ///< "batches of 8 rows, which the model fixes; 3 rows left out"; or ""
   std::string left_out_text() const;  ///< "; 3 rows left out", or ""
 };
 
-/// How the rows of `feed` are cut for inputs that may fix their number: by --batch, or without it
-/// by what they fix. The rest, which such a model does not take, is left out, too, unless `whole`:
-/// a result is for each row. Throws ShapeError and DataError for a --batch, or a rest, that does
-/// not fit; the remedy names the options.
+/// Divides the rows of `feed` into batches of the size of --batch or, without it, of the size that
+/// the inputs fix. A model with a fixed size does not accept an incomplete batch; these rows are
+/// left out, unless `whole` requires a result for each row. Throws ShapeError and DataError if
+/// --batch or the remaining rows do not fit; the remedy names the options.
 Cut cut_for(const DataChoice& choice, const Feed& feed, std::span<const TensorInfo> inputs,
             bool drop_last, bool whole = false);
 
-/// The number of rows that all inputs fix which fix one; 0 when none does.
+/// The fixed number of rows of the inputs that fix one; 0 if they differ or none does.
 int64_t fixed_rows(std::span<const TensorInfo> inputs);
 
-/// What a batch's loss is a mean of.
+/// The weight of a batch in a mean of losses.
 class LossWeight {
  public:
   explicit LossWeight(const TrainingSession& session);
   const std::optional<LabelForm>& labels() const { return labels_; }
-  /// Place of the label among the inputs; that many inputs where there is none.
+  /// Index of the label among the inputs; the number of inputs if there is no label.
   size_t at() const { return at_; }
-  /// Rows; where labels are ignored, those that count.
+  /// The number of rows; if labels may be ignored, the number of labels that count.
   int64_t of(std::span<const Tensor> batch) const;
 
  private:
@@ -90,16 +91,16 @@ class LossWeight {
   size_t at_;
 };
 
-/// The mean loss of batches, each as heavy as what it is a mean of.
+/// The mean loss over batches, each with its weight.
 struct LossMean {
   double sum = 0;
   double weight = 0;
   void add(double loss, double of) {
-    if (of != 0) sum += loss * of, weight += of;  // of nothing, the loss is 0/0
+    if (of != 0) sum += loss * of, weight += of;  // without weight, the loss is 0/0
   }
   double value() const { return sum / weight; }
 };
-/// What the loss of a batch is a mean of: rows, or what counts among its labels.
+/// The weight of a batch: EvalResult::weight, or the number of its rows.
 double weight_of(const EvalResult& result, std::span<const Tensor> batch);
 
 }  // namespace steep::cli

@@ -1,4 +1,4 @@
-// steep dump: the graph as text; with shapes, also the kernels and the memory plan.
+// steep dump: the graph as text; with shapes, also kernels and memory plan.
 #include <fmt/format.h>
 
 #include <memory>
@@ -46,7 +46,7 @@ Program program_of(const DumpChoice& choice, const TrainingOptions& options) {
                                     .devices = Devices::of(options.providers)});
 }
 
-/// The graph as it is; compiled, where shapes, --passes or --html ask for that.
+/// The graph as it is in the file, or compiled, if shapes, --passes or --html ask for that.
 std::string dump(const DumpChoice& choice, bool compiled, DumpFormat format) {
   const auto shapes = parse_shapes(choice.shapes);
   const TrainingOptions options = training_options(choice.model);

@@ -33,7 +33,8 @@ struct EvalChoice {
   int64_t threads = 0;
 };
 
-/// How many rows of `scores` [.., C] have their largest entry at a label that counts.
+/// The number of rows of `scores` [.., C] whose largest element is at the label, without ignored
+/// labels.
 int64_t count_right(const Tensor& scores, const Tensor& labels, const LabelForm& form) {
   const int64_t classes = scores.dims().back();
   const auto* label = labels.data<int64_t>();
@@ -55,7 +56,7 @@ Batches batches_of(const EvalChoice& choice, const Feed& feed, const Cut& cut) {
   return {feed.arrays, {.batch_size = cut.batch, .shuffle = false, .drop_last = cut.drop_last}};
 }
 
-/// Is an output of these the loss, when --loss and --output are left out?
+/// Whether an output of these is the loss if neither --loss nor --output is given.
 bool has_loss(const std::vector<TensorInfo>& outputs) {
   const auto loss = outputs.size() == 1
                         ? outputs.begin()
@@ -66,12 +67,12 @@ bool has_loss(const std::vector<TensorInfo>& outputs) {
                                          [](int64_t extent) { return extent == 1; }));
 }
 
-/// One line of JSON, or of names and numbers.
+/// Prints one line: JSON, or names and numbers.
 void print_report(const EvalChoice& choice, const Fields& fields, const std::string& text) {
   fmt::print("{}\n", choice.json ? to_line(fields) : text);
 }
 
-/// Of a model without a loss.
+/// Runs a model that has no loss.
 int write_outputs(const EvalChoice& choice, InferenceSession& session) {
   const Feed feed = feed_from(choice.data, session.input_info(), {}, false);
   Batches batches = batches_of(
@@ -85,13 +86,13 @@ int write_outputs(const EvalChoice& choice, InferenceSession& session) {
   return kDone;
 }
 
-/// What print_loss() adds up.
+/// The sums of print_loss().
 struct EvalTotals {
   LossMean mean{};
   int64_t rows = 0;
-  int64_t right = 0, counted = 0;  // labels; `counted`: without those that are ignored
+  int64_t right = 0, counted = 0;  // numbers of labels; `counted`: without ignored ones
   int64_t labels = 0;
-  std::string not_finite{};  // the first loss that is none, and its rows
+  std::string not_finite{};  // the first loss that is not finite, and its rows
 
   void add_loss(double loss, double weight, int64_t more) {
     if (weight != 0 && !std::isfinite(loss) && not_finite.empty()) {
@@ -108,7 +109,7 @@ struct EvalTotals {
   }
 };
 
-/// `values`: of the metrics.
+/// `values`: the metrics.
 void print_totals(const EvalChoice& choice, const EvalTotals& totals, const Feed& feed,
                   std::vector<std::pair<std::string, double>> values) {
   std::string text = fmt::format("rows {}", totals.rows);
@@ -200,7 +201,7 @@ Command add_eval(CLI::App& parent) {
   add_optimizer_option(app, choice->model, "The optimizer of the run that wrote --checkpoint");
   OptimizerOptions& optimizer = choice->model.options.optimizer;
   visit_optimizer_options([&](const OptionRow& row, auto member) {
-    // The settings that decide which tensors a checkpoint holds.
+    // Only the settings that change which tensors a checkpoint has.
     if (row.key == "momentum" || row.key == "amsgrad" || row.key == "centered")
       add_flag_of(app, row, optimizer.*member);
   });

@@ -64,7 +64,8 @@ std::string event(int64_t step, Field field, const std::string& what) {
   });
 }
 
-/// Of a record's parts: a sum of zeros would not be seen, so that it is turned and moved.
+/// The checksum of a record's parts. It is rotated and offset, as TFRecord requires, so that a
+/// record of zeros is not valid.
 std::string masked_crc(std::string_view bytes) {
   constexpr uint32_t kDelta = 0xa282ead8;
   const uint32_t crc = std::rotr(crc32c(0, bytes.data(), bytes.size()), 15) + kDelta;

@@ -11,11 +11,11 @@ namespace steep::cli {
 
 class Events {
  public:
-  /// A new file in `folder`, which is made; does nothing when that is empty. In a resumed run
-  /// (`step` > 0) TensorBoard drops what other files of the folder have of later steps. Throws
-  /// IoError.
+  /// Makes a new file in `folder`, and the folder if needed. Does nothing if `folder` is empty. In
+  /// a resumed run (`step` > 0) TensorBoard drops the later steps that other files in the folder
+  /// have. Throws IoError.
   Events(const std::string& folder, int64_t step);
-  /// The value of `tag` after a step; one that is not finite, too. Throws IoError.
+  /// Writes the value of `tag` after a step; it need not be finite. Throws IoError.
   void add(std::string_view tag, int64_t step, double value);
 
  private:

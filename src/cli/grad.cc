@@ -21,7 +21,7 @@ struct GradChoice {
 int grad(const GradChoice& choice) {
   check_destination(choice.out);
   load_ops(choice.ops, choice.options.limits);
-  providers_of(choice.providers);  // their operators are known from here on
+  providers_of(choice.providers);  // loads plug-ins, whose operators are then known
   const std::string bytes = gradient_model(std::filesystem::path(choice.model), choice.options);
   write_file(choice.out, [&](FileWriter& file) { file.write(bytes); });
   fmt::print("wrote {}\n", destination_text(choice.out));

@@ -1,4 +1,4 @@
-// steep info: what is in a model. steep diff: in what two models differ.
+// steep info: the contents of a model. steep diff: the differences between two models.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -43,7 +43,7 @@ std::map<std::string, Tensor> weights_of(const ImportedModel& model) {
   return weights;
 }
 
-/// Inputs or outputs, by name.
+/// The types of inputs or outputs, by name.
 std::map<std::string, std::string> inputs_of(const ImportedModel& model) {
   std::map<std::string, std::string> types;
   for (const Value v : model.graph.inputs()) types[v.name()] = to_string(v.type());
@@ -88,7 +88,7 @@ int info(const ModelsChoice& choice) {
   return kDone;
 }
 
-/// Prints what only one side has, and calls changed(name, a, b) for what both have.
+/// Prints the names that only one side has, and calls changed(name, a, b) for names that both have.
 template <typename T, typename Changed>
 bool compare(const char* kind, const std::map<std::string, T>& a, const std::map<std::string, T>& b,
              Changed&& changed) {
@@ -106,7 +106,7 @@ bool compare(const char* kind, const std::map<std::string, T>& a, const std::map
   return differ;
 }
 
-/// Prints how two values of one name differ; false where they do not.
+/// Prints how two values of one name differ. Returns false if they do not.
 bool differ(const std::string& name, const Tensor& a, const Tensor& b) {
   if (a.dtype() != b.dtype() || a.dims() != b.dims()) {
     fmt::print("! initializer {}  {}{} and {}{}\n", name, name_of(a.dtype()), to_string(a.dims()),

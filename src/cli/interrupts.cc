@@ -33,7 +33,8 @@ void catch_signal(int number, int flags) {
   ::sigaction(number, &action, nullptr);
 }
 
-/// Asked within steps: a short one ends, a long one is given up.
+/// The interrupt check within steps: a step may go on for two seconds, so that short ones end
+/// normally.
 bool gives_up() {
   using Clock = std::chrono::steady_clock;
   static std::optional<Clock::time_point> since;

@@ -1,21 +1,20 @@
-// Requests to stop, seen between two steps.
+// Requests to stop, which take effect between two steps.
 #pragma once
 
 namespace steep::cli {
 
-/// From now on a closed pipe, and a file that grows past `ulimit -f`, is an error of the write, not
-/// the end of the process.
+/// From now on, writing to a closed pipe, and to a file beyond `ulimit -f`, is an error of the
+/// write instead of the end of the process.
 void outlive_failing_writes();
 
 /// From now on Ctrl-C, SIGTERM and SIGHUP make interrupted() true. A second Ctrl-C or SIGTERM ends
-/// the process at once, which checkpoints survive. A step that goes on for two seconds is left with
-/// an InterruptedError. Signals that were ignored, as under nohup, stay so.
+/// the process at once; checkpoints stay valid. A step that runs for two more seconds ends with an
+/// InterruptedError. Signals that were ignored, as under nohup, stay ignored.
 void catch_interrupts();
 
 bool interrupted();
 
-/// From now on the process ends with a message, and kEnvironment, if a file that is mapped becomes
-/// shorter than it was.
+/// From now on, if a mapped file becomes shorter, the process ends with a message and kEnvironment.
 void say_when_files_shrink();
 
 }  // namespace steep::cli

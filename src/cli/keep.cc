@@ -37,7 +37,7 @@ std::vector<fs::path> other_folders(const fs::path& wanted) {
   return folders;
 }
 
-/// `name` in `folder`, or NAME-2.EXTENSION and so on: what is there is somebody's.
+/// A path in `folder` that does not exist yet: `name`, or NAME-2.EXTENSION and so on.
 fs::path new_name(const fs::path& folder, const fs::path& name) {
   fs::path path = folder / name;
   std::error_code error;
@@ -85,7 +85,7 @@ fs::path keep(const fs::path& wanted, const std::function<void(const fs::path&)>
     try {
       write(path);
       return path;
-    } catch (const IoError&) {  // the next
+    } catch (const IoError&) {  // try the next folder
     }
   }
   std::rethrow_exception(first);

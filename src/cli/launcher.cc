@@ -14,7 +14,7 @@ namespace {
 struct Launcher {
   const char* name;
   const char* size;  ///< the variable that holds the number of processes
-  const char* rank;  ///< of this process; some set `size` also where nothing was launched
+  const char* rank;  ///< of this process; some launchers set `size` even for a single process
 };
 
 constexpr Launcher kLaunchers[] = {
@@ -29,7 +29,7 @@ constexpr Launcher kLaunchers[] = {
     {"torchrun", "WORLD_SIZE", "RANK"},
 };
 
-/// 0 when the variable is not there, or no number.
+/// The number in a variable; 0 if it is not set or not a number.
 long number_in(const char* variable) {
   const char* text = std::getenv(variable);
   if (text == nullptr) return 0;
@@ -47,7 +47,7 @@ void refuse_several_processes() {
     return text != nullptr && text == value;
   };
   if (is("STEEP_ALONE", "1")) return;
-  // SLURM's script of a batch job is one process, however many tasks the job may have.
+  // SLURM runs the script of a batch job as one process, however many tasks the job has.
   const bool script = is("ENVIRONMENT", "BATCH") && std::getenv("SLURM_STEP_NUM_TASKS") == nullptr;
   for (const Launcher& launcher : kLaunchers) {
     const long size = number_in(launcher.size);

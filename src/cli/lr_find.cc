@@ -1,5 +1,5 @@
-// steep lr-find: which learning rate? Trains with a rate that rises at each step, and looks at the
-// loss (Smith, Cyclical Learning Rates for Training Neural Networks, 2017).
+// steep lr-find: suggests a learning rate. Trains with a rate that rises at each step, and watches
+// the loss (Smith, Cyclical Learning Rates for Training Neural Networks, 2017).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -35,13 +35,13 @@ struct FindChoice {
 
 struct Tried {
   double lr;
-  double loss;      ///< of the step with the rates before
-  double smoothed;  ///< mean of it and those before, less the farther back
+  double loss;      ///< of the step, before its update
+  double smoothed;  ///< moving average of the losses so far
 };
 
-constexpr double kKept = 0.9;    // of the mean, from one step to the next
-constexpr double kDiverged = 4;  // times the least mean so far: there is no way back
-constexpr int64_t kFirst = 10;   // means before these tell little
+constexpr double kKept = 0.9;    // the average's decay per step
+constexpr double kDiverged = 4;  // times the least average so far: the search ends
+constexpr int64_t kFirst = 10;   // averages before this step are too noisy
 constexpr int64_t kTableRows = 20;
 
 class Search {
@@ -111,7 +111,7 @@ class Search {
     }
   }
 
-  /// Nothing, and the reason in ended_, where it is not finite any more.
+  /// The loss of one step. If it is not finite, nothing, and the reason is in ended_.
   std::optional<double> loss_of(const std::vector<Tensor>& batch, double lr) {
     try {
       const StepResult result = session_.step(batch);
@@ -142,8 +142,8 @@ class Search {
     }
   }
 
-  /// A tenth of the rate at which the smoothed loss is least. Nothing where that is no more below
-  /// the first losses than these differ.
+  /// A tenth of the rate with the least smoothed loss. Nothing if that loss is not below the first
+  /// losses by more than their spread.
   std::optional<double> suggestion() const {
     if (tried_.size() <= kFirst) return {};
     const auto first = tried_.begin() + kFirst - 1;
@@ -189,7 +189,7 @@ class Search {
   Cut cut_;
   Batches batches_;
   std::vector<Tried> tried_;
-  std::string ended_;  ///< why before --steps
+  std::string ended_;  ///< why the search ended before --steps
 };
 
 void add_options(CLI::App& app, FindChoice& choice) {

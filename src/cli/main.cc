@@ -27,8 +27,8 @@ namespace {
 using namespace steep;
 using namespace steep::cli;
 
-/// Memory that lacks where nothing catches it: as libraries are set up before main(), or in a
-/// thread of OpenMP's.
+/// Reports a lack of memory where no catch clause can: in constructors of libraries before main(),
+/// and in threads of OpenMP.
 [[noreturn]] void end_without_memory() {
   try {
     if (std::current_exception()) throw;
@@ -39,7 +39,7 @@ using namespace steep::cli;
     std::ignore = write(STDERR_FILENO, kText.data(), kText.size());
     _exit(kEnvironment);
   } catch (...) {
-    // Another reason: as without this.
+    // Another exception: abort, as without this handler.
   }
   std::abort();
 }
@@ -78,10 +78,10 @@ int run(const Command& command) {
     throw;
   } catch (const std::bad_alloc&) {
     return report("there is not enough memory", kEnvironment);
-  } catch (const std::length_error&) {  // more elements than any memory has
+  } catch (const std::length_error&) {  // more elements than any memory can hold
     return report("there is not enough memory", kEnvironment);
   } catch (const std::system_error& error) {
-    if (std::ferror(stdout) != 0) return kDone;  // fmt's; finish() reports it
+    if (std::ferror(stdout) != 0) return kDone;  // of fmt; finish() reports it
     return report(fmt::format("the system refused: {}", error.what()), kEnvironment);
   } catch (const std::exception& error) {
     return report(fmt::format("a bug in Steep; please report it: {}", error.what()), kBug);
@@ -125,7 +125,7 @@ int parse_and_run(int argc, char** argv) {
   }
 }
 
-/// What was printed must have arrived: a full disk shows only when the buffer is written.
+/// Makes sure that all output was written: a full disk shows only when the buffer is flushed.
 int finish(int code) {
   errno = 0;
   const bool flushed = std::fflush(stdout) == 0;
@@ -138,12 +138,12 @@ int finish(int code) {
 
 int main(int argc, char** argv) {
   try {
-    default_max_bytes();  // the options' defaults; fails where STEEP_MAX_BYTES cannot be read
+    default_max_bytes();  // used as default of options; throws if STEEP_MAX_BYTES is invalid
     if (const char* names = std::getenv("STEEP_LOGS"); names && std::string_view(names) == "help") {
       fmt::print("{}", logs_help());
       return finish(kDone);
     }
-    logs(Log::graphs);  // fails where STEEP_LOGS cannot be read
+    logs(Log::graphs);  // throws if STEEP_LOGS is invalid
   } catch (const Error& error) {
     return report(error, kUsage);
   }

@@ -20,7 +20,7 @@ Metrics::Metrics(const std::string& path, int64_t step) : path_(path) {
       if (std::atoll(line.c_str()) <= step) kept += line + "\n";
     }
   }
-  // Earlier rows are not lost when this fails, or the process dies.
+  // write_file() replaces the file at once, so that earlier rows are never lost.
   write_file(path, [&](FileWriter& file) { file.write(kept); });
   file_.open(path, std::ios::app);
   if (!file_) throw IoError(ErrorParts{.what = "cannot write " + path});

@@ -1,4 +1,4 @@
-// The CSV of a run: step, epoch, loss, learning rate, gradient norm.
+// The CSV file of a run: step, epoch, loss, learning rate, gradient norm.
 #pragma once
 
 #include <fstream>
@@ -8,8 +8,8 @@ namespace steep::cli {
 
 class Metrics {
  public:
-  /// Does nothing when `path` is empty. A resumed run (`step` > 0) keeps the rows up to `step` of
-  /// an earlier file. Throws IoError.
+  /// Does nothing if `path` is empty. A resumed run (`step` > 0) keeps the rows of an earlier file
+  /// up to `step`. Throws IoError.
   Metrics(const std::string& path, int64_t step);
   void add(int64_t step, int64_t epoch, double loss, double lr, double grad_norm);
 

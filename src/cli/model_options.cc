@@ -21,7 +21,8 @@
 namespace steep::cli {
 namespace {
 
-/// Plug-ins are loaded here; a name without a slash or an ending may be of one that is there.
+/// Loads the plug-in if the text is a path. A name without a slash or an ending may be a loaded
+/// provider.
 ProviderChoice provider_of(const std::string& text) {
   ProviderChoice choice;
   size_t at = text.find(',');
@@ -36,7 +37,7 @@ ProviderChoice provider_of(const std::string& text) {
   return choice;
 }
 
-/// Digits, not all of them 0, before the unit that AsSizeValue reads.
+/// Requires digits, not all of them 0, before the unit that AsSizeValue reads.
 CLI::Validator positive_size() {
   const auto refuse = [](const std::string& word) {
     const size_t unit = word.find_first_not_of("0123456789");
@@ -64,7 +65,7 @@ void add_limit_options(CLI::App& app, Limits& limits) {
                  "Greatest memory for the model, the step and the data, each, as in 8G\n"
                  "(default: STEEP_MAX_BYTES, or three quarters of the memory of the process)")
       ->transform(CLI::AsSizeValue(false))
-      ->transform(positive_size());  // looked at first: -1 would be read as all that there is
+      ->transform(positive_size());  // runs first: AsSizeValue would read -1 as the greatest size
   app.add_option("--max-nodes", limits.max_nodes,
                  "Greatest number of nodes of the model and of each graph made from it")
       ->capture_default_str()
@@ -123,7 +124,7 @@ void load_ops(const std::vector<std::string>& files, const Limits& limits) {
   for (const std::string& file : files) {
     try {
       register_ops(file, limits);
-    } catch (const ModelError& error) {  // which of the files?
+    } catch (const ModelError& error) {  // find out which of the files is wrong
       ErrorParts parts = error.parts();
       if (parts.node.empty()) parts.node = file;
       throw ModelError(std::move(parts));

@@ -1,4 +1,4 @@
-// Flags out of the table of options (train/option_rows.h).
+// Flags from the table of options (train/option_rows.h).
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -13,7 +13,7 @@
 namespace steep::cli {
 
 /// Adds the row's flag, which sets `field`: a number within the row's bounds, one of its choices,
-/// words with commas between them. Returns null where the row has no flag.
+/// or words with commas between them. Returns null if the row has no flag.
 template <typename Field>
 CLI::Option* add_flag_of(CLI::App& app, const OptionRow& row, Field& field) {
   if (row.flag.empty()) return nullptr;

@@ -1,4 +1,5 @@
-// steep plan: what a training step keeps in memory, what it could compute again, and what it does.
+// steep plan: the values that a training step keeps in memory, those that it could compute again,
+// and those that it does compute again.
 #include <fmt/format.h>
 
 #include <memory>
@@ -25,7 +26,7 @@ struct PlanChoice {
 
 Fields fields_of(const MemoryPlan& plan) { return {{"bytes", plan.bytes}, {"ms", plan.ms}}; }
 
-/// A line for each node, then one for each plan that was found, then the result.
+/// Prints a line for each node, one for each plan that was found, and the result.
 void print_json(const MemoryReport& report, const StepPlan& step) {
   for (const MemoryChoice& c : report.choices) {
     fmt::print("{}\n", to_line({{"report", "node"},
@@ -46,7 +47,7 @@ void print_json(const MemoryReport& report, const StepPlan& step) {
                               {"arena", step.arena_bytes}}));
 }
 
-/// Time over memory: the plans that were found, and a line at what is planned within a limit.
+/// Draws time against memory for the plans that were found, with a line at the plan for the limit.
 void draw(const MemoryReport& report, const PlanChoice& choice) {
   constexpr double kMiB = 1 << 20;
   const auto x = [](const MemoryPlan& p) { return static_cast<double>(p.bytes) / kMiB; };

@@ -29,7 +29,7 @@ struct PlotChoice {
   Limits limits;
 };
 
-/// A file, or metrics.csv in a folder.
+/// The file itself; for a folder, its metrics.csv.
 std::filesystem::path file_of(const std::string& run) {
   std::error_code error;
   const std::filesystem::path path = run;
@@ -58,7 +58,7 @@ Curve curve_of(const std::string& run, const PlotChoice& choice) {
   const double* step = numbers(columns, "step", path.string());
   const double* value = numbers(columns, choice.column, path.string());
   Curve curve{.name = run, .points = {}};
-  double mean = 0, weight = 0;  // of what came before, less the farther back
+  double mean = 0, weight = 0;  // of the points so far, with decaying weights
   for (int64_t i = 0; i < columns.front().values.size(); ++i) {
     if (!std::isfinite(value[i])) continue;
     mean = choice.smooth * mean + (1 - choice.smooth) * value[i];

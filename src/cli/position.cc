@@ -18,7 +18,7 @@ Json to_json(const Setting& s) {
           {"shuffle", s.shuffle}, {"drop_last", s.drop_last}, {"accumulate", s.accumulate}};
 }
 
-/// One JSON object of a checkpoint, whose bytes may be anything.
+/// Reads one JSON object from a checkpoint. The bytes are not trusted.
 class Reader {
  public:
   Reader(const Json& json, std::string folder) : json_(json), folder_(std::move(folder)) {}
@@ -60,7 +60,7 @@ Setting setting_from(const Reader& reader) {
           .seed = reader.get<uint64_t>("seed", "a whole number", &Json::is_number_unsigned),
           .shuffle = reader.get<bool>("shuffle", "true or false", &Json::is_boolean),
           .drop_last = reader.get<bool>("drop_last", "true or false", &Json::is_boolean),
-          // Checkpoints of before had none.
+          // Older checkpoints do not have it.
           .accumulate = reader.has("accumulate") ? reader.count("accumulate", kMost) : 1};
 }
 

@@ -1,4 +1,4 @@
-// Where a run of `steep train` stands; travels in the checkpoint's user data.
+// The position of a run of `steep train`, which checkpoints store in their user data.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace steep::cli {
 
-/// What must not change between a run and its resumption.
+/// The settings that must not change when a run is resumed.
 struct Setting {
   int64_t rows = 0;
   int64_t batch = 0;
@@ -20,18 +20,18 @@ struct Setting {
 
 struct Position {
   int64_t epoch = 0;
-  int64_t batch = 0;  ///< of the next step
+  int64_t batch = 0;  ///< index of the next batch
   double loss_sum = 0;
-  int64_t loss_rows = 0;         ///< what loss_sum is a sum over: rows, or labels that count
+  int64_t loss_rows = 0;         ///< number of rows, or of labels that count, in loss_sum
   std::optional<double> best{};  ///< the least validation loss so far, with --early-stopping
-  int64_t best_epoch = 0;        ///< of that, counted from 1
+  int64_t best_epoch = 0;        ///< its epoch, counted from 1
 };
 
 /// JSON.
 std::string to_text(const Setting& setting, const Position& position);
 
-/// From the user data of the checkpoint in `folder`. Throws CheckpointError: not written by `steep
-/// train`, damaged, of another setting.
+/// Parses the user data of the checkpoint in `folder`. Throws CheckpointError if `steep train` did
+/// not write it, if it is damaged, or if it belongs to another setting.
 Position position_from(const std::string& user, const std::string& folder, const Setting& setting,
                        int64_t batches);
 

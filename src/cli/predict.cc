@@ -27,7 +27,7 @@ struct PredictChoice {
 };
 
 int predict(const PredictChoice& choice) {
-  const Budget budget(choice.limits);  // of the data, too
+  const Budget budget(choice.limits);  // applies to the data, too
   check_destination(choice.out);
   InferenceSession session(std::filesystem::path(choice.model),
                            {.disabled_passes = choice.disabled_passes,

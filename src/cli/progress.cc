@@ -9,7 +9,7 @@
 namespace steep::cli {
 namespace {
 
-/// fmt::print throws where a reader that has gone is to be noticed by lost().
+/// Not fmt::print, which throws: a reader that has closed the pipe must only make lost() true.
 void put(const std::string& text, std::FILE* file) {
   std::fwrite(text.data(), 1, text.size(), file);
   std::fflush(file);

@@ -1,4 +1,5 @@
-// One live line on a terminal, plain lines elsewhere; or one line of JSON for each report.
+// Reports of progress: one live line on a terminal, plain lines elsewhere, or one line of JSON per
+// report.
 #pragma once
 
 #include <chrono>
@@ -8,25 +9,26 @@
 
 namespace steep::cli {
 
-/// What a report says, in the order in which it is written. Numbers that are not finite are null.
+/// The fields of a report, in the order in which they are written. Numbers that are not finite are
+/// null.
 using Fields = nlohmann::ordered_json;
-/// On one line, whatever the bytes of its texts.
+/// One line of JSON, also if texts are not valid UTF-8.
 std::string to_line(const Fields& fields);
 
 class Progress {
  public:
-  /// `total` samples in all; `done` of them before this run. `json`: reports are lines of JSON,
-  /// each an object: "report" is "note", "step" or "epoch".
+  /// `total`: number of samples of the whole run; `done`: those before this process. `json`:
+  /// reports are lines of JSON, each an object whose "report" is "note", "step" or "epoch".
   Progress(double total, double done, bool json = false);
-  /// After each step. Redraws at most ten times a second (terminal), or prints every ten seconds
-  /// (file).
+  /// Called after each step. On a terminal redraws at most ten times a second; in a file prints
+  /// every ten seconds.
   void step(int64_t samples, const std::string& text, const Fields& fields = {});
-  /// A line that stays.
+  /// A line that is not overwritten.
   void line(const std::string& text);
   void epoch(const std::string& text, Fields fields);
   double samples_per_second() const;
-  /// Standard output takes no more lines: its reader has gone, or the disk is full. Later lines go
-  /// to standard error, progress nowhere.
+  /// Whether standard output accepts no more lines, because its reader has gone or the disk is
+  /// full. Later lines go to standard error; progress is not shown any more.
   bool lost() const;
 
  private:

@@ -1,4 +1,4 @@
-// Outputs of a model, gathered over batches into a file.
+// Collects the outputs of a model over batches, and writes them to a file.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -10,16 +10,16 @@
 
 namespace steep::cli {
 
-/// --out: a name in .npz or .safetensors.
+/// --out: a path that ends in .npz or .safetensors.
 CLI::Option* add_results_option(CLI::App& app, std::string& out);
 
 class Results {
  public:
-  /// Does nothing when `path` is empty.
+  /// Does nothing if `path` is empty.
   Results(std::string path, const std::vector<TensorInfo>& outputs)
       : path_(std::move(path)), outputs_(outputs), parts_(outputs.size()) {}
   void add(const std::vector<Tensor>& outputs);
-  /// `say`: prints where. Throws ShapeError, naming an output, where it has no rows; IoError.
+  /// `say`: print the path. Throws ShapeError, which names an output, if it has no rows; IoError.
   void write(bool say) const;
 
  private:

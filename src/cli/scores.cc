@@ -20,7 +20,7 @@ namespace {
 
 constexpr int64_t kMostTop = 1000;
 
-/// 5 of "top5"; 0 for none.
+/// 5 for "top5"; 0 for another metric.
 int64_t top_of(const std::string& metric) {
   if (!metric.starts_with("top") || metric.size() < 4 || metric.size() > 7) return 0;
   int64_t n = 0;
@@ -31,7 +31,7 @@ int64_t top_of(const std::string& metric) {
   return n <= kMostTop ? n : 0;
 }
 
-/// How many classes come before the label, by score and then by number.
+/// The number of classes before the label, sorted by descending score, then by number.
 int64_t place(const double* row, int64_t classes, int64_t label) {
   int64_t before = 0;
   for (int64_t c = 0; c < classes; ++c) {
@@ -164,7 +164,7 @@ void Scores::add_elements(const Tensor& y, const Tensor& target) {
   for (int64_t i = 0; i < target.size(); ++i) {
     Column& column = columns_[static_cast<size_t>(i) % width];
     const double t = target.data<double>()[i], e = t - y.data<double>()[i];
-    const double before = t - column.mean;  // Welford's
+    const double before = t - column.mean;  // Welford's algorithm
     column.count += 1;
     column.mean += before / column.count;
     column.spread += before * (t - column.mean);

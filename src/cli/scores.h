@@ -1,4 +1,4 @@
-// --metric: how good outputs are, beside the loss.
+// --metric: measures of the quality of outputs, beside the loss.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -16,22 +16,23 @@ namespace steep::cli {
 /// --metric.
 void add_metric_option(CLI::App& app, std::vector<std::string>& metrics, const std::string& when);
 
-/// Place among a session's outputs of the one that its loss reads; their number where none is.
+/// Index of the output that the loss reads among a session's outputs; their number if there is
+/// none.
 size_t scored_output(const TrainingSession& session);
 
 /// Sums over one pass of the data: call clear() before the next.
 class Scores {
  public:
-  /// `probabilities`: of binary_cross_entropy_with_logits, whether the output is the sigmoid of
-  /// what the loss reads. Throws DataError for a metric that the loss does not have.
+  /// `probabilities`, for binary_cross_entropy_with_logits: whether the output is the sigmoid of
+  /// the value that the loss reads. Throws DataError for a metric that does not fit the loss.
   Scores(std::vector<std::string> metrics, const TrainingSession& session,
          std::optional<LabelForm> labels, bool probabilities);
 
   bool any() const { return !metrics_.empty(); }
   void clear();
-  /// Throws ShapeError when labels do not match the output.
+  /// Throws ShapeError if the labels do not match the output.
   void add(const EvalResult& result, const Tensor& labels);
-  /// By name, in the order in which they were asked for; NaN where nothing counts.
+  /// Values by name, in the order of the constructor's list; NaN if nothing counts.
   std::vector<std::pair<std::string, double>> values() const;
 
  private:
@@ -51,8 +52,8 @@ class Scores {
   struct Counts {
     int64_t both = 0, label = 0, said = 0;
   };
-  std::vector<Counts> classes_;  // of f1; of binary labels, the positive one alone
-  std::vector<int64_t> within_;  // by metric: of topN and accuracy
+  std::vector<Counts> classes_;  // for f1; with binary labels only the positive class
+  std::vector<int64_t> within_;  // by metric: hits of topN and accuracy
   int64_t counted_ = 0;
   struct Column {
     double count = 0, mean = 0, spread = 0, error = 0;  // spread: Σ (t - mean)²; error: Σ (t - y)²
@@ -60,8 +61,8 @@ class Scores {
   std::vector<Column> columns_;
 };
 
-/// Whether the output is the sigmoid of what the loss reads: Scores. Reads the model only where
-/// that matters. Throws ModelError, IoError.
+/// Whether the output is the sigmoid of the value that the loss reads: see Scores. Reads the model
+/// only if a metric depends on it. Throws ModelError, IoError.
 bool holds_probabilities(const std::string& model, const TrainingOptions& options,
                          const std::vector<std::string>& metrics);
 

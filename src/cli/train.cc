@@ -88,7 +88,7 @@ class Run {
   }
 
  private:
-  /// False: to be stopped between two steps.
+  /// Returns false if the run has to stop, which happens between two steps only.
   bool run_epochs(Progress& progress, Metrics& metrics) {
     for (; position_.epoch < choice_.epochs; next_epoch()) {
       if (is_enough()) return true;
@@ -107,7 +107,7 @@ class Run {
     return true;
   }
 
-  /// Has --early-stopping seen enough epochs without a better one?
+  /// Whether --early-stopping has seen enough epochs without an improvement.
   bool is_enough() const {
     return choice_.early_stopping > 0 && position_.best &&
            position_.epoch - position_.best_epoch >= choice_.early_stopping;
@@ -126,12 +126,12 @@ class Run {
 
   TrainingSession open() const {
     TrainingOptions options = options_of(choice_);
-    // Until set_length(): the session says which arrays are fed, and these how many rows there are.
+    // A placeholder until set_length(): the number of rows is known only after the session is open.
     if (length_is_open()) options.schedule.total_steps = options.schedule.warmup_steps + 1;
     return TrainingSession(choice_.model.path, options);
   }
 
-  /// The schedule's: the whole run.
+  /// Sets the schedule's length to that of the whole run.
   void set_length() {
     ScheduleOptions schedule = session_.options().schedule;
     const double total =
@@ -159,7 +159,7 @@ class Run {
                                                                       .rows = feed.chosen});
   }
 
-  /// Of each size that there is; what the next one takes.
+  /// Plans for both batch sizes that occur. Returns the text of the plan for the next batch.
   std::string plan_batches() {
     const StepPlan next = session_.plan(batches_.get(position_.epoch, position_.batch));
     const int64_t rows = batches_.row_count(), last = rows % cut_.batch;
@@ -207,10 +207,10 @@ class Run {
     position_ = position_from(session_.load_checkpoint(choice_.resume), choice_.resume, setting(),
                               batches_.count());
     if (choice_.lr_given) session_.set_lr(choice_.model.options.optimizer.lr);
-    if (best_.empty()) position_.best.reset();  // counted from here on
+    if (best_.empty()) position_.best.reset();  // the best weights are not there
   }
 
-  /// Of this epoch: what is exported, with --early-stopping.
+  /// Copies the weights of this epoch, which --early-stopping may export.
   void remember() {
     best_.clear();
     const auto keep = [&](const std::vector<std::string>& names) {
@@ -224,7 +224,7 @@ class Run {
     }
   }
 
-  /// A better epoch than those before?
+  /// Remembers the epoch if it is the best so far.
   void look_at(double loss, Progress& progress) {
     if (position_.best && !(loss < *position_.best)) return;
     if (!std::isfinite(loss)) return;
@@ -238,7 +238,7 @@ class Run {
     position_ = here;
   }
 
-  /// Puts the weights of the best epoch in place.
+  /// Sets the weights to those of the best epoch.
   void restore_best(Progress& progress) {
     if (best_.empty()) return;
     session_.set_weights(best_);
@@ -247,7 +247,8 @@ class Run {
                               position_.best_epoch, position_.best.value_or(0)));
   }
 
-  /// Nothing good is overwritten by what no run can go on from. Throws DataError.
+  /// Throws DataError if the weights are not finite: such a run cannot continue, and must not
+  /// overwrite good results.
   void require_finite() const {
     for (const std::string& name : session_.parameter_names()) {
       if (all_finite(session_.state(name)) || infinite_.count(name) != 0) continue;
@@ -262,7 +263,8 @@ class Run {
     }
   }
 
-  /// To `folder`, or where it can be: then that is said, and where later saves to it go.
+  /// Saves to `folder` or, if that fails, to another folder. That is then reported, and later saves
+  /// use it, too.
   std::string save(const std::string& folder, Progress& progress) {
     require_finite();
     return keep_result(folder, progress, [&](const std::filesystem::path& path) {
@@ -282,7 +284,7 @@ class Run {
     return now;
   }
 
-  /// What goes wrong with files does not end the run; at its end it is an error.
+  /// Errors of files do not end the run. They are collected, and the run's end reports them.
   void note(const std::string& text, Progress& progress) {
     progress.line("warning: " + text);
     trouble_ += trouble_.empty() ? text : "; " + text;
@@ -329,14 +331,14 @@ class Run {
     }
   }
 
-  /// A step, or with --accumulate a part of one.
+  /// Runs a step, or with --accumulate a part of one.
   void one_batch(Progress& progress, Metrics& metrics) {
     const std::vector<Tensor> batch = batches_.get(position_.epoch, position_.batch);
     const int64_t rows = batch[0].dims()[0], weight = weight_.of(batch);
     const int64_t next = position_.batch + 1;
     const bool last = next == batches_.count() || next % choice_.accumulate == 0;
     std::optional<StepResult> done;
-    if (weight == 0) {  // its loss would be 0/0
+    if (weight == 0) {  // the loss would be 0/0
       ++left_out_;
       progress.step(rows, "no label counts");
     } else {
@@ -367,7 +369,7 @@ class Run {
     }
   }
 
-  /// Nothing where the gradients overflowed, or no label counts.
+  /// Nothing if the gradients overflowed, or if no label counts.
   std::optional<StepResult> one_part(const std::vector<Tensor>& batch, int64_t weight, int64_t rows,
                                      Progress& progress) {
     StepResult result = choice_.accumulate > 1 ? session_.accumulate(batch) : session_.step(batch);
@@ -377,7 +379,7 @@ class Run {
       progress.step(rows, fmt::format("loss scale {:g}", session_.loss_scale()));
       return {};
     }
-    if (std::isnan(result.loss)) {  // a part whose classes all weigh nothing
+    if (std::isnan(result.loss)) {  // all classes in the batch have weight 0
       ++left_out_;
       progress.step(rows, "no label counts");
       return {};
@@ -398,7 +400,7 @@ class Run {
     }
   }
 
-  /// For TensorBoard.
+  /// Writes the values for TensorBoard.
   void add_events(int64_t step, const Fields& values, Progress& progress) {
     if (events_ == nullptr) return;
     try {
@@ -441,7 +443,7 @@ class Run {
     progress.epoch(text, std::move(fields));
   }
 
-  /// The first batch and the last one: those of another size.
+  /// Validates the first and the last batch, whose sizes may differ.
   void try_validation() {
     validate({0});
     if (validation_->count() > 1) validate({validation_->count() - 1});
@@ -459,7 +461,7 @@ class Run {
     return mean.value();
   }
 
-  /// Back to where the last step ended, when one in parts was cut off.
+  /// If a step in parts is incomplete, goes back to the end of the last complete step.
   void leave_parts() {
     if (session_.accumulated() == 0) return;
     session_.drop_gradients();
@@ -490,7 +492,7 @@ class Run {
     return kInterrupted;
   }
 
-  /// An error ends the run: what was trained before it is kept.
+  /// After an error, saves the weights of the steps before it.
   void rescue(Progress& progress) {
     if (session_.step_count() == first_step_) return;
     leave_parts();
@@ -532,7 +534,7 @@ class Run {
   TrainingSession session_;
   LossWeight weight_;
   Feed feed_;
-  std::optional<Feed> held_;  ///< of --validation-split
+  std::optional<Feed> held_;  ///< rows of --validation-split
   Cut cut_;
   Batches batches_;
   Scores scores_;
@@ -540,13 +542,13 @@ class Run {
   std::unique_ptr<Events> events_;
   std::string validation_text_;
   Position position_;
-  Position applied_;                                    ///< where the last step ended
+  Position applied_;                                    ///< the position after the last step
   std::map<std::string, Tensor> best_, best_averages_;  ///< weights of the best epoch
-  std::set<std::string> infinite_;  ///< weights that the file, or the checkpoint, has so
-  int64_t first_step_ = 0;          ///< the session's count before this run
+  std::set<std::string> infinite_;  ///< weights that were not finite in the file or checkpoint
+  int64_t first_step_ = 0;          ///< the session's number of steps before this run
   int64_t left_out_ = 0;            ///< batches of this epoch without a label that counts
-  std::map<std::string, std::string> instead_;  ///< where results went, by where they were to go
-  std::string trouble_;                         ///< with files
+  std::map<std::string, std::string> instead_;  ///< actual destination by wanted destination
+  std::string trouble_;                         ///< errors of files so far
   bool metrics_end_ = false;
 };
 
@@ -564,7 +566,7 @@ Command add_train(CLI::App& parent, std::vector<std::string> command_line) {
     outlive_failing_writes();
     say_when_files_shrink();
     use_threads(choice->threads);
-    const Budget budget(choice->model.options.limits);  // of the data, too
+    const Budget budget(choice->model.options.limits);  // applies to the data, too
     return Run(*choice).go();
   };
 }

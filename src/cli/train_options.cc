@@ -191,7 +191,7 @@ void check_train_usage(const CLI::App& app, TrainChoice& choice) {
 
 void check_destinations(const TrainChoice& choice) {
   namespace fs = std::filesystem;
-  std::map<fs::path, std::string> taken;  // by whom
+  std::map<fs::path, std::string> taken;  // destination → the option that uses it
   auto take = [&](const std::string& name, const fs::path& path) {
     std::error_code error;
     const fs::path real = fs::weakly_canonical(path, error);
@@ -209,7 +209,7 @@ void check_destinations(const TrainChoice& choice) {
     if (path.empty()) continue;
     if (option == "--checkpoint") {
       check_checkpoint_destination(path);
-    } else if (option != "--tensorboard") {  // a folder, whose file Events opens
+    } else if (option != "--tensorboard") {  // skipped: a folder, in which Events makes a new file
       check_destination(path);
     }
     const std::string by = take(option, path);

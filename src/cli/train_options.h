@@ -38,11 +38,12 @@ struct TrainChoice {
 
   bool validates() const { return !validation.empty() || validation_split > 0; }
   bool keeps_weights() const { return !out.empty() || !checkpoint.empty(); }
-  /// Where an interrupted run is saved.
+  /// The folder for the checkpoint of an interrupted run.
   std::string interrupted_folder() const;
-  /// Where one that an error ended is: beside, as what it reached may be what went wrong.
+  /// The folder for the checkpoint of a run that ended with an error. It is another one, because
+  /// its weights may be the cause of the error.
   std::string failed_folder() const;
-  /// Of the best epoch, with --early-stopping: beside `checkpoint`.
+  /// The folder for the best epoch, with --early-stopping: beside `checkpoint`.
   std::string best_folder(const std::string& checkpoint) const;
 };
 
@@ -51,14 +52,15 @@ TrainingOptions options_of(const TrainChoice& choice);
 
 void add_train_options(CLI::App& app, TrainChoice& choice);
 
-/// After parsing: what the options say of each other. Throws CLI::Error.
+/// To be called after parsing: checks options against each other. Throws CLI::Error.
 void check_train_usage(const CLI::App& app, TrainChoice& choice);
 
-/// What can be known before anything is read: whether the results can be written where they are to
-/// go. Throws IoError; leaves nothing behind.
+/// Checks what is known before any file is read: whether results can be written to their
+/// destinations. Throws IoError. Leaves no files.
 void check_destinations(const TrainChoice& choice);
 
-/// Whether there is room for them, which the session tells. Throws IoError.
+/// Checks that there is enough disk space for the results, whose size the session gives. Throws
+/// IoError.
 void check_room(const TrainChoice& choice, const TrainingSession& session);
 
 }  // namespace steep::cli
