@@ -7,8 +7,8 @@ namespace {
 
 bool is_constant(Value v) { return v && v.role() == Role::constant; }
 
-/// Of a mask of the last two axes of `dims`, repeated along the others. `open(i)` says whether
-/// element i lets through, `shut(i)` whether it shuts out.
+/// The kind of a mask whose last two axes are those of `dims` and repeat along the others.
+/// `open(i)` says whether element i keeps a score, `shut(i)` whether it masks the score out.
 template <typename Open, typename Shut>
 MaskKind kind_of_elements(const Dims& dims, Open&& open, Shut&& shut) {
   const int64_t columns = dims.empty() ? 1 : dims.back();
@@ -24,7 +24,8 @@ MaskKind kind_of_elements(const Dims& dims, Open&& open, Shut&& shut) {
   return nothing ? MaskKind::nothing : causal ? MaskKind::causal : MaskKind::other;
 }
 
-/// Is `v` 0, 1, 2 … along axis `axis` (counted from the back) and of extent 1 along the others?
+/// Whether `v` is 0, 1, 2 … along axis `axis` (counted from the last) and has extent 1 along the
+/// others.
 bool counts_along(Value v, size_t axis) {
   if (!is_constant(v) || v.dtype() != DType::i64) return false;
   const Dims dims = v.type().dims();
@@ -48,7 +49,7 @@ constexpr Row<> kRepeated[] = {
               from[from.size() - 2] == to[to.size() - 2];
      }}};
 
-/// Without what only repeats it along leading axes.
+/// The value without Expand nodes that only repeat it along leading axes.
 Value unexpanded(Value v) {
   while (apply_rows(kRepeated, v.producer(), Match())) v = v.producer().input(0);
   return v;
@@ -60,7 +61,7 @@ bool compares_positions(const Match& m) {
   return counts_along(m["columns"], kColumns) && counts_along(m["rows"], kRows);
 }
 
-/// A causal mask that is too large to be folded: row and column numbers compared.
+/// A causal mask that is too large for constant folding: a comparison of row and column numbers.
 constexpr Row<> kCausal[] = {
     {.name = "fuse_attention/causal_keep",
      .reason = "A causal mask is an attribute; as an operand it is as large as a head's scores.",
@@ -71,7 +72,7 @@ constexpr Row<> kCausal[] = {
      .pattern = "GreaterOrEqual(rows, columns)",
      .then = compares_positions}};
 
-/// What it shuts out.
+/// The same for a mask that says which scores are masked out.
 constexpr Row<> kCausalInverted[] = {{.name = "fuse_attention/causal_mask",
                                       .reason = "The same where the mask says what is shut out.",
                                       .pattern = "Greater(columns, rows)",

@@ -1,4 +1,4 @@
-// What a mask of attention scores says, where constants tell.
+// Classifies masks of attention scores, as far as constants are known.
 #pragma once
 
 #include <vector>
@@ -8,21 +8,21 @@
 namespace steep {
 
 enum class MaskKind : uint8_t {
-  nothing,  ///< lets everything through
-  causal,   ///< shuts out the keys behind each query: column > row
-  other,    ///< or unknown
+  nothing,  ///< masks nothing out
+  causal,   ///< masks out later keys: column > row
+  other,    ///< any other mask, or unknown
 };
 
-/// From here on a finite mask shuts out as -inf does, in a row that has anything else.
+/// A finite mask value up to this one acts like -inf, in a row that has another value.
 inline constexpr double kShutOut = -1e30;
 
-/// Of a mask that is added: 0, or a number up to kShutOut.
+/// The kind of a mask that is added: 0 keeps a score, a number up to kShutOut masks it out.
 MaskKind kind_of_bias(Value bias);
 
-/// Of a mask that says which scores are kept (`inverted`: which are not).
+/// The kind of a boolean mask that says which scores are kept; if `inverted`, which are masked out.
 MaskKind kind_of_keep(Value keep, bool inverted);
 
-/// What masks are recognised by.
+/// The patterns of masks.
 std::vector<RowInfo> attention_mask_rows();
 
 }  // namespace steep

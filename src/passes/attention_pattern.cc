@@ -7,7 +7,7 @@
 namespace steep {
 namespace {
 
-/// Does a Transpose swap the last two axes alone?
+/// Whether a Transpose swaps exactly the last two axes.
 bool swaps_last(Node transpose) {
   const Ints perm = transpose.attrs().ints("perm");
   const auto rank = static_cast<int64_t>(perm.size());
@@ -21,18 +21,19 @@ bool same_dims(Value a, Value b) { return a.type().dims() == b.type().dims(); }
 
 }  // namespace
 
-/// A node of the way from scores to product, and the node of its gradient.
+/// A node between the scores and the product with the values, and the node of its gradient.
 struct AttentionStep {
   using Stage = AttentionMatcher::Stage;
 
   std::string_view name, reason;
   Pattern pattern;
   bool (*then)(const Match& m, const AttentionMatcher& matcher, Attention& a);
-  /// Makes the gradient of x of dy, beside what the pattern captured; none: they are the same.
+  /// The node that makes the gradient of x from dy, with the values that `pattern` captured.
+  /// Without it, both gradients are the same.
   std::optional<Pattern> gradient{};
-  /// As `then`, of what both patterns captured.
+  /// Like `then`, with the captures of both patterns.
   bool (*then_gradient)(const Match& m, Attention& a) = nullptr;
-  Stage latest = Stage::factor;  ///< this or an earlier one may be matched when it comes
+  Stage latest = Stage::factor;  ///< the stage up to which this pattern may match
 
   static bool take_scores(const Match& m, const AttentionMatcher&, Attention& a) {
     a.scores = m.node("scores");
@@ -98,7 +99,7 @@ struct AttentionStep {
 
 namespace {
 
-/// From the softmax up to the scores: what makes an operand of x.
+/// Steps from the softmax up to the scores: producers of x.
 constexpr AttentionStep kBetween[] = {
     {.name = "fuse_attention/scores",
      .reason = "The products of queries and keys are what the operator never holds.",
@@ -133,7 +134,7 @@ constexpr AttentionStep kBetween[] = {
      .gradient = Pattern("Div(dy, factor)")},
 };
 
-/// From the softmax down to the product, in this order: readers of x.
+/// Steps from the softmax down to the product, in this order: readers of x.
 constexpr AttentionStep kAfter[] = {
     {.name = "fuse_attention/zero_nan",
      .reason = "A row without keys is NaN, and PyTorch's attention has zeros there.",
@@ -177,7 +178,7 @@ constexpr Row<Attention&> kValuesGradient[] = {
        return true;
      }}};
 
-/// Readers of the gradient of the scores.
+/// The readers of the gradient of the scores.
 constexpr Row<Attention&> kOperandGradients[] = {
     {.name = "fuse_attention/queries_gradient",
      .reason =
@@ -212,7 +213,7 @@ bool batches_agree(const Attention& a) {
   return true;
 }
 
-/// The gradient of a step, if `n` is that.
+/// The match of the gradient of `step`, if `n` is its node.
 std::optional<Match> match_gradient(const Attention::Step& step, Node n, const Match& given,
                                     Attention& a) {
   const auto m = match(*step.row->gradient, n, given);
@@ -254,7 +255,7 @@ bool AttentionMatcher::find_product(Attention& a) const {
   return true;
 }
 
-/// From the softmax's operand up to the scores. `stage` is the last thing that may come.
+/// From the softmax's operand up to the scores. Steps of an earlier stage than `stage` are done.
 bool AttentionMatcher::climb(Value x, Attention& a, Stage stage) const {
   if (!readers_.only(x) || !same_dims(x, a.softmax.output(0))) return false;
   for (const AttentionStep& row : kBetween) {
@@ -271,7 +272,7 @@ bool AttentionMatcher::climb(Value x, Attention& a, Stage stage) const {
   return false;
 }
 
-/// Whether `v` is read by exactly these nodes (null ones do not count) and by nobody else.
+/// Whether all readers of `v` are among these nodes (which may be null), and `v` is no output.
 bool AttentionMatcher::read_by(Value v, std::initializer_list<Node> readers) const {
   if (graph_.is_output(v)) return false;
   return std::all_of(readers_.of(v).begin(), readers_.of(v).end(), [&](Node reader) {
@@ -279,7 +280,7 @@ bool AttentionMatcher::read_by(Value v, std::initializer_list<Node> readers) con
   });
 }
 
-/// Of the values first, since it is on the way to the gradient of the scores.
+/// Finds the gradient of the values first, because it leads to the gradient of the scores.
 bool AttentionMatcher::find_gradients(Attention& a) const {
   Value d = a.softmax_grad.input(0);
   for (const Attention::Step& step : a.after) {
@@ -298,7 +299,7 @@ bool AttentionMatcher::find_gradients(Attention& a) const {
   return is_private(a) && find_gradients_of_scores(a);
 }
 
-/// Is what stands between softmax and product read inside the pattern only?
+/// Whether all values between softmax and product are read inside of the pattern only.
 bool AttentionMatcher::is_private(const Attention& a) const {
   const Value p = a.softmax.output(0);
   const Node after_zero = a.dropout ? a.dropout : a.product;
@@ -312,7 +313,7 @@ bool AttentionMatcher::is_private(const Attention& a) const {
   return !a.dropout || read_by(a.dropout.output(0), {a.product, a.weights_swap});
 }
 
-/// From the softmax's gradient to those of the scores' operands.
+/// From the softmax's gradient to the gradients of the operands of the scores.
 bool AttentionMatcher::find_gradients_of_scores(Attention& a) const {
   Value ds = a.softmax_grad.output(0);
   for (auto step = a.between.rbegin(); step != a.between.rend(); ++step) {

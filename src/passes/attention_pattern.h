@@ -1,8 +1,8 @@
-// Scaled dot-product attention in a graph, forward and backward:
+// Matches scaled dot-product attention in a graph, forward and backward:
 //
 //   MatMul → (· c) → (Where keep) → (+ bias) → Softmax → (0 where NaN) → (Dropout) → MatMul
 //
-// where Softmax may be steep.SafeSoftmax, and what differentiation made of it.
+// where Softmax may be steep.SafeSoftmax, and backward is what autodiff made of it.
 #pragma once
 
 #include <limits>
@@ -16,7 +16,7 @@ namespace steep {
 
 struct AttentionStep;
 
-/// Everything that a rewrite must know of one attention.
+/// The nodes and values of one attention, for a rewrite.
 struct Attention {
   struct Step {
     const AttentionStep* row;
@@ -26,18 +26,18 @@ struct Attention {
   Node scores;                // q kᵀ
   std::vector<Step> between;  // from scores to softmax, in that order
   Node softmax;
-  bool zero_shut = false;          // a row without keys is zeros already
+  bool zero_shut = false;          // rows without keys are zeros without zero_nan
   std::vector<Step> after;         // from softmax to product, in that order
-  Node is_nan, zero_nan, dropout;  // of these, or null
+  Node is_nan, zero_nan, dropout;  // nodes in `after`, or null
   Node product;                    // p v
-  Value bias, keep;                // or null
-  bool inverted = false;           // keep says what to mask
+  Value bias, keep;                // may be null
+  bool inverted = false;           // keep says which scores are masked out
   double factor = 1, masked = -std::numeric_limits<double>::infinity();
 
-  Node softmax_grad;           // null when nobody asks for gradients
-  Node zero_nan_grad;          // or null
-  Node weights_swap;           // or null: for dv
-  Value dy, da{}, db{}, dv{};  // of the products' operands; null where nobody asks
+  Node softmax_grad;           // null if there is no gradient
+  Node zero_nan_grad;          // may be null
+  Node weights_swap;           // the transpose for dv; may be null
+  Value dy, da{}, db{}, dv{};  // gradients of the products' operands; null if no node reads them
 
   Value left() const { return scores.input(0); }
   Value right() const { return scores.input(1); }
@@ -48,9 +48,9 @@ class AttentionMatcher {
  public:
   explicit AttentionMatcher(const Graph& g) : graph_(g), readers_(g) {}
 
-  /// The attention of this softmax. Nothing if it is of another rank or axis than attention's, in
-  /// double precision, or if anybody else reads scores or probabilities (an output of the model,
-  /// the gradient of a mask).
+  /// The attention around this softmax. Nothing if rank or axis do not fit, for double precision,
+  /// and if nodes outside of the pattern read scores or probabilities (as an output of the model,
+  /// or for the gradient of a mask).
   std::optional<Attention> match(Node softmax) const;
 
   const Readers& readers() const { return readers_; }

@@ -1,5 +1,5 @@
-// The scores over a vocabulary, the largest array of a language model's step, in chunks of rows, so
-// that no more than one chunk of them exists at a time:
+// Computes the scores over a vocabulary, the largest array of a language model's step, in chunks of
+// rows, so that only one chunk of them exists at a time:
 //
 //   logits = x w + b                        for each chunk of rows:
 //   loss = SoftmaxCrossEntropy(logits, t)     logits = x[rows] w + b
@@ -8,10 +8,10 @@
 //   dw = xᵀ dlogits                           dx[rows] = dlogits wᵀ
 //   db = Σ dlogits                            dw += x[rows]ᵀ dlogits,  db += Σ dlogits
 //
-// All of it moves to forward, so it is done only where the gradient of the loss is known there (a
-// trainer's is 1), and where nobody else reads the scores. At bf16 precision it was slower than it
-// is worth (docs/performance.md). Hsu et al., Liger Kernel, 2024, computes loss and gradients of a
-// chunk in the same way.
+// All of this moves to forward. So the pass applies only if forward knows the gradient of the loss
+// (in a trainer it is 1) and if no other node reads the scores. With bf16 precision the pass made
+// steps slower (docs/performance.md). Hsu et al., Liger Kernel, 2024, computes loss and gradients
+// of a chunk in the same way.
 
 #include <algorithm>
 #include <optional>
@@ -23,15 +23,15 @@
 namespace steep {
 namespace {
 
-/// A chunk has so many rows at least: enough to multiply with each weight that is read.
+/// The least number of rows of a chunk, so that a product makes good use of each weight it reads.
 constexpr int64_t kRows = 256;
-/// Each adds some six nodes to the plan.
+/// The most chunks; each adds about six nodes to the plan.
 constexpr int64_t kMostChunks = 16;
-/// Smaller scores are not worth reading the weight and its gradient several times.
+/// For smaller scores it does not pay to read the weight and its gradient several times.
 constexpr size_t kLeastBytes = size_t{96} << 20;
 
-/// Last two entries of a permutation that leaves the others where they are: whether they change
-/// places. Nothing for any other permutation.
+/// Whether a permutation swaps the last two axes, if it keeps all others in place. Nothing for
+/// other permutations.
 std::optional<bool> swaps_last(const Ints& perm) {
   const auto rank = static_cast<int64_t>(perm.size());
   for (int64_t i = 0; i + 2 < rank; ++i) {
@@ -40,20 +40,20 @@ std::optional<bool> swaps_last(const Ints& perm) {
   return rank >= 2 && perm.back() == rank - 2;
 }
 
-/// Does a product multiply the rows of one matrix with a matrix, `a` […, k] and `b` of rank 2?
+/// Whether the node multiplies the rows of `a` […, k] with one matrix `b` of rank 2.
 bool multiplies_rows(Node n) {
   if (n.input(3)) return false;
   const auto a = swaps_last(n.attrs().ints("perm_a")), y = swaps_last(n.attrs().ints("perm_y"));
   return n.input(0).rank() >= 2 && n.input(1).rank() == 2 && a == false && y == false;
 }
 
-/// Loss and gradients of scores that a product makes, and what reads their gradient.
+/// The loss and gradients of scores that a product computes, and the readers of the gradient.
 class ChunkedLoss {
  public:
   ChunkedLoss(Graph& g, const Readers& readers, Node loss)
       : g_(g), readers_(readers), loss_(loss) {}
 
-  /// Whether the pattern is there.
+  /// Finds the pattern. Returns false if it does not match.
   bool find() {
     logits_ = loss_.input(0);
     reduction_ = text_of(loss_, "reduction");
@@ -83,7 +83,7 @@ class ChunkedLoss {
 
   static std::vector<RowInfo> rows() { return list_rows(kScores, kGradient, kReaders); }
 
-  /// At least two, or 0 where it does not pay.
+  /// The number of chunks: at least two, or 0 if chunks do not pay.
   int64_t chunks() const {
     const int64_t count = std::min(rows_ / kRows, kMostChunks);
     return logits_.type().nbytes() < kLeastBytes || count < 2 ? 0 : count;
@@ -114,7 +114,7 @@ class ChunkedLoss {
     if (divisor) loss = loss / divisor;
     g_.replace_uses(loss_.output(0), loss);
     replace_products(sums);
-    // One chunk after the other: at the loss's place everything that they read is there.
+    // The new nodes go, chunk by chunk, to the place of the loss, where all their operands exist.
     for (Node n : g_.nodes()) {
       if (n.id() >= before) g_.place_like(n, loss_);
     }
@@ -123,18 +123,18 @@ class ChunkedLoss {
  private:
   struct WeightProduct {
     Node node;
-    Value other;  // […, k] with as many rows
-    bool first;   // whether dlogits is the first operand
+    Value other;  // […, k], with the same number of rows
+    bool first;   // dlogits is the first operand
   };
 
-  /// What reads dlogits, of the chunks so far.
+  /// The results of the readers of dlogits, for the chunks so far.
   struct Gradients {
     std::vector<std::vector<Value>> of_rows;  // by row_products_
     std::vector<Value> of_weight;             // by weight_products_
     std::vector<Value> of_bias;               // by bias_sums_
   };
 
-  /// Rows [begin, end), whose gradient dlogits is.
+  /// Adds the readers of `dlogits`, the gradient of rows [begin, end).
   void add_chunk(Value dlogits, int64_t begin, int64_t end, Gradients& sums) {
     for (size_t k = 0; k < row_products_.size(); ++k) {
       const Node n = row_products_[k];
@@ -164,13 +164,14 @@ class ChunkedLoss {
       g_.replace_uses(bias_sums_[k].output(0), sums.of_bias[k]);
   }
 
-  /// Whether forward knows v.
+  /// Whether v exists in forward.
   bool in_forward(Value v) const {
     if (v.role() == Role::input) return g_.input_phase(v) == Phase::forward;
     return !v.producer() || v.producer().phase() == Phase::forward;
   }
 
-  /// What reads `v`, through views; false if `v` or a view leaves the graph.
+  /// Adds the readers of `v`, looking through views. Returns false if `v` or a view of it is an
+  /// output.
   bool add_readers(Value v, std::vector<Node>* readers) const {
     if (g_.is_output(v)) return false;
     for (Node n : readers_.of(v)) {
@@ -183,7 +184,8 @@ class ChunkedLoss {
     return true;
   }
 
-  /// Sorts the readers of dlogits; false if one is neither kind of product nor the bias's sum.
+  /// Classifies the readers of dlogits. Returns false if one is neither a supported product nor the
+  /// sum for the bias.
   bool find_products() {
     std::vector<Node> readers;
     if (!add_readers(gradient_.output(0), &readers)) return false;
@@ -195,13 +197,13 @@ class ChunkedLoss {
                        [&](const WeightProduct& p) { return in_forward(p.other); });
   }
 
-  /// Whether v is dlogits, with whatever leading axes.
+  /// Whether v is dlogits, with any leading axes.
   bool is_gradient(Value v) const {
     return v && behind_views(v) == gradient_.output(0) &&
            v.type().dims().back() == logits_.type().dims()[1];
   }
 
-  /// [rows, …] of what may have several leading axes.
+  /// Reshapes leading axes to one: [rows, …].
   Value as_rows(Value v) const {
     return v.rank() == 2 ? v : reshape(v, Ints{rows_, v.type().dims().back()});
   }
@@ -210,7 +212,7 @@ class ChunkedLoss {
     return apply("Slice", {v, ints(g_, {begin}), ints(g_, {end}), ints(g_, {0})});
   }
 
-  /// The product of a chunk, plus `addend` if there is one.
+  /// The product of a chunk, with `addend` added if it is not null.
   static Value multiply(Node like, Value a, Value b, Value addend) {
     Attrs attrs = like.attrs();
     for (const char* perm : {"perm_a", "perm_b", "perm_y"}) {
@@ -230,7 +232,7 @@ class ChunkedLoss {
     return attrs;
   }
 
-  /// How many labels count, a scalar of the loss's dtype.
+  /// The number of labels that count, a scalar of the loss's dtype.
   Value counted(Value labels) {
     const DType dtype = loss_.output(0).dtype();
     if (!loss_.attrs().has("ignore_index")) return scalar(g_, static_cast<double>(rows_), dtype);
@@ -250,7 +252,7 @@ class ChunkedLoss {
     return true;
   }
 
-  /// dlogits · other, or other · dlogits (`first`: the former), as it stands.
+  /// Records dlogits · other (`first`) or other · dlogits, if it can be computed in chunks.
   bool take_product(Node n, Value d, bool first) {
     if (!is_gradient(d) || n.attrs().real("alpha", 1) != 1 || n.attrs().has("activation"))
       return false;
@@ -259,7 +261,7 @@ class ChunkedLoss {
       return true;
     }
     const Attrs& attrs = n.attrs();
-    // The sum runs over the rows of both operands: dᵀ x, or xᵀ d.
+    // Only products dᵀ x or xᵀ d, which sum over the rows of both operands.
     const bool sums_rows =
         swaps_last(attrs.ints("perm_a")) == true && swaps_last(attrs.ints("perm_b")) == false;
     if (n.input(0).rank() != 2 || n.input(1).rank() != 2 || !sums_rows) return false;
@@ -298,7 +300,7 @@ constexpr Row<ChunkedLoss&> ChunkedLoss::kGradient[] = {
          "gradient: steep.SoftmaxCrossEntropyGrad(dloss, logits, labels, largest, sums, ...)",
      .then = [](const Match& m, ChunkedLoss& c) { return c.take_gradient(m.node("gradient")); }}};
 
-/// Of the gradient of the scores.
+/// The readers of the gradient of the scores.
 constexpr Row<ChunkedLoss&> ChunkedLoss::kReaders[] = {
     {.name = "chunk_logits/left_product",
      .reason = "Rows of the gradient give the same rows of dx, or a part of the sum that is dwᵀ.",

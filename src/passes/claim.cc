@@ -1,4 +1,5 @@
-// Lets devices fuse nodes: what one claims becomes a steep.Claimed node, whose body the nodes are.
+// Lets devices fuse nodes: the nodes that a device claims become the body of one steep.Claimed
+// node.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -82,7 +83,7 @@ class Claimer {
       if (def == nullptr || def->dynamic || !def->updates_input.empty())
         refuse(claim, n, "a node that updates a state, or runs on its own", device_);
     }
-    // Whoever reads them from outside must not lead back to them.
+    // A path from these nodes to outside readers must not lead back to one of them.
     std::vector<Node> stack = nodes;
     std::unordered_set<uint32_t> seen;
     while (!stack.empty()) {
@@ -113,7 +114,7 @@ class Claimer {
 
   Graph& g_;
   std::string_view device_;
-  std::vector<std::vector<Node>> users_;           // as before the first claim
+  std::vector<std::vector<Node>> users_;           // before the first claim
   std::unordered_set<uint32_t> kept_;              // values that are outputs or updates
   std::unordered_map<uint32_t, size_t> position_;  // by node id
   std::unordered_set<uint32_t> claimed_;           // node ids

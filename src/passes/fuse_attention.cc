@@ -1,6 +1,7 @@
-// Scaled dot-product attention, forward and backward (passes/attention_pattern.h), becomes
-// steep.Attention and steep.AttentionGrad, which never hold the score matrix. Reshapes, transposes
-// and constant factors around the heads go too: the operator reads and writes heads where they lie.
+// Replaces scaled dot-product attention, forward and backward (passes/attention_pattern.h), by
+// steep.Attention and steep.AttentionGrad, which never store the score matrix. Also removes
+// reshapes, transposes and constant factors around the heads: the operator reads and writes heads
+// by strides.
 
 #include <algorithm>
 #include <cmath>
@@ -15,7 +16,7 @@
 namespace steep {
 namespace {
 
-/// The farthest value up from an operand that holds its heads in one piece.
+/// The farthest producer of an operand that still holds the operand's heads as a whole.
 std::optional<HeadLayout> source(HeadLayout layout, bool factors) {
   std::optional<HeadLayout> best;
   for (std::optional<HeadLayout> at = layout; at; at = at->before()) {
@@ -25,8 +26,8 @@ std::optional<HeadLayout> source(HeadLayout layout, bool factors) {
   return best;
 }
 
-/// The farthest value down from a result that holds its heads in one piece, past factors that
-/// multiply to `scale`.
+/// The farthest reader of a result that still holds the result's heads as a whole; the constant
+/// factors on the way multiply to `scale`.
 std::optional<HeadLayout> destination(const Readers& readers, HeadLayout layout, double scale) {
   std::optional<HeadLayout> best;
   std::optional<HeadLayout> at = layout;
@@ -104,7 +105,7 @@ class Rewriter {
     return attrs;
   }
 
-  /// Nodes that `add` makes stand where `like` stands.
+  /// Gives the nodes that `add` makes the place of `like`.
   template <typename Add>
   void place(Node like, Add&& add) {
     Graph::Scope scope(g_, like.phase(), like.name());
@@ -113,8 +114,8 @@ class Rewriter {
     for (uint32_t id = first; id < g_.node_slots(); ++id) g_.place_like(Node(&g_, id), like);
   }
 
-  /// Bias, keep and seed, without those at the end that are absent, nor those that an attribute can
-  /// say.
+  /// The operands bias, keep and seed. Absent ones at the end are left out, and so are masks that
+  /// an attribute can express.
   std::vector<Value> masks(Attrs& attrs) {
     Value bias = a_.bias, keep = a_.keep;
     bool causal = false;
@@ -123,7 +124,7 @@ class Rewriter {
       return kind != MaskKind::other;
     };
     if (bias && dispensable(kind_of_bias(bias))) bias = Value();
-    // A finite number counts where the other mask leaves nothing else.
+    // A finite mask value matters if the other mask leaves no key.
     const bool shuts = std::isinf(a_.masked) || (a_.masked <= kShutOut && !bias);
     if (keep && shuts && dispensable(kind_of_keep(keep, a_.inverted))) keep = Value();
     if (causal) attrs.set("causal", int64_t{1});
@@ -156,7 +157,7 @@ class Fuser {
 
   void run();
 
-  /// Whether the softmax was that of an attention, which is one operator now.
+  /// Replaces the attention around the softmax, if there is one. Returns whether it did.
   bool fuse(Node softmax, bool zero_shut) {
     const Dims scores = softmax.output(0).type().dims();
     if (scores.empty() || scores.back() < least_keys_) return false;
@@ -166,7 +167,7 @@ class Fuser {
     a->zero_shut = zero_shut;
     const bool done = Rewriter(g_, matcher_->readers(), *a).run();
     if (done) g_.prune();
-    matcher_.reset();  // readers change with each rewrite
+    matcher_.reset();  // the readers are outdated after a rewrite
     return done;
   }
 
@@ -197,8 +198,8 @@ void Fuser::run() {
 void fuse_attention(Graph& g) { Fuser(g, 0).run(); }
 
 void fuse_long_attention(Graph& g) {
-  // The tiles multiply in float32, separate products in bfloat16: up to 512 keys the tiles were 4 %
-  // of a step slower. From here on memory that grows with the square of the length weighs more.
+  // The tiles multiply in float32, separate products in bfloat16. Up to 512 keys tiles made a step
+  // 4 % slower. From this length on, memory that grows with the square of the length matters more.
   constexpr int64_t kLong = 1024;
   Fuser(g, kLong).run();
 }

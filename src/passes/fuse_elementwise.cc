@@ -1,9 +1,9 @@
-// Chains of elementwise nodes become one steep.Fused node, which walks the data once in blocks that
-// stay in the first-level cache, instead of once per operator.
+// Fuses chains of elementwise nodes into one steep.Fused node. It reads the data once, in blocks
+// that stay in the first-level cache, instead of once per operator.
 //
-// A group grows from its last node, the root, towards producers. A producer joins when one of its
-// readers is in the group and every other reader runs after the root: then the group's node can run
-// at the root's place, and no other group can come to depend on it and feed it at once.
+// A group grows from its last node, the root, towards producers. A producer joins if one of its
+// readers is in the group and all other readers run after the root. Then the group's node can run
+// at the root's place, and no cycle between groups is possible.
 
 #include <algorithm>
 #include <set>
@@ -24,7 +24,8 @@ bool is_scalar_constant(Value v) { return v.role() == Role::constant && v.tensor
 
 bool is_narrow(DType t) { return t == DType::bf16 || t == DType::f16; }
 
-/// Between f32 and a 16-bit float: free at the border of a group, whose loads and stores convert.
+/// A cast between f32 and a 16-bit float. It is free at the border of a group, because loads and
+/// stores convert.
 bool crosses_border(const Match& m) {
   const DType from = m["x"].dtype(), to = m["y"].dtype();
   return (from == DType::f32 && is_narrow(to)) || (is_narrow(from) && to == DType::f32);
@@ -38,7 +39,8 @@ constexpr Row<> kBorderCasts[] = {
 
 bool is_border_cast(Node n) { return apply_rows(kBorderCasts, n, Match()) != nullptr; }
 
-/// Elementwise, in one float type (f32 or f64) and bool. The seed of a random op is read whole.
+/// Whether the node is elementwise, in one float type (f32 or f64) and bool. The seed of a random
+/// op is not read by element.
 bool can_fuse(Node n) {
   const OpDef* def = find_op(n.op());
   if (def == nullptr || !def->elementwise || n.output_count() != 1) return false;
@@ -82,7 +84,7 @@ class Fuser {
     const size_t id = groups_.size();
     groups_.push_back({root});
     group_of_[root.id()] = id;
-    // Latest first, so that when a producer is looked at, all its readers were.
+    // Latest first, so that all readers of a producer are visited before the producer.
     std::set<size_t> frontier;  // positions
     auto look_at_producers = [&](Node n) {
       for (int i = 0; i < n.input_count(); ++i) {
@@ -110,12 +112,12 @@ class Fuser {
 
   bool joins(Node n, Node root, size_t id) {
     if (n.phase() != root.phase() || !can_fuse(n)) return false;
-    // Narrow inside a group would have to be rounded there.
+    // Inside of a group a narrow value would have to be rounded.
     if (is_narrow(n.output(0).dtype())) return false;
     Value y = n.output(0);
     if (!provably_equal(y.shape(), root.output(0).shape())) return false;
     if (float_type(n) != float_type(root)) return false;
-    for (Node user : users_[y.id()]) {  // in their order
+    for (Node user : users_[y.id()]) {  // in the order of the graph
       auto it = group_of_.find(user.id());
       const bool inside = it != group_of_.end() && it->second == id;
       if (!inside) return position_[user.id()] > position_[root.id()];
@@ -149,7 +151,7 @@ class Fuser {
         group.begin(), group.end(), [&](Node n) { return is_output(group, n.output(0)); }));
   }
 
-  /// At most one more than kMaxInputs.
+  /// The inputs of a group; stops at kMaxInputs + 1.
   std::vector<Value> inputs_of(const std::vector<Node>& group) const {
     std::vector<Value> inputs;
     for (Node n : group) {

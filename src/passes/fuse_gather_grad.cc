@@ -1,10 +1,11 @@
-// What is added to the gradient of a gather becomes the array that the gather's slices are added
-// to:
+// Moves an addition to the gradient of a gather into that gradient. The addend becomes the array to
+// which the slices are added:
 //
 //   Add(x, steep.GatherGrad(dy, i, shape))  →  steep.GatherGrad(dy, i, shape, x)
 //
-// A vocabulary's embedding that is also the output layer gets its two gradients so. They are as
-// large as the weight; the sum touches only the rows of the words that occur.
+// This happens if the embedding of a vocabulary is also the output layer: the weight has two
+// gradients. Each is as large as the weight, but the addition then touches only the rows of words
+// that occur.
 
 #include "ops/build.h"
 #include "passes/pipeline.h"

@@ -1,6 +1,6 @@
-// Folds what surrounds a matrix product into it: transposes of its operands and of its result
-// become strides, a constant factor becomes alpha, a vector added to each row becomes the bias, and
-// ReLU the epilogue.
+// Folds the surroundings of a matrix product into it: transposes of its operands and of its result
+// become strides, a constant factor becomes alpha, a vector that is added to each row becomes the
+// bias, and ReLU becomes the epilogue.
 //
 //   Relu(MatMul(Transpose(x), w * 0.5) + b)  →  steep.MatMul(x, w, b) {perm_a, alpha=0.5,
 //   activation="Relu"}
@@ -32,27 +32,27 @@ Ints compose(const Ints& first, const Ints& then) {
   return out;
 }
 
-/// Without a unit stride in either matrix axis a kernel would have to copy, which is what Transpose
+/// Without a unit stride in one of the two matrix axes a kernel would have to copy, as Transpose
 /// does.
 bool keeps_unit_stride(const Ints& perm) {
   const auto last = static_cast<int64_t>(perm.size()) - 1;
   return perm[perm.size() - 1] == last || perm[perm.size() - 2] == last;
 }
 
-/// The value of an operand, seen through what the product takes in.
+/// An operand of the product: the value before the nodes that the product absorbs.
 struct Operand {
   Value value;
   Ints perm;
 };
 
-/// What follows a product, as far as it is taken in.
+/// The result of the product, after the nodes that the product absorbs.
 struct Result {
   Value product, last;
   Phase phase;
   double alpha;
   Value bias{};
   bool relu = false;
-  Ints perm{};  ///< if it is transposed: nothing is taken in behind that
+  Ints perm{};  ///< of an absorbed transpose; then no later node is absorbed
 };
 
 bool take_transpose(const Match& m, Operand& operand, Phase, double&) {
@@ -70,7 +70,7 @@ bool take_transpose(const Match& m, Operand& operand, Phase, double&) {
 template <bool kDivides>
 bool take_factor(const Match& m, Operand& operand, Phase phase, double& alpha) {
   const auto c = scalar_of(m["factor"]);
-  // What forward made for backward is there already.
+  // A node of another phase stays: forward computes it anyway, for backward.
   if (m.node("y").phase() != phase || !c || m["x"].rank() != operand.value.rank()) return false;
   alpha = kDivides ? alpha / *c : alpha * *c;
   operand.value = m["x"];
@@ -109,7 +109,7 @@ bool take_bias(const Match& m, Result& r) {
   return true;
 }
 
-/// The result's last axis must be one of the product's last two.
+/// Requires that the result's last axis is one of the product's last two.
 bool take_result_transpose(const Match& m, Result& r) {
   const Ints perm = m.node("transpose").attrs().ints("perm");
   const int64_t rank = r.product.rank();
@@ -118,7 +118,7 @@ bool take_result_transpose(const Match& m, Result& r) {
   return true;
 }
 
-/// Readers of what is taken in so far.
+/// Patterns of readers of the last absorbed value.
 constexpr Row<Result&> kResultRows[] = {
     {.name = "fuse_matmul/multiplied_result",
      .reason = "The product's alpha costs nothing.",
@@ -142,7 +142,7 @@ constexpr Row<Result&> kResultRows[] = {
      .then = take_result_transpose},
 };
 
-/// Walks up through transposes and constant factors.
+/// Absorbs transposes and constant factors, from the operand upwards.
 Operand absorb_operand(Value v, Phase phase, double& alpha) {
   Operand operand{v, identity_perm(v.rank())};
   while (apply_rows(kOperandRows, operand.value.producer(), Match(), operand, phase, alpha)) {
@@ -150,7 +150,7 @@ Operand absorb_operand(Value v, Phase phase, double& alpha) {
   return operand;
 }
 
-/// Walks down the readers, as long as there is one, of the same phase.
+/// Absorbs readers, downwards, as long as there is a single one of the same phase.
 void absorb_readers(const Readers& readers, Result& r) {
   while (r.perm.empty()) {
     const Node reader = readers.only(r.last);
@@ -160,7 +160,7 @@ void absorb_readers(const Readers& readers, Result& r) {
   }
 }
 
-/// Whether there is anything to take in.
+/// Returns whether anything was absorbed.
 bool fuse(Node n, const Readers& readers) {
   const Value y = n.output(0), left = n.input(0), right = n.input(1);
   if (!is_float(y.dtype()) || left.rank() < 2 || right.rank() < 2) return false;

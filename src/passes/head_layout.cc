@@ -13,7 +13,7 @@ Ints row_major(const Dims& dims) {
   return strides;
 }
 
-/// The permutation of a Transpose, with ONNX's default written out.
+/// The permutation of a Transpose; ONNX's default written out.
 Ints perm_of(Node transpose, int64_t rank) {
   Ints perm = transpose.attrs().ints("perm");
   if (perm.empty()) {
@@ -22,8 +22,8 @@ Ints perm_of(Node transpose, int64_t rank) {
   return perm;
 }
 
-/// Changes strides over an array of `dims` to those over an array in which axis a has stride to[a].
-/// Each head axis must lie within one axis of the array.
+/// Changes strides over an array of `dims` to strides over an array whose axis a has stride to[a].
+/// Returns false if a head axis does not lie within one axis of the array.
 bool restride(HeadLayout& layout, const Dims& dims, const Ints& to) {
   const Ints strides = row_major(dims);
   for (size_t i = 0; i < kHeadAxes; ++i) {
@@ -47,12 +47,12 @@ bool is_reshape(Node n) {
   return def != nullptr && def->view;
 }
 
-/// A node between two layouts of the same heads: what the layout of x is, seen from that of y, and
-/// the other way round.
+/// A node between two layouts of the same heads. It computes the layout of x from that of y, and
+/// the reverse.
 struct LayoutStep {
   std::string_view name, reason;
   Pattern pattern;
-  /// From x to y if `down`, else from y to x. False where it cannot be told.
+  /// From x to y if `down`, else from y to x. Returns false if the layout cannot be expressed.
   bool (*then)(const Match& m, HeadLayout& layout, bool down);
 };
 
@@ -110,7 +110,7 @@ HeadLayout HeadLayout::of(Value heads, bool swapped) {
 
 std::optional<Ints> HeadLayout::order() const {
   Ints axes{0, 1, 2, 3};
-  // Columns last even if there is only one; other axes of extent 1 first.
+  // The column axis is last even if it has extent 1; other axes of extent 1 come first.
   std::stable_sort(axes.begin(), axes.end(), [&](int64_t a, int64_t b) {
     auto key = [&](int64_t axis) {
       if (axis == 3) return int64_t{0};

@@ -1,5 +1,5 @@
-// How four axes of a value, those of attention heads, lie in memory: what lets a rewrite look
-// through reshapes and transposes.
+// The strides of the four axes of attention heads in memory. Rewrites use them to look through
+// reshapes and transposes.
 #pragma once
 
 #include <array>
@@ -23,24 +23,24 @@ struct HeadLayout {
   /// and rows (`swapped`). Three dimensions have a batch of 1.
   static HeadLayout of(Value heads, bool swapped);
 
-  /// The axes in the order in which they lie in memory, if the value holds them one inside the
-  /// other, columns innermost.
+  /// The axes from outermost to innermost, if they are nested in the value's memory with columns
+  /// innermost; else nothing.
   std::optional<Ints> order() const;
 
-  /// Heads [batch, head, row, column] as a permutation of the axes in order(): for each axis, its
-  /// place there. REQUIRES: order().
+  /// For each axis of [batch, head, row, column], its position in order(). REQUIRES: order() has a
+  /// value.
   Ints perm() const;
-  /// The extents in order(). REQUIRES: order().
+  /// The extents, in the order of order(). REQUIRES: order() has a value.
   Ints ordered_extents() const;
 
-  /// The same heads in the operand of the value's producer, a reshape, transpose or constant
-  /// factor; nothing when the producer is something else.
+  /// The same heads in the operand of the value's producer, if that is a reshape, transpose or
+  /// constant factor; else nothing.
   std::optional<HeadLayout> before() const;
   /// The same heads in the result of `user`, which reads the value.
   std::optional<HeadLayout> after(Node user) const;
 };
 
-/// What lets a layout be followed from value to value, beside views.
+/// The patterns, besides views, that a layout can be followed through.
 std::vector<RowInfo> head_layout_rows();
 
 }  // namespace steep

@@ -50,7 +50,7 @@ constexpr Pass kPasses[] = {
     {.name = "write_through", .run = write_through, .rows = write_through_rows},
 };
 
-/// Tells of a pass under STEEP_LOGS=passes.
+/// Logs a pass, for STEEP_LOGS=passes.
 class Told {
  public:
   Told(std::string_view name, const Graph& graph)

@@ -1,4 +1,4 @@
-// The list of rewrites that every specialised graph goes through.
+// The list of rewrites of every specialised graph.
 #pragma once
 
 #include <functional>
@@ -20,45 +20,45 @@ namespace steep {
 struct Pass {
   std::string_view name;
   void (*run)(Graph& graph);
-  bool (*at)(Precision) = nullptr;  ///< runs at these precisions alone; null: at all
-  /// Instead of `run`, of a pass that asks the devices.
+  bool (*at)(Precision) = nullptr;  ///< the precisions at which it runs; null: all
+  /// Called instead of `run`, for a pass that depends on the devices.
   void (*run_for)(Graph& graph, const Devices& devices) = nullptr;
-  bool elsewhere = false;  ///< runs where there are other devices than the host
-  /// Lists what it recognises; null: it follows no patterns.
+  bool elsewhere = false;  ///< runs only if there are devices other than the host
+  /// Lists its patterns; null: it has none.
   std::vector<RowInfo> (*rows)() = nullptr;
 };
 
 struct PassOptions {
   std::set<std::string> disabled{};  ///< by name
   Precision precision = Precision::fp32;
-  const Devices* devices = nullptr;             ///< which may refuse a pass; null: the host
+  const Devices* devices = nullptr;             ///< which may decline a pass; null: the host only
   Profiler* profiler = nullptr;                 ///< gets an event for each pass
   std::vector<CompileStage>* stages = nullptr;  ///< gets a row for each pass
-  /// Is shown the graph after each pass.
+  /// Called with the graph after each pass.
   std::function<void(std::string_view pass, const Graph& graph)> after{};
 };
 
-/// Those that run_passes() runs, in this order.
+/// The passes of run_passes(), in order.
 std::span<const Pass> passes();
 
-/// Those that the graph of a model goes through once, before it is differentiated and before shapes
+/// The passes that the graph of a model goes through once, before differentiation and before shapes
 /// are bound.
 std::span<const Pass> early_passes();
 
-/// The names of all: those that may be disabled.
+/// The names of all passes, which can be disabled.
 std::vector<std::string> pass_names();
 
-/// Throws ModelError, listing the passes, when one of `names` is none.
+/// Throws ModelError, which lists the passes, if one of `names` is not a pass.
 void check_passes(const std::set<std::string>& names);
 
-/// Runs one of early_passes() unless it is disabled. Throws InternalError if it is none of them.
+/// Runs one of early_passes() unless it is disabled. Throws InternalError for another name.
 void run_early_pass(Graph& graph, std::string_view name, const std::set<std::string>& disabled);
 
-/// Runs every pass that is not disabled, prunes and verifies after each. Throws as
-/// check_passes() for those disabled.
+/// Runs every pass that is not disabled; prunes and verifies the graph after each. Throws as
+/// check_passes() for the disabled names.
 void run_passes(Graph& graph, const PassOptions& options);
 
-// One file each.
+// Each is in a file of its own.
 void remove_duplicates(Graph& graph);    // nodes that compute what another node computed
 void fuse_attention(Graph& graph);       // attention, forward and backward, into steep.Attention
 void fuse_long_attention(Graph& graph);  // the same, of long sequences only
@@ -72,7 +72,7 @@ void claim(Graph& graph, const Devices& devices);  // what devices fuse themselv
 void fuse_elementwise(Graph& graph);               // chains of elementwise nodes into steep.Fused
 void write_through(Graph& graph);                  // updates without the copy of steep.Assign
 
-// What they recognise.
+// The patterns of passes.
 std::vector<RowInfo> fuse_attention_rows();
 std::vector<RowInfo> fuse_matmul_rows();
 std::vector<RowInfo> precision_rows();

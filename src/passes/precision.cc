@@ -1,15 +1,13 @@
-// Mixed precision, with bfloat16 or float16. Operators whose provider says so (matrix products, as
-// a rule) read the narrow type and write it, except what ends in an update or an output, which they
-// write as float32. Everything else computes in float32, and the states (weights, moments) stay
-// float32.
+// Mixed precision, with bfloat16 or float16. Operators whose provider supports it (matrix products,
+// usually) read and write the narrow type. Results that end in an update or an output are written
+// as float32. All other operators compute in float32, and states (weights, moments) stay float32.
 //
-// A float32 value that products read gets one narrowing Cast, right behind its producer, for all of
-// them: so what forward saves for backward's products is the narrow one. A product's narrow result
-// gets one widening Cast before each of its readers. Neither costs a pass through memory where the
-// fusion of elementwise chains takes the Cast along, or where a kernel reads the narrow type
-// itself.
+// A float32 value that products read gets a single narrowing Cast, right after its producer, for
+// all these readers. So forward saves the narrow value for backward's products. A narrow result of
+// a product gets a widening Cast before each reader. These casts cost no pass over memory if
+// fuse_elementwise absorbs them, or if a kernel reads the narrow type itself.
 //
-// Convolutions keep their float32 operands, which their kernels may round to bfloat16.
+// Convolutions keep their float32 operands; their kernels may round these to bfloat16.
 
 #include "passes/precision.h"
 
@@ -34,7 +32,7 @@ constexpr Row<> kMoves[] = {
      .reason = "Elements at other places are as good in one type as in another.",
      .pattern = "Transpose|Gather|Slice|Expand(x, ...)"}};
 
-/// Input 0's elements at other places: as good in one type as in another.
+/// Whether the node only moves the elements of input 0, so that the type does not matter to it.
 bool moves(Node n) {
   if (n.output_count() != 1 || !n.input(0) || n.output(0).dtype() != n.input(0).dtype()) {
     return false;
@@ -43,19 +41,19 @@ bool moves(Node n) {
   return (def != nullptr && def->view) || apply_rows(kMoves, n, Match());
 }
 
-/// A mover before which it is no more work to narrow than behind it.
+/// Whether the node moves elements, and narrowing before it costs no more than after it.
 bool narrows_as_well_before(Node n) {
   return moves(n) &&
          element_count(n.input(0).type().dims()) <= element_count(n.output(0).type().dims());
 }
 
-/// What hands a gradient on to an update, beside moves.
+/// Nodes, besides moves, that pass a gradient on to an update.
 constexpr Row<> kPassOn[] = {
     {.name = "precision/sum",
      .reason = "A sum of gradients, or a scaled one, is the gradient that an update reads.",
      .pattern = "Add|Sum|Mul|Div(...)"}};
 
-/// What an update reads a number of.
+/// Nodes from which an update reads a number.
 constexpr Row<> kSinks[] = {
     {.name = "precision/norm",
      .reason = "The norm by which gradients are clipped is that of all digits.",
@@ -63,7 +61,7 @@ constexpr Row<> kSinks[] = {
 
 bool passes_on(Node n) { return moves(n) || apply_rows(kPassOn, n, Match()); }
 
-/// As bfloat16, rounded to nearest even; NaN stays NaN.
+/// Converts to bfloat16, rounded to nearest even; NaN stays NaN.
 Tensor narrowed(const Tensor& wide) {
   Tensor narrow = Tensor::empty(DType::bf16, wide.dims());
   const auto* x = wide.data<float>();
@@ -77,13 +75,14 @@ Tensor narrowed(const Tensor& wide) {
   return narrow;
 }
 
-/// A bias along what is not the result's last axis: kernels add it to the rounded product.
+/// Whether the bias is not along the result's last axis: kernels then add it to the rounded
+/// product.
 bool adds_bias_late(Node n) {
   const Ints perm = n.attrs().ints("perm_y");
   return n.input(2) && !perm.empty() && perm.back() != static_cast<int64_t>(perm.size()) - 1;
 }
 
-/// A product, and what is to be taken out of it.
+/// A product, and the parts that have to be separate nodes.
 struct Product {
   bool relu = false, turn = false;
 };
@@ -105,7 +104,7 @@ constexpr Row<Product&> kProducts[] = {
          }},
 };
 
-/// Products as steep.MatMul without ReLU.
+/// Turns products into steep.MatMul without ReLU.
 void normalise_products(Graph& g) {
   for (Node n : g.nodes()) {
     Value y = n.output(0);
@@ -150,15 +149,15 @@ class Narrower {
 
  private:
   struct Known {
-    Value narrow;              // the same in the narrow type
-    bool only_narrow = false;  // nothing makes the wide value any more
-    bool wanted = false;       // products read it
+    Value narrow;              // the value in the narrow type, or null
+    bool only_narrow = false;  // the wide value has no producer any more
+    bool wanted = false;       // products read the value
     bool wide = false;         // see find_wide
   };
 
   Known& known(Value v) { return known_[v.id()]; }
 
-  /// How its kernels take the narrow type; null where they do not.
+  /// How the node's kernels use the narrow type; null if they do not.
   const SteepNarrow* find(Node n) {
     auto it = known_ops_.find(n.op());
     if (it == known_ops_.end())
@@ -166,8 +165,8 @@ class Narrower {
     return it->second ? &*it->second : nullptr;
   }
 
-  /// Values that end, perhaps added to others, in an update or an output: 16 bits would lose what
-  /// the weights keep.
+  /// Finds values that reach an update or an output, perhaps as part of a sum: rounding to 16 bits
+  /// would lose digits that the weights keep.
   void find_wide() {
     for (const Output& o : g_.outputs()) known(o.value).wide = true;
     for (const Update& u : g_.updates()) known(u.value).wide = true;
@@ -183,7 +182,7 @@ class Narrower {
     }
   }
 
-  /// Values that products read, be it at another place.
+  /// Finds values that products read, also through nodes that move elements.
   void find_wanted() {
     for (size_t k = order_.size(); k-- > 0;) {
       Node n = order_[k];
@@ -239,7 +238,7 @@ class Narrower {
     return true;
   }
 
-  /// The same node on narrow values.
+  /// Replaces the node by one on narrow values.
   void replace_narrow(Node n, const std::vector<Value>& inputs) {
     Graph::Scope scope(g_, n.phase(), n.name());
     const std::vector<Value> made = apply_n(n.op(), inputs, n.output_count(), n.attrs());
@@ -290,7 +289,7 @@ class Narrower {
     }
   }
 
-  /// The twin of `x`, of which `reader` is the first to ask.
+  /// The narrow value of `x`, which is made for `reader` if it does not exist yet.
   Value narrow(Value x, Node reader) {
     Value& twin = known(x).narrow;
     if (twin) return twin;
@@ -336,10 +335,10 @@ class Narrower {
   const Devices& devices_;
   std::map<std::string, std::optional<SteepNarrow>, std::less<>> known_ops_;
   std::vector<Node> order_;
-  std::unordered_map<uint32_t, Known> known_;  // by id of a value
+  std::unordered_map<uint32_t, Known> known_;  // by value id
 };
 
-/// What is done once on narrow values, though no kernel asks for them.
+/// Nodes that run on narrow values although no kernel requires it.
 constexpr Row<Narrower&> Narrower::kNarrow[] = {
     {.name = "precision/narrowing_cast",
      .reason = "A value that products read has one narrow twin, for a model's own casts, too.",
@@ -363,8 +362,8 @@ constexpr Row<DType> Narrower::kWidened[] = {
      .pattern = "Cast(x)",
      .then = [](const Match& m, DType narrow) { return m["x"].dtype() == narrow; }}};
 
-/// Convolutions bring their operands into layouts of their own, and can narrow them on the way: no
-/// Cast of the graph would be cheaper.
+/// Convolutions reorder their operands anyway and can narrow them in the same pass, so a Cast in
+/// the graph would not be cheaper.
 void let_convolutions_narrow(Graph& g) {
   for (Node n : g.nodes()) {
     if (declares(n.op(), "allow_bf16")) n.mutable_attrs().set("allow_bf16", int64_t{1});

@@ -1,13 +1,13 @@
-// Elementwise values that backward reads are computed again there, from less: forward then writes
-// fewer arrays, and they need not be kept.
+// Computes elementwise values that backward reads again in backward, from fewer bytes. Forward then
+// writes fewer arrays, and they need not be kept.
 //
 //   forward: t = Tanh(x * 0.8), y = x * t        forward: y = x * Tanh(x * 0.8)
 //   backward: dx = f(dy, x, t)               →   backward: dx = f(dy, x, Tanh(x * 0.8))
 //
-// Only where the sources of the value are fewer bytes than the value, or are kept anyway: reading
-// and writing an array costs more than the arithmetic. So it is with a layer normalisation, whose
-// input its own gradient keeps. Chen et al., Training Deep Nets with
-// Sublinear Memory Cost, 2016, has the general idea; here it is applied where it costs no time.
+// The pass applies only if the sources of the value have fewer bytes than the value, or are kept
+// anyway: reading and writing an array costs more than the arithmetic. This is true for a layer
+// normalisation, whose gradient keeps its input. The general idea is in Chen et al., Training Deep
+// Nets with Sublinear Memory Cost, 2016; here it is used only where it costs no time.
 
 #include <algorithm>
 #include <optional>
@@ -28,7 +28,7 @@ bool is_elementwise(Node n) {
   return def != nullptr && def->elementwise && n.output_count() == 1;
 }
 
-/// What is made again though it is not elementwise.
+/// Nodes that are repeated although they are not elementwise.
 constexpr Row<> kRows[] = {
     {.name = "recompute/layer_normalization",
      .reason =
@@ -79,17 +79,17 @@ class Recomputer {
 
  private:
   static constexpr size_t kMostSources = 8;
-  /// What a repetition of a value reads, were it kept; nothing when that is too much.
+  /// The kept values that a repetition of a value would read; nothing if there are too many.
   using Sources = std::optional<std::vector<Value>>;
 
-  /// Made in forward by an elementwise node.
+  /// Whether an elementwise node of forward computes x.
   static bool can_repeat(Value x) {
     Node p = x.producer();
     return p && p.phase() == Phase::forward && is_elementwise(p);
   }
 
-  /// Once for each value, producers first: there may be more ways to a source than could be walked.
-  /// What is kept later is a source already, so that they stay what they are.
+  /// Called once for each value, producers first, because the number of paths to sources may be
+  /// exponential. Values that are kept later are sources already, so earlier results stay valid.
   void find_sources(Value x) {
     Sources& found = sources_[x.id()];
     found.emplace();
@@ -111,7 +111,7 @@ class Recomputer {
     }
   }
 
-  /// Constants, states and inputs stay in any case.
+  /// Whether v is kept in any case: constants, states and inputs are.
   bool stays(Value v) const { return !v.producer() || kept_.count(v.id()) != 0; }
 
   bool pays(Value x) {
@@ -128,7 +128,7 @@ class Recomputer {
 
   bool repeats(Value x) const { return kept_.count(x.id()) == 0 && can_repeat(x); }
 
-  /// The result of a large layer normalisation whose input is kept.
+  /// Whether x is the result of a large layer normalisation whose input is kept.
   bool is_kept_norm(Value x) const {
     constexpr size_t kLeastBytes = size_t{1} << 20;
     Node p = x.producer();
@@ -137,8 +137,8 @@ class Recomputer {
     return apply_rows(kRows, p, Match()) && stays(p.input(0));
   }
 
-  /// x made once more, for `reader` and whoever comes after it, out of repetitions of what is not
-  /// kept.
+  /// A repetition of x for `reader` and all later readers. It reads kept values and other
+  /// repetitions.
   Value copy(Value x, Node reader) {
     const auto is_repeated = [&](Value v) { return repeats(v); };
     return repeat_value(x, repetition_, is_repeated, [&](Value y) {
@@ -154,7 +154,7 @@ class Recomputer {
 
   Graph& g_;
   std::vector<Node> order_;
-  std::unordered_set<uint32_t> kept_;              // by value id: there in backward whatever we do
+  std::unordered_set<uint32_t> kept_;              // by value id: available in backward in any case
   std::unordered_map<uint32_t, Sources> sources_;  // by value id
   std::unordered_map<uint32_t, bool> pays_;        // by value id
   Repeated repetition_;

@@ -1,6 +1,5 @@
-// Common subexpressions: a node with the operator, attributes and inputs of an earlier one computes
-// nothing new. Random nodes are told apart by their `stream` attribute, so that no special case is
-// needed.
+// Common subexpressions: a node with the operator, attributes and inputs of an earlier node is
+// removed. Random nodes differ in their attribute `stream`, so they need no special case.
 
 #include <fmt/format.h>
 
@@ -29,7 +28,7 @@ void append(std::string& key, const Attr& attr, bool* comparable) {
       attr);
 }
 
-/// Constants of equal bytes are one value to this pass.
+/// Constants with equal bytes count as the same value.
 std::string key_of(Value v) {
   constexpr int64_t kSmall = 64;
   if (!v) return "_";

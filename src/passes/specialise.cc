@@ -22,7 +22,7 @@
 namespace steep {
 namespace {
 
-// Larger results are left to run time, where the planner gives them memory that is reused.
+// Larger results are computed at run time, in memory that the planner reuses.
 constexpr int64_t kMaxFoldedElements = int64_t{1} << 20;
 
 void check_input(Value input, const Type& given, std::map<std::string, int64_t>& symbols) {
@@ -55,13 +55,13 @@ void check_input(Value input, const Type& given, std::map<std::string, int64_t>&
   }
 }
 
-/// The value that the node merely repeats; null when it does something. REQUIRES: types inferred.
+/// The value that the node only passes on; null if it computes something. REQUIRES: types inferred.
 Value repeated(Node n, const OpDef* def) {
   const bool may = def != nullptr && def->simplify != nullptr && n.input(0) && n.output(0);
   return may ? def->simplify(n) : Value();
 }
 
-/// What Shape and Size return, once that is known: whatever their operand holds.
+/// The result of Shape and Size as soon as extents are known, also if the operand's values are not.
 std::optional<Tensor> extents_of(Node n, const OpDef* def) {
   const bool alone = def != nullptr && def->dataless && def->elements != nullptr;
   return alone ? known_result(n) : std::nullopt;
@@ -77,13 +77,13 @@ bool lacks_values(Node n, const OpDef& def) {
 
 constexpr Pattern kBranch("If(condition, ...)");
 
-/// Decisions about nodes that cannot be planned yet are final for one call: what reads their
-/// results waits as they do.
+/// Rewrites one graph. A node that cannot be planned yet is deferred for this call, and so are all
+/// nodes that read its results.
 class Specialiser {
  public:
   Specialiser(Graph& g, const Devices& devices) : g_(g), devices_(devices), host_(devices.host()) {}
 
-  /// A value that no node may count on: an input of unknown type.
+  /// Marks a value as unknown: an input without a concrete type, or the result of a deferred node.
   void withhold(Value v) { make_room(v), withheld_[v.id()] = 1; }
 
   void visit(Node n) {
@@ -99,10 +99,10 @@ class Specialiser {
     }
   }
 
-  /// Whether every node visited so far is known.
+  /// Whether no node visited so far was deferred.
   bool complete() const { return complete_; }
 
-  /// Leaves the node for later, and all that reads its results.
+  /// Defers the node, and so all readers of its results.
   void defer(Node n) {
     read_latest(n);
     deferred_.push_back(n.id());
@@ -111,7 +111,7 @@ class Specialiser {
     }
   }
 
-  /// Once the forward part is known, so are the types of its outputs' gradients.
+  /// Sets the types of gradient inputs, which follow from the outputs of the forward part.
   void bind_gradient_inputs() {
     for (Value input : g_.inputs()) {
       const Value like = g_.gradient_of(input);
@@ -134,10 +134,10 @@ class Specialiser {
     g_.prune();
   }
 
-  /// Nodes of providers' own operators that were taken apart, and why.
+  /// Nodes of providers' operators that were decomposed, and the reasons.
   std::vector<Declined>& in_parts() { return in_parts_; }
 
-  /// By id, in order: the deferred nodes on which something depends.
+  /// The ids of deferred nodes on which something depends, in order.
   std::vector<uint32_t> deferred() const {
     const std::unordered_set<uint32_t> deferred(deferred_.begin(), deferred_.end());
     std::vector<uint32_t> live;
@@ -202,7 +202,7 @@ class Specialiser {
   }
   void replace(Value from, Value to) { make_room(from), replacement_[from.id()] = to; }
 
-  /// Puts the nodes of the branch that a constant condition chose in the place of an If.
+  /// Replaces an If with a constant condition by the nodes of the chosen branch.
   void take_branch(Node n) {
     const Tensor& condition = *constant(n.input(0));
     if (condition.size() != 1) {
@@ -241,8 +241,9 @@ class Specialiser {
     }
   }
 
-  /// An op that no device knows, and whose integers (an axis, a length) are known wherever its
-  /// shape depends on them. Of providers' own operators: one that no device takes as it stands.
+  /// Whether the node is to be decomposed. For most operators: no device knows the operator, and
+  /// the integers on which its shape depends (an axis, a length) are constants. For a provider's
+  /// operator: no device accepts the node.
   bool may_give_way(Node n) {
     const OpDef* def = find_op(n.op());
     if (def == nullptr || def->decompose == nullptr) return false;
@@ -263,17 +264,18 @@ class Specialiser {
     return true;
   }
 
-  /// By any device.
+  /// Whether any device knows the operator.
   bool is_known(const std::string& op) const {
     const auto others = devices_.others();
     return host_.knows(op) || std::any_of(others.begin(), others.end(),
                                           [&](const auto& device) { return device->knows(op); });
   }
 
-  /// On any device. What they said where there is none: the host's word only where it is alone.
+  /// Whether a device has a kernel for the node. If not, `said` gets the reasons of the devices,
+  /// and of the host only if it is the only device.
   bool has_kernel(Node n, std::vector<Declined>& said) const {
     const NodeSpec spec = spec_of(n);
-    // Kernels count on extents whose products can be held.
+    // Kernels assume that the products of extents do not overflow.
     for (int i = 0; i < n.input_count(); ++i) require_bytes_of(n.input(i));
     for (int i = 0; i < n.output_count(); ++i) require_bytes_of(n.output(i));
     for (const auto& device : devices_.others()) {
@@ -299,8 +301,8 @@ class Specialiser {
             .in_parts = true};
   }
 
-  /// It gives way to its parts, so that they are folded and fused like any other node. False where
-  /// it has none.
+  /// Replaces the node by its decomposition, whose nodes are then folded and fused like any others.
+  /// Returns false if there is none.
   bool expand(Node n) {
     const size_t first = g_.node_slots();
     const std::vector<Value> parts =
@@ -325,7 +327,7 @@ class Specialiser {
     }
     for (int i = 0; i < n.output_count(); ++i) {
       Value y = n.output(i);
-      // Range, ConstantOfShape and their like: the extent follows once the values are looked at.
+      // Range and ConstantOfShape, for example: their extents follow from values.
       if (y && y.type().concrete() && element_count(y.type().dims()) > kMaxFoldedElements)
         return false;
     }
@@ -351,7 +353,7 @@ class Specialiser {
     for (int i = 0; i < n.output_count(); ++i) {
       if (n.output(i) && !n.output(i).type().concrete()) return;
     }
-    std::string why_not;  // the plan may find another way
+    std::string why_not;  // ignored: the plan may find another way
     if (!choose_kernel(host_, spec_of(n), &why_not).kernel) return;
     replace_outputs(n, run_node(host_, n, constant_inputs(n)));
   }
@@ -360,13 +362,13 @@ class Specialiser {
   const Devices& devices_;
   const Device& host_;
   std::vector<Declined> in_parts_;
-  std::vector<Value> replacement_;  // by id: what the readers of a value read instead
-  std::vector<char> withheld_;      // by id: not known before something has run
+  std::vector<Value> replacement_;  // by id: the value that readers read instead
+  std::vector<char> withheld_;      // by id: unknown until something has run
   std::vector<uint32_t> deferred_;
   bool complete_ = true;
 };
 
-/// Optimizers, and what reads their results.
+/// Whether the node is an optimizer, or reads results of one.
 bool comes_last(Node n, std::unordered_set<uint32_t>& made_last) {
   const OpDef* def = find_op(n.op());
   bool last = def != nullptr && !def->updates_input.empty();
@@ -399,7 +401,7 @@ Specialised specialise_known(const Graph& graph, std::span<const Type> types,
     g.set_type(input, types[i]);
   }
   bool in_backward = false;
-  std::vector<Node> last;  // optimizers: they may overwrite what is read elsewhere
+  std::vector<Node> last;  // optimizers: they may overwrite values that other nodes read
   std::unordered_set<uint32_t> made_last;
   const std::vector<Node> order = g.nodes();
   for (Node n : order) {

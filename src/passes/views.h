@@ -1,12 +1,12 @@
-// What a value is another shape of.
+// Looks through views.
 #pragma once
 
 #include "ops/pattern.h"
 
 namespace steep {
 
-/// The value whose bytes, under another shape, `v` is by way of Reshape and Flatten; v itself if it
-/// is neither's.
+/// The value that `v` is a Reshape or Flatten of, through any number of them; v itself if there are
+/// none.
 inline Value behind_views(Value v) {
   static constexpr Pattern kView("Reshape|Flatten(x, ...)");
   while (const auto m = match(kView, v)) v = (*m)["x"];

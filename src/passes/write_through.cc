@@ -1,10 +1,10 @@
-// What is made for a state alone is written there without a copy:
+// Writes a value that is computed only for a state directly to that state, without a copy:
 //
 //   update s = steep.Assign(s, v)  →  update s = v
 //
-// for v of an elementwise node of the same phase that nobody else reads. Such a node may write over
-// the state; what is a view, or made before the caller has looked at the loss, stays assigned.
-// Last, since other passes may put another value in v's place.
+// The value v must come from an elementwise node of the same phase and have no other reader. Such a
+// node may overwrite the state in place. A view, and a value that is computed before the caller has
+// checked the loss, is still assigned. This pass is the last, because others may replace v.
 #include "ops/op_def.h"
 #include "passes/pipeline.h"
 
@@ -23,7 +23,7 @@ constexpr Row<> kMakers[] = {
      .reason = "A chain of elementwise nodes reads a block of a state before it writes that block.",
      .pattern = "steep.Fused(...)"}};
 
-/// Element by element, so that it may write over what it reads.
+/// Whether the node is elementwise, so that it may overwrite an operand.
 bool computes(Node n) {
   const OpDef* def = find_op(n.op());
   return (def != nullptr && def->elementwise && !def->view) ||
