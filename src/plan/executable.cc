@@ -30,7 +30,8 @@ Worst worst_of(const void* data, int64_t n) {
   return worst;
 }
 
-/// Of a float of 16 bits: all bits of the exponent set, and the fraction says which.
+/// For a 16-bit float: NaN and infinity have all bits of the exponent set, and the fraction tells
+/// them apart.
 Worst worst_of_bits(const void* data, int64_t n, uint16_t exponent) {
   const auto* p = static_cast<const uint16_t*>(data);
   Worst worst = Worst::finite;
@@ -56,7 +57,7 @@ std::byte* address(const Frame& frame, const Place& p) {
   return p.buffer < 0 ? nullptr : frame.base[static_cast<size_t>(p.buffer)] + p.offset;
 }
 
-/// Where the operands of one step at a time lie.
+/// The addresses of the operands of one step at a time.
 class Operands {
  public:
   void set(const Frame& frame, const Step& step) {
@@ -82,7 +83,7 @@ class Operands {
 
 void execute(const Devices& devices, const Frame& frame, const Step& step,
              const Operands& operands) {
-  // Kernels count from their scratch even where all parts of it are empty.
+  // Kernels do pointer arithmetic on scratch even if all its parts are empty.
   alignas(64) std::byte none[64];
   std::byte* const scratch = step.scratch.buffer < 0 ? none : address(frame, step.scratch);
   at_node(step.node, [&] {
@@ -129,7 +130,7 @@ void add_event(Profiler& profiler, const Step& step, double start) {
 
 Executable::Executable(Plan plan, std::shared_ptr<MemoryPool> pool)
     : plan_(std::move(plan)), pool_(std::move(pool)) {
-  idle_->frames.reserve(kMaxIdle);  // release() runs where nothing may fail
+  idle_->frames.reserve(kMaxIdle);  // reserved here, because release() must not throw
   input_buffer_.assign(plan_.graph->inputs().size(), -1);
   state_buffer_.assign(plan_.graph->states().size(), -1);
   for (size_t b = 0; b < plan_.buffers.size(); ++b) {
@@ -141,7 +142,7 @@ Executable::Executable(Plan plan, std::shared_ptr<MemoryPool> pool)
   copy_constants();
 }
 
-/// Which of them write states, and where they read and write.
+/// Finds the steps that write states, and those that read or write the host's memory.
 void Executable::look_at_steps() {
   for (const Step& step : plan_.steps) {
     writes_state_.push_back(
@@ -151,7 +152,7 @@ void Executable::look_at_steps() {
         }));
   }
   for (const Step& step : plan_.steps) {
-    bool reads = false;  // what may have come over just now
+    bool reads = false;  // the step reads memory to which a copy may be running
     for (size_t i = 0; step.kernel && i < step.inputs.size(); ++i) {
       if (step.inputs[i].buffer < 0 || !step.kernel->wants_on_host(static_cast<int>(i))) continue;
       const Storage from = plan_.buffers[static_cast<size_t>(step.inputs[i].buffer)].storage;
@@ -166,7 +167,7 @@ void Executable::look_at_steps() {
                                       writes_state_.begin());
 }
 
-/// To the devices that read them.
+/// Copies constants to the devices that read them.
 void Executable::copy_constants() {
   device_constants_.resize(plan_.buffers.size());
   const auto others = plan_.devices.others();
@@ -198,7 +199,7 @@ std::unique_ptr<Frame> Executable::acquire() {
     for (size_t b = 0; b < plan_.buffers.size(); ++b) {
       const Buffer& buffer = plan_.buffers[b];
       if (buffer.storage != Storage::constant) continue;
-      // Constants are read only; the table is of one type for all.
+      // Constants are only read; the cast keeps one type for the whole table.
       frame->base[b] = static_cast<std::byte*>(
           buffer.device != 0
               ? device_constants_[b].get()
@@ -232,8 +233,8 @@ void Executable::bind_arenas(Frame& frame) {
 void Executable::release(std::unique_ptr<Frame> frame) {
   for (Tensor& t : frame->inputs) t = Tensor();
   for (auto& o : frame->outputs) o.reset();
-  // Small arenas stay with their frame, and pinned ones, which are dear to make; large ones go
-  // back, so that other shapes can use the memory.
+  // Small arenas stay with their frame, and so do pinned ones, which are expensive to make. Large
+  // ones are released, so that other shapes can use the memory.
   constexpr size_t kKeep = size_t{1} << 20;
   if (plan_.arena_bytes > kKeep && pins_ == nullptr) frame->arena.reset();
   const std::lock_guard lock(idle_->mutex);
@@ -282,18 +283,18 @@ void Executable::check_all_fed(const Frame& frame) const {
   }
 }
 
-/// run_steps(), until all devices are done.
+/// Runs run_steps(), and waits for all devices.
 void Executable::run_on_devices(Frame& frame, size_t begin, size_t end,
                                 const RunOptions& options) const {
   try {
     run_steps(frame, begin, end, options);
     sync(frame);
   } catch (...) {
-    // What is enqueued still reads and writes this memory.
+    // Enqueued work still reads and writes this memory, so wait for it.
     for (size_t d = 0; d < frame.streams.size(); ++d) {
       try {
         plan_.devices.others()[d]->sync(frame.streams[d].get());
-      } catch (const Error&) {  // the first error is what the caller is to know
+      } catch (const Error&) {  // the caller gets the first error
         continue;
       }
     }
@@ -306,7 +307,7 @@ std::vector<Tensor> Executable::run(Frame& frame, Phase phase, const RunOptions&
   const bool forward = phase == Phase::forward;
   const size_t begin = forward ? 0 : plan_.backward_begin;
   const size_t end = forward ? plan_.backward_begin : plan_.steps.size();
-  // Before the first kernel: once weights change, nothing may fail for want of memory.
+  // Before the first kernel, because no allocation may fail once weights change.
   allocate_outputs(frame, phase);
   std::vector<Tensor> outputs = outputs_of(frame, phase);
   if (options.check_finite && forward) check_all_fed(frame);
@@ -315,8 +316,8 @@ std::vector<Tensor> Executable::run(Frame& frame, Phase phase, const RunOptions&
   } else {
     run_on_devices(frame, begin, end, options);
   }
-  // What backward does not read is the caller's alone: free as soon as the caller drops it, often
-  // before backward, when memory is needed most.
+  // A result that backward does not read belongs to the caller alone. It is freed when the caller
+  // drops it, often before backward, when memory is scarcest.
   for (uint32_t b : plan_.output_buffers) {
     const Buffer& buffer = plan_.buffers[b];
     if (buffer.last < static_cast<int>(end)) frame.outputs[buffer.index].reset();
@@ -326,18 +327,18 @@ std::vector<Tensor> Executable::run(Frame& frame, Phase phase, const RunOptions&
 
 void Executable::run_steps(Frame& frame, size_t begin, size_t end,
                            const RunOptions& options) const {
-  // OpenMP's threads end where a region has fewer, and are started anew for the next; and libraries
-  // compile as they first run.
+  // OpenMP ends threads if a region has fewer, and starts them again for the next one; libraries
+  // compile code at their first run. Both need memory.
   require_headroom(kHeadroom);
   Operands operands;
   std::optional<Uninterrupted> finishing;
   for (size_t s = begin; s < end; ++s) {
     const Step& step = plan_.steps[s];
     poll();
-    // Another device may yet read the state; and what failed there shows before anything changes.
+    // Another device may still read the state, and its errors must show before anything changes.
     if (writes_state_[s] && !plan_.devices.only_host()) sync(frame);
     if (on_host_[s]) wait_for_copies(frame);
-    // From the first state that changes on, all of them have to.
+    // After the first state has changed, the updates of all states must run.
     if (s == first_update_) {
       if (options.wrote_states != nullptr) *options.wrote_states = true;
       finishing.emplace();
@@ -359,9 +360,10 @@ void Executable::run_steps(Frame& frame, size_t begin, size_t end,
   }
 }
 
-/// Enqueues a copy. The host waits for it when it next reads or writes its own memory; other
-/// devices do before they copy from or to that. Inputs and constants stay as they are, and steps
-/// that write over a state wait: of these no copy needs to be waited for.
+/// Enqueues a copy. The host waits for it before it next reads or writes its own memory; other
+/// devices wait before they copy from or to that memory. A copy from an input, a constant or a
+/// state needs no wait: inputs and constants do not change, and steps that overwrite a state wait
+/// themselves.
 void Executable::cross(Frame& frame, const Step& step, void* to, const void* from) const {
   const auto others = plan_.devices.others();
   const auto d = static_cast<size_t>(step.device) - 1;
@@ -392,7 +394,8 @@ void Executable::sync(Frame& frame) const {
   }
 }
 
-/// As worst_of(), of a value that may be on the step's device: it is brought here.
+/// Like worst_of(), for a value that may be in the memory of the step's device: it is copied to the
+/// host.
 Worst Executable::worst_there(const Frame& frame, const Step& step, Value v,
                               const void* data) const {
   if (!v || !is_float(v.dtype()) || data == nullptr) return Worst::finite;
@@ -405,7 +408,7 @@ Worst Executable::worst_there(const Frame& frame, const Step& step, Value v,
   return worst_of(v, here.data());
 }
 
-/// Of all operands; to be called before the kernel, which may overwrite them.
+/// The worst of all operands. Call it before the kernel runs, which may overwrite them.
 Worst Executable::worst_input(const Frame& frame, const Step& step, const void* const* in) const {
   Worst worst = Worst::finite;
   for (int i = 0; step.node && i < step.node.input_count(); ++i) {
@@ -417,7 +420,7 @@ Worst Executable::worst_input(const Frame& frame, const Step& step, const void* 
   return worst;
 }
 
-/// Throws when an output is worse than every operand: infinite from finite ones, NaN from numbers.
+/// Throws if an output is worse than all operands: infinite from finite ones, or NaN from numbers.
 void Executable::check_outputs(const Frame& frame, const Step& step, Worst operands,
                                void* const* out) const {
   for (int i = 0; step.node && i < step.node.output_count(); ++i) {

@@ -1,4 +1,4 @@
-// Runs a plan: kernels with resolved pointers, in order.
+// Runs a plan: calls kernels in order, with the addresses of their operands.
 #pragma once
 
 #include <memory>
@@ -12,32 +12,32 @@
 
 namespace steep {
 
-/// One execution under way: an arena, the pointers into it, and what must stay alive until it ends.
+/// One execution: its arena, addresses, and the objects that must live until it ends.
 struct Frame {
   std::shared_ptr<void> arena;
   std::vector<std::shared_ptr<void>> device_arenas;  ///< by device, from 1
-  std::vector<std::shared_ptr<void>> streams;        ///< likewise
-  std::vector<bool> crossing;    ///< likewise: copies from or to the host's values are under way
-  std::vector<std::byte*> base;  ///< by buffer: where its bytes begin
+  std::vector<std::shared_ptr<void>> streams;        ///< by device, from 1
+  std::vector<bool> crossing;    ///< by device: copies from or to the host's values are running
+  std::vector<std::byte*> base;  ///< by buffer: its address
   std::vector<Tensor> inputs;    ///< by graph input
   std::vector<std::shared_ptr<void>> outputs;  ///< by output buffer, while a later phase reads it
-  int64_t seed[2] = {0, 0};                    ///< what the seed input reads
+  int64_t seed[2] = {0, 0};                    ///< the values of the seed input
 };
 
-/// The worst that an array holds. Infinities are often meant (masks), NaN never is.
+/// The worst value in an array. Infinities are often intended (masks), NaN never is.
 enum class Worst { finite, infinite, nan };
 
 struct RunOptions {
   Profiler* profiler = nullptr;
   bool check_finite = false;
-  bool* wrote_states = nullptr;  ///< set, unless null, before anything is written over a state
+  bool* wrote_states = nullptr;  ///< unless null, set to true before the first state is overwritten
 };
 
-/// A plan with its memory. Frames may run one after another in any interleaving, one thread at a
-/// time; acquire() and release() are thread-safe.
+/// A plan and its memory. Several frames may be in progress, but only one thread at a time may run
+/// one. acquire() and release() are thread-safe.
 class Executable {
  public:
-  /// Takes the constants of other devices there. Throws ProviderError and OutOfMemoryError.
+  /// Copies constants to other devices. Throws ProviderError and OutOfMemoryError.
   Executable(Plan plan, std::shared_ptr<MemoryPool> pool);
 
   const Plan& plan() const { return plan_; }
@@ -45,17 +45,18 @@ class Executable {
   std::unique_ptr<Frame> acquire();
   void release(std::unique_ptr<Frame> frame);
 
-  /// Binds input `index` (into Graph::inputs()) for this frame; the handle is kept until the frame
-  /// is released.
+  /// Binds input `index` (into Graph::inputs()) for this frame. The frame keeps a handle of the
+  /// tensor until it is released.
   void bind_input(Frame& frame, size_t index, const Tensor& tensor) const;
   void bind_state(Frame& frame, size_t index, void* data) const;
-  /// Runs one phase and returns its outputs in order. Throws what kernels throw; DataError naming
-  /// the first node whose result is not finite when that is checked; InterruptedError, unless a
-  /// state has changed already. Other devices are done when it returns or throws.
+  /// Runs one phase and returns its outputs in order. Throws the errors of kernels. Throws
+  /// DataError, which names the first node whose result is not finite, if options ask for this
+  /// check. Throws InterruptedError unless a state has changed already. When it returns or throws,
+  /// other devices have finished their work.
   std::vector<Tensor> run(Frame& frame, Phase phase, const RunOptions& options) const;
-  /// Does a step of the backward phase read the bytes of input `index` (into Graph::inputs())?
+  /// Whether a step of the backward phase reads the bytes of input `index` (into Graph::inputs()).
   bool backward_reads_input(size_t index) const;
-  /// By forward output, in order: does a step of the backward phase read its buffer?
+  /// For each forward output, in order, whether a step of the backward phase reads its buffer.
   std::vector<bool> read_by_backward() const;
 
  private:
@@ -78,13 +79,13 @@ class Executable {
   std::shared_ptr<MemoryPool> pool_;
   std::vector<int> input_buffer_;   // by graph input
   std::vector<int> state_buffer_;   // by graph state
-  size_t first_update_ = 0;         // the first step that writes over a state, if any does
+  size_t first_update_ = 0;         // the first step that overwrites a state, if there is one
   std::vector<bool> writes_state_;  // by step
-  std::vector<bool> on_host_;       // by step: the host reads or writes its memory, here and now
-  Device* pins_ = nullptr;          // whose pinned memory the host's arena is; null: nobody's
-  std::vector<std::shared_ptr<void>> device_constants_;  // by buffer; null: not one
+  std::vector<bool> on_host_;       // by step: the host reads or writes its memory during the step
+  Device* pins_ = nullptr;          // its pinned memory holds the host's arena; may be null
+  std::vector<std::shared_ptr<void>> device_constants_;  // by buffer; null: no such constant
   struct Idle {
-    std::mutex mutex;  // of the list alone: what a frame held is let go outside
+    std::mutex mutex;  // guards the list only: memory of frames is released without the lock
     std::vector<std::unique_ptr<Frame>> frames;
   };
   std::unique_ptr<Idle> idle_ = std::make_unique<Idle>();

@@ -44,11 +44,11 @@ std::string escaped(std::string_view text) {
   return out;
 }
 
-/// A colour of CSS. The same operator has the same colour on every page.
+/// A CSS colour. An operator has the same colour on every page.
 std::string colour(std::string_view op) {
   unsigned hash = 2166136261U;  // FNV-1a
   for (char c : op) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619U;
-  hash ^= hash >> 11;  // of 5 to 24, this sets common operators furthest apart
+  hash ^= hash >> 11;  // of the shifts 5 to 24, this one separates common operators best
   return fmt::format("hsl({},60%,{}%)", hash % 360, 60 + 10 * (hash / 360 % 3));
 }
 
@@ -105,7 +105,7 @@ class Page {
     return b.storage == Storage::arena && b.device == device && b.bytes != 0 && b.last >= 0;
   }
 
-  /// What the picture shows, and the colours of operators, those of most bytes first.
+  /// The legend: the colours of operators, sorted by descending bytes.
   static std::string legend(const std::map<std::string, size_t>& bytes_of_op) {
     std::vector<std::pair<size_t, std::string>> ops;
     for (const auto& [op, bytes] : bytes_of_op) ops.emplace_back(bytes, op);
@@ -122,7 +122,8 @@ class Page {
     return out + "</p>\n";
   }
 
-  /// Bytes upwards, steps to the right: a buffer is a box over its life, at its offset.
+  /// A picture of an arena, with steps from left to right and bytes upwards. Each buffer is a box
+  /// over its lifetime, at its offset.
   std::string arena(int device, size_t bytes, size_t number) const {
     constexpr double kWidth = 1000, kHeight = 420, kLeft = 100, kTop = 12;
     size_t values = 0;

@@ -31,7 +31,7 @@ Lowered choose_kernel_of(Node n, const Devices& devices, LoweredGraph& result,
   });
 }
 
-/// Smaller operators in the place of `n`, which goes; false where there are none.
+/// Replaces `n` by its decomposition, which is appended to `made`. Returns false if there is none.
 bool decompose(Node n, std::vector<Node>& made) {
   Graph& g = n.graph();
   const auto first_new = static_cast<uint32_t>(g.node_slots());

@@ -5,13 +5,12 @@
 
 namespace steep {
 
-/// Chooses a kernel for every node that needs one, on the first device that has one, replacing
-/// nodes that no kernel accepts by their decomposition. Throws ProviderError listing every node
-/// that cannot run.
+/// Chooses for every node a kernel on the first device that has one. A node that no kernel accepts
+/// is replaced by its decomposition. Throws ProviderError that lists every node that cannot run.
 LoweredGraph lower(Graph& graph, const Devices& devices);
 
-/// By output of `n`: the byte offset at which it lies in input 0, when all are that input's bytes
-/// in place; empty otherwise.
+/// If all outputs of `n` are bytes of input 0 in place: the byte offset of each output in it; else
+/// empty.
 Ints view_offsets(Node n);
 
 }  // namespace steep

@@ -1,5 +1,5 @@
-// A graph that the planner can lay out: every node has a kernel, or is a view. From here on the
-// OpDefs are not needed, so a program without the table of operators can plan too.
+// A graph that the planner can lay out: every node has a kernel or is a view. The planner does not
+// need the OpDefs, so that a program without the table of operators can plan, too.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@
 
 namespace steep {
 
-/// A node's kernel, and the device that it is for: 0 is the host.
+/// A node's kernel, and its device: 0 is the host.
 struct Lowered {
   std::unique_ptr<ProviderKernel> kernel;
   std::string_view candidate;
@@ -22,13 +22,13 @@ struct Lowered {
 
 struct LoweredGraph {
   std::unordered_map<uint32_t, Lowered> kernels;  ///< by node id
-  /// By node id, of those without a kernel: by output, the byte offset at which it lies in input 0.
+  /// For nodes without a kernel, by id: the byte offset of each output in input 0.
   std::unordered_map<uint32_t, Ints> views;
   std::vector<Declined> declined;
 };
 
-/// Of the first of `devices` that has a kernel for the node; what the others said, for the host, is
-/// noted in `declined`. Without a kernel all reasons are in *why_not.
+/// The kernel of the first of `devices` that accepts the node. If it is the host's, `declined` gets
+/// the reasons of the other devices. Without a kernel, *why_not gets all reasons.
 Lowered choose_on(const Devices& devices, Node n, std::vector<Declined>& declined,
                   std::string* why_not);
 

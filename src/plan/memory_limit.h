@@ -1,4 +1,4 @@
-// What a run may take of the host's memory.
+// The limit on the host's memory of a run.
 #pragma once
 
 #include <cstddef>
@@ -7,15 +7,15 @@
 
 namespace steep {
 
-/// The limit that each plan can meet, as little as it can.
+/// The limit that stands for the smallest plan that is found.
 constexpr std::string_view kLeast = "least";
 
 struct MemoryLimit {
   size_t bytes = 0;    ///< 0: no limit
-  size_t held = 0;     ///< of these, what the caller holds besides what a plan knows
-  bool least = false;  ///< instead of bytes: the smallest plan that is found
+  size_t held = 0;     ///< the part of it that the caller holds and that a plan does not include
+  bool least = false;  ///< replaces `bytes`: take the smallest plan that is found
 
-  /// Is there nothing to be done?
+  /// Whether there is no limit.
   bool is_none() const { return bytes == 0 && !least; }
   bool allows(size_t run_bytes) const { return is_none() || (!least && run_bytes + held <= bytes); }
 };

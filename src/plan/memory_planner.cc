@@ -28,9 +28,9 @@ Again without(const Again& a, const Again& b) {
   return rest;
 }
 
-/// How many variants of a graph are laid out: as many as keep planning below two seconds for 1,000
-/// nodes, and enough for small graphs to be searched well. By count, never by the clock: equal
-/// graphs get equal plans.
+/// How many variants of a graph are laid out: few enough that planning takes less than two seconds
+/// for 1,000 nodes, and many enough for a thorough search of small graphs. The bound is a count,
+/// not a time, so that equal graphs get equal plans.
 int looks_for(size_t nodes) {
   return static_cast<int>(std::clamp<size_t>(50'000 / std::max<size_t>(nodes, 1), 60, 1500));
 }
@@ -38,7 +38,7 @@ int looks_for(size_t nodes) {
 }  // namespace
 
 double modelled_ms(Node n, const Lowered* kernel) {
-  constexpr double kFlops = 1e8, kBytes = 1e7, kCall = 2e-3;  // per ms; a call
+  constexpr double kFlops = 1e8, kBytes = 1e7, kCall = 2e-3;  // rates per ms; ms per call
   if (kernel == nullptr) return 0;
   double out = 0, in = 0;
   for (int o = 0; o < n.output_count(); ++o)
@@ -106,7 +106,7 @@ MemoryPlanner::State MemoryPlanner::look(const Again& again) {
   return state;
 }
 
-/// Of views made in backward, by value id: what they view; null for other values.
+/// For views in the plan's graph, by value id: the value that they view; null for other values.
 std::vector<Value> MemoryPlanner::viewed_by(const Plan& plan,
                                             const std::vector<uint32_t>& repeats) const {
   std::vector<Value> from(plan.graph->value_count());
@@ -152,7 +152,7 @@ void MemoryPlanner::note_lives(const Plan& plan, const std::vector<uint32_t>& re
 }
 
 void MemoryPlanner::note_peak(const Plan& plan, State& state) {
-  constexpr double kNear = 0.9;  // of the peak
+  constexpr double kNear = 0.9;  // times the peak: memory from here on counts as near it
   const size_t steps = plan.steps.size();
   std::vector<double> live(steps + 1, 0);
   for (const Buffer& b : plan.buffers) {
@@ -167,7 +167,7 @@ void MemoryPlanner::note_peak(const Plan& plan, State& state) {
     state.hot[s + 1] = state.hot[s] + (live[s] >= kNear * peak ? 1 : 0);
 }
 
-/// Keeps the list such that bytes fall and milliseconds rise.
+/// Adds a point to the list, in which bytes fall and milliseconds rise.
 void MemoryPlanner::note(const MemoryPoint& point) {
   const auto no_worse = [](const MemoryPoint& a, const MemoryPoint& b) {
     return a.bytes <= b.bytes && a.ms <= b.ms;
@@ -181,7 +181,7 @@ void MemoryPlanner::note(const MemoryPoint& point) {
   points_.insert(at, point);
 }
 
-/// What a chain of views of the graph starts from.
+/// The value at the start of a chain of views.
 Value MemoryPlanner::root(Value v) const {
   for (Node p = v.producer(); p && on_.kernels[p.id()] == nullptr && p.op() != kCopy;
        p = v.producer())
@@ -193,14 +193,14 @@ bool MemoryPlanner::chosen(const State& s, uint32_t node) const {
   return std::binary_search(s.point.again.begin(), s.point.again.end(), node);
 }
 
-/// The part of the steps near the peak that lies between two steps.
+/// The fraction of the steps near the peak that lie between two steps.
 double MemoryPlanner::hot_between(const State& s, int from, int to) const {
   if (to <= from + 1 || s.hot.back() == 0) return 0;
   const int steps = s.hot[static_cast<size_t>(to)] - s.hot[static_cast<size_t>(from) + 1];
   return static_cast<double>(steps) / s.hot.back();
 }
 
-/// Bytes near the peak that are free when the node's results are made again.
+/// The bytes near the peak that recomputing the node's results frees.
 double MemoryPlanner::relief_of(const State& s, Node n) const {
   double relief = 0;
   for (int o = 0; o < n.output_count(); ++o) {
@@ -224,8 +224,8 @@ std::vector<MemoryPlanner::Move> MemoryPlanner::moves(const State& s, bool all) 
   return found;
 }
 
-/// Bytes near the peak of repetitions that there are already, and that have to be there from step
-/// `wanted` when these nodes are repeated there.
+/// The bytes near the peak of existing repetitions that would have to run earlier, at step
+/// `wanted`, because these nodes read them there.
 double MemoryPlanner::pulled_bytes(const State& s, const Again& nodes, int wanted) const {
   double bytes = 0;
   std::vector<uint32_t> todo = nodes;
@@ -256,7 +256,7 @@ int MemoryPlanner::first_backward(const State& s, Node n) const {
   return first;
 }
 
-/// The move makes the node again, too. `kept`: what the move reads of forward.
+/// Adds a node to the move. `kept`: the values of forward that the move then reads.
 void MemoryPlanner::repeat_too(const State& s, Node n, Move& move, std::vector<Value>& kept) const {
   move.nodes.push_back(n.id());
   move.ms += ms_[n.id()];
@@ -271,8 +271,8 @@ void MemoryPlanner::repeat_too(const State& s, Node n, Move& move, std::vector<V
   }
 }
 
-/// What makes the largest of the `kept` values, of those that may be made again; null for none.
-/// `cost`: bytes near the peak of all of them, when they are kept until step `wanted`.
+/// The producer of the largest of the `kept` values that can be repeated; null if there is none.
+/// Adds to *cost the bytes near the peak of all kept values, if they are kept until step `wanted`.
 Node MemoryPlanner::dearest(const State& s, const std::vector<Value>& kept, int wanted,
                             double* cost) const {
   double most = 0;
@@ -289,8 +289,9 @@ Node MemoryPlanner::dearest(const State& s, const std::vector<Value>& kept, int 
   return found;
 }
 
-/// To make `n` again out of what it reads, which then has to be kept; or of what that is made of,
-/// and so on, always in place of what would take most memory. The best of these; or all of them.
+/// Finds moves that repeat `n`. The first move repeats `n` alone and keeps its operands. Each
+/// further move also repeats the producer of the kept value that takes the most memory. Adds the
+/// best of these moves, or all of them.
 void MemoryPlanner::grow(const State& s, Node n, bool all, std::vector<Move>& found) const {
   constexpr size_t kLongest = 64;
   const double gain = relief_of(s, n);
@@ -318,7 +319,7 @@ void MemoryPlanner::grow(const State& s, Node n, bool all, std::vector<Move>& fo
   found.push_back(std::move(*best));
 }
 
-/// Of what runs again, what could be kept without a byte more near the peak.
+/// The repeated nodes that could be kept without a byte more near the peak.
 Again MemoryPlanner::unneeded(const State& s) const {
   Again found;
   for (uint32_t id : s.point.again) {
@@ -333,7 +334,7 @@ Again MemoryPlanner::unneeded(const State& s) const {
   return found;
 }
 
-/// The best moves, until they free `relief` bytes; without those that failed.
+/// The best moves that free `relief` bytes together, without those that failed before.
 MemoryPlanner::Batch MemoryPlanner::choose(const State& now, double relief,
                                            const std::set<Again>& failed) const {
   Batch batch;
@@ -342,7 +343,7 @@ MemoryPlanner::Batch MemoryPlanner::choose(const State& now, double relief,
     if (failed.count(move.nodes) != 0) continue;
     const size_t more = without(move.nodes, batch.nodes).size();
     if (more > 0 && more < move.nodes.size())
-      continue;  // shares nodes: it is worth something else by now
+      continue;  // it shares some nodes, so its score has changed
     if (batch.count++ == 0) batch.first = move.nodes;
     batch.nodes = united(batch.nodes, move.nodes);
     freed += move.relief;
@@ -357,10 +358,10 @@ void MemoryPlanner::descend() {
   State now = look({});
   note(now.point);
   size_t least = now.point.bytes;
-  double part = kFirst;  // of the arena: what the next choices are to free
+  double part = kFirst;  // fraction of the arena that the next moves are to free
   int failures = 0;
   std::set<Again> failed;
-  const int reserve = looks_left_ / 4;  // for refine()
+  const int reserve = looks_left_ / 4;  // layouts for refine()
   while (looks_left_ > reserve && failures < kMostFailures) {
     const Batch batch = choose(now, part * static_cast<double>(now.arena), failed);
     if (batch.count == 0) break;
@@ -397,7 +398,7 @@ void MemoryPlanner::refine() {
     expanded_.insert(again);
     const State s = look(again);
     std::vector<Move> more = moves(s, true);
-    for (Node n : forward_) {  // what seems to gain nothing alone, as far as there is time
+    for (Node n : forward_) {  // also moves that seem to gain nothing alone, if there is time
       if (can_[n.id()] && !chosen(s, n.id())) more.push_back({.nodes = {n.id()}});
     }
     for (size_t i = 0; i < std::min(width, more.size()); ++i)
@@ -412,7 +413,7 @@ void MemoryPlanner::refine() {
 Plan MemoryPlanner::plan(const Again& again, std::unordered_map<uint32_t, Lowered>& kernels) const {
   Variant v = variant(again);
   for (const auto& [id, of] : v.repetitions) {
-    if (on_.kernels[of] == nullptr) continue;  // a view
+    if (on_.kernels[of] == nullptr) continue;  // a view has no kernel
     const Node n(&v.graph, id);
     std::string why_not;
     ChosenKernel chosen =

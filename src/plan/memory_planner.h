@@ -1,8 +1,8 @@
-// Plans within a limit of memory: which values of forward backward keeps, and which it computes
-// again. Judged by placed plans, not by sums of bytes: a choice counts by what the arena takes once
-// every buffer has its offset. Related work: Chen et al., Training Deep Nets with Sublinear Memory
-// Cost, 2016; Jain et al., Checkmate, 2020; Zhao et al., Rockmate, 2023. Those bound a model of
-// memory; here each variant is scheduled and placed.
+// Finds plans within a memory limit: which values of forward are kept for backward, and which are
+// computed again. A choice is judged by the size of the arena after every buffer has its offset,
+// not by a sum of bytes. Related work: Chen et al., Training Deep Nets with Sublinear Memory Cost,
+// 2016; Jain et al., Checkmate, 2020; Zhao et al., Rockmate, 2023. These bound a model of memory;
+// here each variant is scheduled and placed.
 #pragma once
 
 #include <set>
@@ -18,39 +18,42 @@
 
 namespace steep {
 
-/// Milliseconds of a node by its floating point operations, or else by the bytes that it reads and
-/// writes, at rates of a common server (100 GFLOP/s, 10 GB/s). For comparisons, not for clocks.
+/// The estimated milliseconds of a node, from its floating point operations or, without these, from
+/// the bytes that it reads and writes, at the rates of a common server (100 GFLOP/s, 10 GB/s). Use
+/// it only to compare nodes.
 double modelled_ms(Node n, const Lowered* kernel);
 
-/// Looks for plans between the fastest and the smallest. The search does not know the limit, so
-/// that a greater limit never gives a slower plan. Greedy: it recomputes those values first that
-/// free the most bytes at the peak per millisecond, a few at a time, and lays out each variant.
-/// Then it removes and adds single choices of the best plans. REQUIRES: graph and `on` outlive it.
+/// Searches for plans between the fastest and the smallest. The search does not know the limit, so
+/// that a greater limit never gives a slower plan. It is greedy: it first recomputes the values
+/// that free the most bytes at the peak per millisecond, a few at a time, and lays out each
+/// variant. Then it adds and removes single nodes of the best choices. REQUIRES: graph and `on`
+/// outlive it.
 class MemoryPlanner {
  public:
   MemoryPlanner(const Graph& graph, LoweredPlan on);
 
-  /// None of which is both slower and larger than another; the fastest and largest first. The first
-  /// is the plan without choices or one that takes no longer.
+  /// Returns points of which none is both slower and larger than another, the fastest and largest
+  /// first. The first is the plan without repetitions, or one that is not slower.
   const std::vector<MemoryPoint>& search();
 
-  /// What the graph costs when these run again. REQUIRES: all can_repeat().
+  /// The cost of the graph if these nodes run again. REQUIRES: all of them are in can_repeat().
   MemoryPoint measure(const Again& again) { return look(again).point; }
-  /// Those of which a choice is made, without what nobody reads in backward.
+  /// By node id: whether the node can be repeated, and backward reads a result of it.
   const std::vector<char>& can_repeat() const { return can_; }
-  /// The plan of a choice; adds the kernels of repetitions to `kernels`.
+  /// Lays out the plan in which these nodes run again. Adds the kernels of repetitions to
+  /// `kernels`.
   Plan plan(const Again& again, std::unordered_map<uint32_t, Lowered>& kernels) const;
 
  private:
   struct Life {
-    int last_forward = -1;  ///< step that reads or writes it
+    int last_forward = -1;  ///< last step of forward that reads or writes it
     int first_backward = -1, last_backward = -1;
   };
   struct State {
     MemoryPoint point;
     size_t arena = 0;
-    std::vector<Life> lives;       // by value id: of what views start from
-    std::vector<int> hot;          // by step: how many before it are near the peak
+    std::vector<Life> lives;       // by value id; for values that are not views
+    std::vector<int> hot;          // by step: the number of earlier steps near the peak
     std::vector<int> repeated_at;  // by node id: the step that repeats it; -1: none
   };
   struct Move {
@@ -59,13 +62,13 @@ class MemoryPlanner {
     double score() const { return relief / (ms + 1e-4); }
   };
 
-  /// Moves that are tried together.
+  /// Moves that are tried together, in one layout.
   struct Batch {
-    Again nodes, first;  ///< of all moves, of the first
+    Again nodes, first;  ///< of all moves; of the first move
     size_t count = 0;
   };
 
-  /// The graph with repetitions, which have the kernels of what they repeat.
+  /// The graph with repetitions, which use the kernels of the repeated nodes.
   struct Variant {
     Graph graph;
     KernelOf kernels;
@@ -107,20 +110,19 @@ class MemoryPlanner {
   std::vector<MemoryPoint> points_;
 };
 
-/// The first of search()'s points that the limit allows. Throws OutOfMemoryError with the least of
-/// them where it allows none. `plain`: bytes of the plan without a limit.
+/// The first of search()'s points that the limit allows. Throws OutOfMemoryError, which names the
+/// smallest point, if there is none. `plain`: bytes of the plan without a limit.
 const MemoryPoint& fastest_within(std::span<const MemoryPoint> points, const MemoryLimit& limit,
                                   size_t plain);
 
-/// The fastest plan that was found within the limit: the one without choices, where that fits; else
-/// with all that the search found.
-/// Adds the kernels of repetitions to `kernels`. Throws OutOfMemoryError with the least that was
-/// found when none fits.
+/// The fastest plan within the limit: the one without repetitions if it fits, else the best that
+/// the search finds. Plan::found then has all points. Adds the kernels of repetitions to `kernels`.
+/// Throws OutOfMemoryError, which names the smallest plan, if none fits.
 Plan fit(const Graph& graph, const LoweredPlan& on, const MemoryLimit& limit,
          std::unordered_map<uint32_t, Lowered>& kernels);
 
-/// As make_plan() of plan.h. If the plan exceeds the limit, backward computes values again; the
-/// results have the same bits. Throws what fit() throws, too.
+/// Like make_plan() of plan.h, but backward computes values again if the plan would exceed the
+/// limit. The results have the same bits. Also throws the errors of fit().
 Plan make_plan(Graph graph, const Devices& devices, std::vector<Declined> in_parts,
                const MemoryLimit& limit);
 

@@ -1,4 +1,4 @@
-// What a search for plans within a limit of memory finds (memory_planner.h).
+// The results of a search for plans within a memory limit (memory_planner.h).
 #pragma once
 
 #include <cstddef>
@@ -7,13 +7,13 @@
 
 namespace steep {
 
-/// Nodes of forward that backward runs again: ids, in their order.
+/// Nodes of forward that backward runs again: ids, sorted.
 using Again = std::vector<uint32_t>;
 
-/// One way to plan a graph.
+/// A plan of a graph, by its costs.
 struct MemoryPoint {
   size_t bytes = 0;  ///< run_bytes() of the plan
-  double ms = 0;     ///< modelled, of all its nodes
+  double ms = 0;     ///< estimated time of all its nodes
   Again again{};
 };
 

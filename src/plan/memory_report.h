@@ -1,4 +1,5 @@
-// What a plan within a limit of memory keeps, what it computes again, and what others would cost.
+// Reports what a plan within a memory limit keeps and computes again, and what other plans would
+// cost.
 #pragma once
 
 #include <span>
@@ -11,8 +12,9 @@
 
 namespace steep {
 
-/// Of the plan that make_plan() of memory_planner.h makes for the same graph, devices and limit.
-/// Throws as it does. `found`: Plan::found of that plan; where it is empty, the report searches.
+/// The report on the plan that make_plan() of memory_planner.h makes for the same graph, devices
+/// and limit. Throws as that function. `found`: Plan::found of that plan; if it is empty, the
+/// report searches.
 MemoryReport memory_report(Graph graph, const Devices& devices, const MemoryLimit& limit,
                            std::span<const MemoryPoint> found = {});
 

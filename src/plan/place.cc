@@ -28,7 +28,7 @@ class Placer {
  private:
   void visit(Node n) {
     const auto it = lowering_.kernels.find(n.id());
-    if (it == lowering_.kernels.end()) {  // a view, wherever what it views is
+    if (it == lowering_.kernels.end()) {  // a view, on the device of its base
       for (int i = 0; i < n.output_count(); ++i) {
         if (n.output(i)) device_[n.output(i).id()] = device_[n.input(0).id()];
       }
@@ -45,12 +45,12 @@ class Placer {
     }
   }
 
-  /// The value on a device, for a reader of a phase; a new copy takes its place beside a node.
+  /// The value on device `to`, for a reader of a phase. A new copy is placed beside the node.
   Value on(Value v, int to, Phase phase, Node beside) {
     const int from = device_[v.id()];
     if (from == to) return v;
     if (from != 0 && to != 0) return on(on(v, 0, phase, beside), to, phase, beside);
-    // What forward has copied serves backward, too, but not the other way round.
+    // A copy that forward makes serves backward, too, but not the reverse.
     for (const Phase known : {Phase::forward, phase}) {
       if (auto it = copies_.find({v.id(), to, known}); it != copies_.end()) return it->second;
     }

@@ -1,4 +1,5 @@
-// Between lowering and planning: every node has a device, and what crosses between two is a node.
+// Between lowering and planning: gives every value a device, and adds a node for each copy between
+// devices.
 #pragma once
 
 #include <string_view>
@@ -8,17 +9,17 @@
 
 namespace steep {
 
-/// The operator of a crossing: input 0's bytes on the device of the attribute "to", a number as in
-/// Buffer::device.
+/// The operator of a copy between devices: the bytes of input 0 on the device of the attribute
+/// "to", a number as in Buffer::device.
 inline constexpr std::string_view kCopy = "steep.Copy";
 
-/// Where a copy puts its result.
+/// The device of the result of a copy.
 int destination(Node copy);
 
-/// Inserts copies such that every kernel finds its operands on its device, or on the host where it
-/// wants them there, and that outputs and updates are the host's. A value crosses to a device once.
-/// Two devices meet by way of the host. Returns the device of each value, by id. Does nothing to
-/// the graph when no kernel is for another device than the host.
+/// Inserts copies, so that every kernel finds its operands on its device (or on the host, if it
+/// requests that), and so that outputs and updates are on the host. A value is copied to a device
+/// only once. Copies between two other devices go through the host. Returns the device of each
+/// value, by id. Does not change the graph if all kernels are the host's.
 std::vector<int> place(Graph& graph, const LoweredGraph& lowering);
 
 }  // namespace steep

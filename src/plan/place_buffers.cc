@@ -9,16 +9,16 @@ namespace {
 
 constexpr size_t kAlign = 64;
 
-/// Where the next buffer may begin. Behind a large one a page and a few cache lines stay free:
-/// extents are often powers of two, and operands that lie a power of two apart compete for the same
-/// lines of a cache.
+/// The end of a buffer, where the next may begin. After a large buffer a page and a few cache lines
+/// stay free: extents are often powers of two, and operands at a distance of a power of two compete
+/// for the same cache lines.
 size_t end_of(const Buffer& b) {
   constexpr size_t kLarge = size_t{64} << 10, kGap = 4096 + 5 * kAlign;
   const size_t end = b.offset + b.bytes + (b.bytes >= kLarge ? kGap : 0);
   return (end + kAlign - 1) / kAlign * kAlign;
 }
 
-/// A set of offsets, as ranges that do not touch.
+/// A set of offsets, as sorted ranges that do not touch.
 class Ranges {
  public:
   void add(size_t begin, size_t end) {
@@ -37,7 +37,7 @@ class Ranges {
     }
   }
 
-  /// `offset`, or the end of a range that lies in the way of `bytes` from there.
+  /// `offset`, or the end of a range that overlaps `bytes` from there.
   size_t behind(size_t offset, size_t bytes) const {
     const auto next = std::partition_point(ranges_.begin(), ranges_.end(),
                                            [&](const auto& r) { return r.first < offset + bytes; });
@@ -48,15 +48,15 @@ class Ranges {
   std::vector<std::pair<size_t, size_t>> ranges_;  // in their order
 };
 
-/// What is taken of the arena, and when: a binary tree over the steps (node i above 2i and 2i + 1),
-/// so that a life is a few whole subtrees. Buffers that live at all times of a subtree stand at its
-/// root only, under `always`; under `ever`, a node knows all that lives in its subtree at some
-/// time.
+/// The occupied parts of the arena over time: a binary tree over the steps (the children of node i
+/// are 2i and 2i + 1), in which a lifetime consists of a few whole subtrees. `always`, at the root
+/// of a subtree, has the buffers that live during all of its steps; `ever` has those that live
+/// during some of them.
 class Occupied {
  public:
   explicit Occupied(size_t steps) : leaves_(std::bit_ceil(steps)), nodes_(2 * leaves_) {}
 
-  /// The lowest offset from which the buffer's bytes are free as long as it lives.
+  /// The lowest offset at which the buffer's bytes are free during its whole lifetime.
   size_t lowest(const Buffer& b) const {
     std::vector<const Ranges*> taken;
     for_life(
@@ -89,7 +89,8 @@ class Occupied {
     Ranges ever, always;
   };
 
-  /// `part`: roots of the subtrees that make up its life; `above`: of all that contain these.
+  /// Calls `part` for the roots of the subtrees that make up the lifetime, and `above` for the
+  /// ancestors of these.
   template <typename Part, typename Above>
   void for_life(const Buffer& b, const Part& part, const Above& above) const {
     const size_t first = leaves_ + static_cast<size_t>(b.first);

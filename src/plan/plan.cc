@@ -14,7 +14,8 @@
 namespace steep {
 namespace {
 
-/// Loops over what surrounds an axis of no extent may be long.
+/// Whether no output has an element. Such a node is skipped, because the loops of its kernel over
+/// other axes may be long.
 bool gives_nothing(Node n) {
   for (int o = 0; o < n.output_count(); ++o) {
     if (n.output(o) && element_count(n.output(o).type().dims()) > 0) return false;
@@ -52,7 +53,7 @@ class Planner {
  private:
   Graph& g() { return *plan_.graph; }
 
-  /// Null for views and for copies between devices.
+  /// The node's kernel; null for views and for copies between devices.
   const Lowered* kernel_of(Node n) const { return on_.kernels[n.id()]; }
 
   int add_buffer(Storage storage, size_t bytes, uint32_t index, Phase phase, int device = 0) {
@@ -88,8 +89,8 @@ class Planner {
     return {add_buffer(Storage::constant, tensor.nbytes(), index, Phase::forward, device), 0};
   }
 
-  /// By root value (what a chain of views starts from): position in order_ of the last node that
-  /// reads any of them.
+  /// For each root value (the start of a chain of views), the position in order_ of the last node
+  /// that reads it or a view of it.
   void find_last_uses() {
     root_.resize(g().value_count());
     last_use_.assign(g().value_count(), -1);
@@ -108,7 +109,7 @@ class Planner {
     for (const Output& o : g().outputs()) {
       if (!kept_apart(o)) last_use_[root_[o.value.id()]] = INT32_MAX;
     }
-    // copied at the end of the phase, unless it was written in place
+    // read at the end of the phase, where it is copied unless it was written in place
     for (const Update& u : g().updates()) last_use_[root_[u.value.id()]] = INT32_MAX;
     wanted_outside_.assign(g().value_count(), 0);
     for (const Output& o : g().outputs()) {
@@ -128,17 +129,18 @@ class Planner {
     }
   }
 
-  /// Does the caller get a copy, because backward reads the value and the caller may write over it?
+  /// Whether the caller gets a copy, because backward reads the value and the caller may write to
+  /// it.
   bool kept_apart(const Output& o) const {
     return o.may_change && backward_reads_[root_[o.value.id()]] != 0;
   }
 
-  /// Output buffer for a value whose bytes the caller will hold: the whole chain of views leads to
-  /// it.
+  /// Whether the value needs an output buffer, because it or a view of it is a result for the
+  /// caller.
   bool leaves(Value y) const { return wanted_outside_[root_[y.id()]] != 0; }
 
-  /// By value that only one node reads, which may overwrite it with what leaves: that result. Both
-  /// live in the buffer that the caller gets.
+  /// Finds values with a single reader that may overwrite them with a result. Both then share the
+  /// output buffer.
   void find_overwriters() {
     overwritten_by_.resize(g().value_count());
     std::vector<char> overwrites(g().value_count(), 0);
@@ -171,8 +173,8 @@ class Planner {
     return {add_buffer(Storage::arena, y.type().nbytes(), 0, n.phase(), device_[y.id()]), 0};
   }
 
-  /// The operand whose bytes output `o` may take over: it dies here, fills its buffer, and no other
-  /// operand of the node lies in that buffer in a way the kernel did not agree to.
+  /// Finds an operand whose bytes output `o` may overwrite: the operand's last reader is this node,
+  /// it fills its buffer, and no other operand lies in that buffer unless the kernel allows it.
   bool take_over(Node n, const ProviderKernel& kernel, int k, int o, Place* place) {
     Value y = n.output(o);
     for (auto [i, out] : kernel.may_share()) {
@@ -244,8 +246,8 @@ class Planner {
 
   bool is_view(Node n) const { return n.op() != kCopy && kernel_of(n) == nullptr; }
 
-  /// A copy between devices. Constants cross when the plan is made, not as it runs. What a state
-  /// becomes is written over it at once, where nothing reads it later.
+  /// A copy between devices. Constants are copied at planning time, not in each run. A new value of
+  /// a state is written directly to the state, if no later node reads the old value.
   void add_crossing(Node n, int k) {
     const Value x = n.input(0), y = n.output(0);
     const int to = destination(n);
@@ -273,9 +275,9 @@ class Planner {
     plan_.backward_begin = plan_.steps.size();
   }
 
-  /// Copies what the phase promised but did not make in place: updates computed elsewhere, outputs
-  /// that are inputs, constants or states, that lie where another output does, or that are kept
-  /// apart. The caller may write into one result without changing another.
+  /// Adds the copies at the end of a phase: updates that were not computed in place; outputs that
+  /// are inputs, constants or states; outputs that share bytes with another output; outputs that
+  /// are kept apart. So the caller may write to one result without changing another.
   void end_of_phase(Phase phase) {
     for (const Output& o : g().outputs()) {
       if (o.phase != phase) continue;
@@ -297,10 +299,10 @@ class Planner {
     }
   }
 
-  /// False when some of these bytes are in a result already.
+  /// False if some of these bytes belong to a result already.
   bool take_result(Place p, size_t bytes) {
     if (bytes == 0) return true;
-    auto& taken = results_[p.buffer];  // by offset: the end
+    auto& taken = results_[p.buffer];  // begin → end
     const auto next = taken.upper_bound(p.offset);
     const bool before = next != taken.begin() && std::prev(next)->second > p.offset;
     const bool after = next != taken.end() && next->first < p.offset + bytes;
@@ -346,26 +348,26 @@ class Planner {
   std::vector<int> device_;  // by value id
   std::vector<Node> order_;
   std::vector<Place> places_;          // by value id
-  std::vector<char> wanted_outside_;   // by root value id
-  std::vector<char> backward_reads_;   // by root value id
-  std::vector<Value> overwritten_by_;  // by value id: the output that takes its buffer over
-  std::vector<Value> updates_state_;   // by value id: the state that it becomes
+  std::vector<char> wanted_outside_;   // by root value id: see leaves()
+  std::vector<char> backward_reads_;   // by root value id: backward reads it
+  std::vector<Value> overwritten_by_;  // by value id: the output that takes over its buffer
+  std::vector<Value> updates_state_;   // by value id: the state whose new value it is
   std::vector<uint32_t> root_;         // by value id
   std::vector<int> last_use_;          // by root value id: position in order_
-  std::vector<int> taken_;             // buffers that the present step already writes in place
-  std::map<int, std::map<size_t, size_t>> results_;  // by buffer: begins and ends of results
+  std::vector<int> taken_;             // buffers that the current step already writes in place
+  std::map<int, std::map<size_t, size_t>> results_;  // by buffer: begin and end of each result
   int position_ = 0;
   bool in_backward_ = false;
 };
 
-/// Of the host. The arena counts as the bytes of its values.
+/// Of the host's memory. For the arena, counts the bytes of its values.
 size_t bytes_in(const Plan& plan, Storage storage) {
   size_t bytes = 0;
   for (const Buffer& b : plan.buffers) bytes += b.storage == storage && b.device == 0 ? b.bytes : 0;
   return bytes;
 }
 
-/// What a run would take is known here, before any of it is taken.
+/// A plan knows what a run needs, so exceeding the budget is an error before any memory is used.
 void check_budget(const Plan& plan) {
   const size_t most = current_limits().max_bytes;
   const auto sum = [&](Storage storage) { return bytes_in(plan, storage); };
@@ -407,7 +409,7 @@ void check_budget(const Plan& plan) {
                  "(max_bytes= in Python, --max-bytes)."});
 }
 
-/// What STEEP_LOGS asks to be told of a plan.
+/// Logs what STEEP_LOGS asks for.
 void tell(const Plan& plan) {
   if (logs(Log::plan)) log(Log::plan, to_text(*plan.graph) + "\n" + to_text(plan));
   if (logs(Log::memory)) {
@@ -481,7 +483,7 @@ Plan make_plan(Graph graph, LoweredGraph lowered, const Devices& devices) {
 
 namespace {
 
-/// What crosses between devices in one run, and what these left to others.
+/// The copies between devices in one run, and the nodes that devices declined.
 std::string crossings(const Plan& plan) {
   const auto others = plan.devices.others();
   std::string out;

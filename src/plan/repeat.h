@@ -1,4 +1,4 @@
-// Backward computes again what forward then need not keep.
+// Repeats nodes of forward in backward, so that their results need not be kept.
 #pragma once
 
 #include <utility>
@@ -8,18 +8,18 @@
 
 namespace steep {
 
-/// A node that was added, and the node of forward that it repeats: ids.
+/// Ids of a node that was added and of the node of forward that it repeats.
 using Repetitions = std::vector<std::pair<uint32_t, uint32_t>>;
 
-/// Of each node of forward for which `again` (by node id) is true, backward reads a repetition,
-/// which stands before its first reader and reads repetitions in turn, where there are. Views of
-/// what is repeated are repeated. Prunes; of nodes pruned there is no repetition in the result.
-/// REQUIRES: the nodes are such that can_repeat().
+/// Repeats each node of forward for which `again` (by node id) is true. Backward reads the
+/// repetition, which stands before its first reader and itself reads repetitions if there are any.
+/// Views of repeated values are repeated, too. Prunes the graph; the result has no repetitions that
+/// were pruned. REQUIRES: can_repeat() is true for the nodes.
 Repetitions repeat(Graph& graph, const KernelOf& kernels, const std::vector<char>& again);
 
 /// By node id: whether backward may compute the node again with the same bits. False for nodes that
-/// write or read a state that forward overwrites, for copies between devices, and for nodes on a
-/// device other than the host.
+/// write a state or read a state that forward overwrites, for copies between devices, and for nodes
+/// on other devices than the host.
 std::vector<char> can_repeat(const Graph& graph, const KernelOf& kernels);
 
 }  // namespace steep

@@ -7,8 +7,8 @@
 namespace steep {
 namespace {
 
-/// Whether anything that reads `state` depends on `writer`; then the write cannot wait for all
-/// readers. `seen`, by node id: the writer for which a node was seen last.
+/// Whether a reader of `state` depends on `writer`; then the write cannot wait for all readers.
+/// `seen`, by node id: the writer for which a node was visited last.
 bool reader_depends_on(Node writer, Value state, const std::vector<std::vector<Node>>& users,
                        std::vector<uint32_t>& seen) {
   std::vector<Node> stack{writer};
@@ -29,11 +29,11 @@ bool reader_depends_on(Node writer, Value state, const std::vector<std::vector<N
   return false;
 }
 
-/// What has to run before what. The position in the order of nodes stands for a node.
+/// The dependencies between nodes. A node is represented by its position in the graph's order.
 struct Dependencies {
-  std::vector<std::vector<size_t>> after;  ///< by node: which wait for it
-  std::vector<int> missing;                ///< by node: for how many it waits
-  std::vector<bool> writes;                ///< by node: over a state
+  std::vector<std::vector<size_t>> after;  ///< by node: the nodes that wait for it
+  std::vector<int> missing;                ///< by node: the number of nodes that it waits for
+  std::vector<bool> writes;                ///< by node: whether it overwrites a state
 
   void add(size_t from, size_t to) {
     after[from].push_back(to);
@@ -75,8 +75,8 @@ std::vector<Node> schedule(const Graph& graph) {
   const std::vector<Node> order = graph.nodes();
   Dependencies waiting = find_dependencies(graph, order);
   std::vector<size_t> ready;
-  // A weight is updated as soon as its gradient is known and the last reader has read it: the
-  // gradient is in the cache then, and its memory is free for the next one.
+  // A weight is updated as soon as its gradient is known and the last reader of the weight has run:
+  // then the gradient is still in the cache, and its memory is free for the next gradient.
   const auto rank = [&](size_t i) { return std::tuple(order[i].phase(), !waiting.writes[i], i); };
   const auto later = [&](size_t a, size_t b) { return rank(a) > rank(b); };
   for (size_t i = 0; i < order.size(); ++i) {
@@ -97,8 +97,8 @@ std::vector<Node> schedule(const Graph& graph) {
       }
     }
   }
-  // Readers of two states that each wait for the other's writer cannot all go first; those updates
-  // are copied.
+  // If readers of two states each wait for the writer of the other state, there is no such order.
+  // The insertion order is returned, and those updates are copied.
   return out.size() == order.size() ? out : order;
 }
 

@@ -19,8 +19,8 @@ DType wider(DType dtype) {
   }
 }
 
-/// The narrowest type among the inputs; those of its width are widened, all others stay, so that
-/// types which must agree go on agreeing.
+/// The size of the narrowest type among the inputs. Only inputs of this size are widened, so that
+/// types that must be equal stay equal.
 size_t narrowest(Node n) {
   size_t bytes = 0;
   for (int i = 0; i < n.input_count(); ++i) {
