@@ -11,7 +11,7 @@
 namespace steep {
 namespace {
 
-// What gives a shape is small; larger operands are data.
+// Operands that determine a shape are small; larger operands are data.
 constexpr int64_t kMaxShapeData = 4096;
 
 constexpr size_t kMaxReady = 16;
@@ -58,7 +58,7 @@ bool NodePlans::make(const DynamicCall& call, bool all_constant) {
     }
     const Tensor& t = call.tensor(i);
     if (all_constant || (!is_float(t.dtype()) && t.size() <= kMaxShapeData)) {
-      ready.constants.back() = t.clone();  // the caller may change its own
+      ready.constants.back() = t.clone();  // a copy, because the caller may change the tensor
       inputs.push_back(g.add_constant(ready.constants.back()));
     } else {
       fed.push_back(ready.types.back());

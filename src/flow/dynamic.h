@@ -1,4 +1,4 @@
-// Nodes that run between the planned parts of a graph.
+// Nodes that run one by one, between the planned parts of a graph.
 #pragma once
 
 #include <list>
@@ -9,13 +9,14 @@ namespace steep {
 
 struct DynamicCall;
 
-/// What a plan depends on: dtype and extents of a tensor; nothing of anything else.
+/// The part of a value that a plan depends on: dtype and extents of a tensor; nothing for other
+/// kinds.
 Type type_of(const Datum& datum);
-/// The same dtype, and extents that are known to be equal.
+/// Whether dtypes are the same and extents are known to be equal.
 bool same_type(const Type& a, const Type& b);
 
-/// Plans of one node as a graph of its own, its smaller integer operands as constants, so that its
-/// shapes are known; kept for operands of the same types and constants.
+/// Plans for a single node, as a graph of its own. Small integer operands become constants in it,
+/// so that its shapes are known. Plans are kept for operands of the same types and constants.
 class NodePlans {
  public:
   std::vector<Datum> run(const DynamicCall& call);
@@ -23,7 +24,7 @@ class NodePlans {
  private:
   struct Ready {
     std::vector<Type> types;        // by operand
-    std::vector<Tensor> constants;  // by operand; undefined: fed
+    std::vector<Tensor> constants;  // by operand; undefined: an input of the plan
     std::unique_ptr<Executable> executable;
   };
   Ready* find(const DynamicCall& call);
@@ -32,17 +33,17 @@ class NodePlans {
   std::list<Ready> ready_;  // most recently used first
 };
 
-/// One node with what it reads. Absent operands are empty.
+/// A node with its operands. Absent operands are empty.
 struct DynamicCall {
   Node node;
   std::span<const Datum> inputs;
   const RunContext& context;
-  std::vector<bool> wanted;  ///< by output: something reads it
-  NodePlans& plans;          ///< this node's
+  std::vector<bool> wanted;  ///< by output: another node reads it
+  NodePlans& plans;          ///< of this node
 
   bool has(size_t i) const { return i < inputs.size() && !inputs[i].empty(); }
   bool wants(size_t output) const { return output < wanted.size() && wanted[output]; }
-  /// Throw DataError naming the node when the operand is of another kind.
+  /// Throw DataError, which names the node, if the operand is of another kind.
   const Tensor& tensor(size_t i) const;
   const Datum::Items& items(size_t i) const;
   /// The single element of an integer operand.
@@ -52,11 +53,12 @@ struct DynamicCall {
                          std::string remedy = "") const;
 };
 
-/// The node's outputs, one Datum for each. Throws what kernels throw.
+/// Runs the node. Returns one Datum for each output. Throws the errors of kernels.
 std::vector<Datum> run_dynamic(const DynamicCall& call);
 
 using DynamicRule = std::vector<Datum> (*)(const DynamicCall&);
-/// Rules of operators that are no provider's business; nullptr when `op` has none. flow/rules.cc
+/// The function that runs an operator that has no kernels; nullptr if `op` is not one
+/// (flow/rules.cc).
 DynamicRule find_dynamic_rule(std::string_view op);
 
 }  // namespace steep

@@ -14,7 +14,7 @@
 namespace steep {
 namespace {
 
-/// A body as the node holds it, shared.
+/// The body in an attribute of the node, shared.
 const Body& body(const DynamicCall& c, const char* name) {
   const Attr* attr = c.node.attrs().find(name);
   if (attr == nullptr || !std::holds_alternative<Body>(*attr))
@@ -31,7 +31,7 @@ int64_t axis_from_front(const DynamicCall& c, int64_t axis, size_t rank) {
   return axis < 0 ? axis + n : axis;
 }
 
-/// One run of a steep.Loop.
+/// One execution of a steep.Loop.
 class Loop {
  public:
   explicit Loop(const DynamicCall& c)
@@ -168,7 +168,8 @@ class Loop {
     return concat(parts, axis);
   }
 
-  /// What an extent in the body would be: that of an input of the same name; else zero.
+  /// An extent of a result if there are no iterations: that of an input dimension with the same
+  /// symbol, else zero.
   int64_t extent_without_turn(const Dim& d) const {
     if (d.known()) return d.value();
     for (size_t i = 0; !d.symbol().empty() && i < body_->inputs().size() - 1; ++i) {
@@ -202,8 +203,8 @@ class Loop {
   Ints in_axes_, in_directions_, out_axes_, out_directions_;
   bool conditional_, backwards_;
   std::vector<Datum> now_;            // carried values
-  std::vector<Datum::Items> stacks_;  // by stacked output: one item a turn
-  std::vector<Datum::Items> saved_;   // by carried value: what each turn began with
+  std::vector<Datum::Items> stacks_;  // by stacked output: one item per iteration
+  std::vector<Datum::Items> saved_;   // by carried value: its value at the start of each iteration
   size_t kept_ = 0;                   // bytes in stacks_ and saved_
 };
 

@@ -1,4 +1,4 @@
-// Optionals at run time: an empty one is an empty Datum, any other is what it holds.
+// Optionals at run time: an empty optional is an empty Datum; any other is its content.
 
 #include "flow/rules.h"
 

@@ -9,13 +9,13 @@
 namespace steep {
 namespace {
 
-// A plan for so few rows would cost more than it saves.
+// For so few rows a separate plan would cost more than it saves.
 constexpr int64_t kFewRows = 64;
 
-// In sixteenths. Between a quarter and all of them at most half as many again as count are
-// computed.
+// In sixteenths of the rows. Between a quarter and all of them, at most 1.5 times the rows that
+// count are computed.
 constexpr std::array<int64_t, 8> kParts = {1, 2, 3, 4, 6, 8, 12, 16};
-// Closer where most count.
+// Smaller steps where most rows count.
 constexpr std::array<int64_t, 8> kEvenParts = {2, 4, 6, 8, 10, 12, 14, 16};
 
 template <typename Label>

@@ -1,4 +1,4 @@
-// Which rows of a loss count.
+// Finds the rows that count in a loss.
 #pragma once
 
 #include <cstdint>
@@ -8,17 +8,17 @@
 
 namespace steep {
 
-/// Whose results are counted_rows(): the engine computes it, no kernel.
+/// The operator whose result is counted_rows(). The engine computes it, without a kernel.
 inline constexpr std::string_view kCountedRows = "steep.CountedRows";
 
-/// How many rows are computed where `counted` of `rows` count: one of at most 8 numbers for given
-/// `rows`, so that there are few plans; not less than `counted`, not more than `rows`. The numbers
-/// lie close where few count, or, `even`, everywhere alike.
+/// How many rows are computed if `counted` of `rows` rows count: at least `counted` and at most
+/// `rows`. For given `rows` it is one of at most 8 numbers, so that there are few plans. The
+/// numbers are closest together where few rows count, or evenly spaced with `even`.
 int64_t computed_rows(int64_t counted, int64_t rows, bool even = false);
 
-/// int64[p]: places of labels in row-major order, ascending and distinct; of all that are not
-/// `ignore_index`, and of as many others as computed_rows() asks for, from the front.
-/// REQUIRES: labels of int32 or int64.
+/// int64[p]: the indices of labels in row-major order, ascending and distinct. They are the indices
+/// of all labels other than `ignore_index`, and of the first ignored ones, as many as
+/// computed_rows() adds. REQUIRES: labels of int32 or int64.
 Tensor counted_rows(const Tensor& labels, int64_t ignore_index, bool even = false);
 
 }  // namespace steep

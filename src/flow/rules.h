@@ -1,4 +1,4 @@
-// What runs the operators that no provider has to know.
+// The functions that run operators without kernels.
 #pragma once
 
 #include "flow/dynamic.h"

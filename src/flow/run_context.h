@@ -1,4 +1,4 @@
-// What the parts of a program share while they run.
+// The objects that all parts of a program share in a run.
 #pragma once
 
 #include <functional>
@@ -23,8 +23,8 @@ struct RunContext {
   Limits limits;
   RunOptions run{};
   std::map<std::string, Tensor> states{};
-  /// Runs a body. `inputs` in the order of the body's own; `turn` numbers the runs of one loop, so
-  /// that each draws other random numbers.
+  /// Runs a body. `inputs` are in the order of the body's inputs. `turn` is the number of the
+  /// loop's iteration, so that each iteration draws other random numbers.
   std::function<std::vector<Datum>(const Body& body, std::span<const Datum> inputs, int64_t turn)>
       run_body{};
 };

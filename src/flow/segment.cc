@@ -23,27 +23,27 @@ bool is_optimizer(Node n) {
   return def != nullptr && !def->updates_input.empty();
 }
 
-/// What earlier parts made belongs to the phase under way.
+/// The phase of an update. A value that an earlier part computed is written in the present phase.
 Phase phase_of(const Update& u, Phase present) {
   const Node writer = u.value.producer();
   return writer ? writer.phase() : present;
 }
 
-/// By value id: its place among `values`.
+/// By value id: its index in `values`.
 std::unordered_map<uint32_t, size_t> places_of(const std::vector<Value>& values) {
   std::unordered_map<uint32_t, size_t> places;
   for (size_t i = 0; i < values.size(); ++i) places.emplace(values[i].id(), i);
   return places;
 }
 
-/// The backward inputs come first, whatever reads them.
+/// Begins with the backward inputs, whether a node reads them or not.
 Part begin_part(const Graph& from, size_t fed_later) {
   Part part(from);
   for (size_t i = 0; i < fed_later; ++i) part.take(from.inputs()[i]);
   return part;
 }
 
-/// An executable's frame for one run.
+/// A frame of an executable, for one run.
 class Borrowed {
  public:
   explicit Borrowed(Executable& exe) : exe_(exe), frame_(exe.acquire()) {}
@@ -62,10 +62,10 @@ class Borrowed {
 struct Segment::Cut {
   std::vector<Type> types;              // by input of remaining_
   std::unique_ptr<Executable> planned;  // null: nothing to run
-  std::vector<size_t> planned_inputs;   // by input of planned: input of remaining_
+  std::vector<size_t> planned_inputs;   // by input of planned: index of an input of remaining_
   std::shared_ptr<Segment> next;
   std::vector<Source> next_inputs;  // by input of next
-  bool phase_ends = true;           // nothing of the phase is left
+  bool phase_ends = true;           // no node of the phase remains
 };
 
 Segment::Segment(const Graph& graph, Phase phase, size_t fed_later, bool tried)
@@ -130,7 +130,7 @@ bool Segment::finished() const {
   return true;
 }
 
-/// By value id: how many dynamic nodes read it, and what is left to run.
+/// By value id: the number of readers among dynamic nodes and the remaining graph.
 std::vector<int> Segment::count_readers() const {
   std::vector<int> readers(graph_.value_count(), 0);
   for (Node n : dynamic_nodes_) {
@@ -200,7 +200,8 @@ std::shared_ptr<Segment::Cut> Segment::make_cut(std::vector<Type> types,
   std::vector<Phase> update_phases;
   for (const Update& u : remaining_.updates()) update_phases.push_back(phase_of(u, phase_));
 
-  // Every node of this phase that is known, and what the others read of them.
+  // Splits the graph: nodes of this phase with known types are planned; the others go to `next`,
+  // and read results of the planned ones.
   Part planned(g, true);
   Part next = begin_part(g, fed_later_);
   std::vector<char> made(g.value_count(), 0);
@@ -247,7 +248,7 @@ std::shared_ptr<Segment::Cut> Segment::make_cut(std::vector<Type> types,
 
 namespace {
 
-/// The graph's outputs of a phase that has ended: nothing makes them any more.
+/// The graph's outputs of a phase that has ended. No node computes them any more; they are inputs.
 std::vector<Datum> outputs_of(const Graph& g, Phase phase, std::span<const Datum> inputs,
                               const RunContext& context) {
   std::vector<Datum> results;

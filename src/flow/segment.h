@@ -1,13 +1,13 @@
-// Graphs that cannot be planned as a whole, because a shape depends on data, or because of control
-// flow or sequences. Such a graph is cut, as it runs, into the parts that can be planned and the
+// Runs graphs that cannot be planned as a whole: a shape depends on data, or the graph has control
+// flow or sequences. While such a graph runs, it is cut into parts that can be planned and the
 // nodes between them:
 //
-//   segment ─ dynamic nodes, which run on their own, on what is there
-//           └ cut, one per signature of all that is there after these
-//               ├ planned: every node whose shapes are known; specialised, run as any graph
-//               └ next:    the segment of the others
+//   segment ─ dynamic nodes, which run one by one
+//           └ cut, one for each set of types of the values that are known then
+//               ├ planned: all nodes whose shapes are known; specialised, and run as any graph
+//               └ next:    the segment of the other nodes
 //
-// Cuts are cached as specialisations are.
+// Cuts are cached like specialisations.
 #pragma once
 
 #include <list>
@@ -21,7 +21,7 @@ namespace steep {
 
 class Segment;
 
-/// Between two steps of a segmented run: what is left to run, and the values of its inputs.
+/// The position of a run between two segments: the remaining graph, and the values of its inputs.
 struct Progress {
   std::shared_ptr<Segment> segment;
   std::vector<Datum> inputs;
@@ -29,30 +29,30 @@ struct Progress {
 
 class Segment {
  public:
-  /// `graph`'s inputs begin with its `fed_later` backward inputs. `tried`: nodes of `phase` whose
-  /// inputs are all there have been found impossible to plan.
+  /// The inputs of `graph` begin with its `fed_later` backward inputs. `tried`: nodes of `phase`
+  /// with known operands have been tried, and cannot be planned.
   Segment(const Graph& graph, Phase phase, size_t fed_later, bool tried);
 
-  /// What is left of `graph`, a whole program, before anything has run.
+  /// The segment of a whole graph, before anything has run.
   static std::shared_ptr<Segment> whole(const Graph& graph);
 
-  /// Runs to the end of the phase, and returns its outputs in order. `at` is then where the next
-  /// phase begins.
+  /// Runs to the end of the phase, and returns its outputs in order. Sets `at` to the beginning of
+  /// the next phase.
   static std::vector<Datum> run(Progress& at, const RunContext& context);
 
   const Graph& graph() const { return graph_; }
-  /// Text of the parts known so far.
+  /// Text of the parts that are known so far.
   std::string text() const;
-  /// Their plans, in the order of text().
+  /// The plans of these parts, in the order of text().
   std::vector<const Plan*> plans() const;
-  /// Cuts below this segment.
+  /// The number of cuts in this segment and in those after it.
   size_t size() const;
   void forget() { cuts_.clear(); }
 
  private:
   struct Cut;
   struct Source {
-    bool made;  // by the cut's executable; else an input of remaining_
+    bool made;  // the cut's executable computes it; else it is an input of remaining_
     size_t index;
   };
 
@@ -69,8 +69,8 @@ class Segment {
   size_t fed_later_;
   std::vector<Node> dynamic_nodes_;                     // of graph_
   std::unordered_map<uint32_t, NodePlans> node_plans_;  // by node of dynamic_nodes_
-  Graph remaining_;                                     // graph_ without them
-  std::vector<uint32_t> remaining_inputs_;              // by input of remaining_: id in graph_
+  Graph remaining_;                                     // graph_ without dynamic_nodes_
+  std::vector<uint32_t> remaining_inputs_;              // by its input: value id in graph_
   std::list<std::shared_ptr<Cut>> cuts_;                // most recently used first
   std::shared_ptr<Segment> next_phase_;
 };

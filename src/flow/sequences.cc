@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kLongest = 1'000'000;
 
-/// A position counted from the front. `size` is one past the largest.
+/// A position, counted from the front, up to `size` inclusive if that is one past the last item.
 int64_t position(const DynamicCall& c, size_t input, size_t size) {
   const auto n = static_cast<int64_t>(size);
   const int64_t at = c.integer(input);

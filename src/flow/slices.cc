@@ -26,7 +26,7 @@ Tensor slice(const Tensor& x, int64_t axis, int64_t begin, int64_t count) {
   dims[at] = count;
   const auto* from = static_cast<const std::byte*>(x.data()) + static_cast<size_t>(begin) * row;
   if (outer == 1) {
-    // Read only, as the tensor itself is to whoever is given it.
+    // The caller must only read it, like the tensor itself.
     return Tensor::wrap(x.dtype(), dims, const_cast<std::byte*>(from), std::make_shared<Tensor>(x));
   }
   Tensor y = Tensor::empty(x.dtype(), dims);

@@ -1,4 +1,4 @@
-// What the caller of a program feeds, against what its graph wants.
+// Checks the inputs of a call against the inputs of a program's graph.
 #pragma once
 
 #include <string>
@@ -10,14 +10,14 @@
 
 namespace steep {
 
-/// Throws DataError unless there are as many as `wanted`, which are indices into graph.inputs().
+/// Throws DataError unless `count` is the size of `wanted`, which has indices into graph.inputs().
 void require_count(const Graph& graph, const std::vector<size_t>& wanted, size_t count);
 
-/// Throws ShapeError that begins with `what` unless a tensor has this type.
+/// Throws ShapeError, whose text begins with `what`, unless the tensor has this type.
 void require_type(const char* what, const std::string& node, const Type& wanted, const Tensor& t);
 
-/// Throws DataError unless `d` is a tensor, sequence or optional as the input is. What bodies hand
-/// on among themselves may hold items of any type (`any_items`).
+/// Throws DataError unless `d` is of the input's kind: a tensor, a sequence or an optional. With
+/// `any_items`, items may have any type: values that bodies pass to each other are not checked.
 void require_kind(Value input, const Datum& d, bool any_items);
 
 }  // namespace steep

@@ -14,8 +14,8 @@
 
 namespace steep {
 
-/// The stages, in order. Everything else on this page is bookkeeping. Nothing when a shape depends
-/// on data: then the stages work on one segment of the graph after the other (flow/segment.cc).
+/// The stages, in order; the rest of this file is bookkeeping. Returns nothing if a shape depends
+/// on data: then the stages run for each segment of the graph (flow/segment.cc).
 std::optional<Plan> compile(const Graph& graph, std::span<const Type> types, const Devices& devices,
                             const PassOptions& options, const MemoryLimit& limit) {
   try {
@@ -47,7 +47,7 @@ Program::Program(Graph graph, ProgramOptions options) : impl_(std::make_unique<I
   forget_gradients(impl_->graph);
   impl_->graph.prune();
   impl_->whole = impl_->rows.split_off(impl_->graph, impl_->options);
-  // Of the numbers of rows that computed_rows() gives, one shape meets a few.
+  // For one shape, computed_rows() gives a few different numbers of rows.
   if (impl_->whole) impl_->options.cache_size *= 4;
   impl_->index();
   if (logs(Log::graphs)) log(Log::graphs, to_text(impl_->graph));

@@ -1,10 +1,11 @@
-// The engine: from a graph to a running step. The first file to read; engine.cc calls the stages in
+// The engine: from a graph to a running step. Read this file first; engine.cc calls the stages in
 // order.
 //
 //   Graph g = import_model(bytes).graph;               // model/
 //   auto grads = add_gradients(g, ...);                // autodiff/
-//   Program program(std::move(g), {});                 // specialise → passes → plan, at each new
-//   input signature program.forward(inputs) … program.backward(run, output_gradients)
+//   Program program(std::move(g), {});
+//   program.forward(inputs) …                          // for new input types:
+//   program.backward(run, output_gradients)            // specialise → passes → plan
 #pragma once
 
 #include <map>
@@ -28,20 +29,21 @@ namespace steep {
 struct ProgramOptions {
   std::set<std::string> disabled_passes{};  ///< by name, as `pass_names()` lists them
   Precision precision = Precision::fp32;
-  size_t cache_size = 16;  ///< specialisations kept (least recently used goes first)
-  /// After each node look for NaN and infinity; throw DataError naming the first node that made one
-  /// (infinity from finite operands, NaN from operands without), or the input or state with NaN.
+  size_t cache_size = 16;  ///< specialisations that are kept, the most recently used ones
+  /// Check the results of each node. Throw DataError that names the first node that made an
+  /// infinity from finite operands, or a NaN from operands without NaN; or the input or state that
+  /// has NaN.
   bool check_finite = false;
   uint64_t seed = 0;           ///< of dropout and other random ops
-  MemoryLimit memory_limit{};  ///< of each run; a graph that runs in segments is refused
+  MemoryLimit memory_limit{};  ///< for each run; graphs that run in segments are refused
   Limits limits{};
   Devices devices{};
 };
 
-/// What one specialisation is and costs.
+/// The sizes and costs of one specialisation.
 struct PlanInfo {
   size_t arena_bytes = 0;   ///< the planned peak of intermediate values
-  size_t output_bytes = 0;  ///< handed to the caller at each run
+  size_t output_bytes = 0;  ///< results for the caller, of each run
   size_t constant_bytes = 0;
   size_t run_bytes = 0;     ///< what the memory limit bounds
   size_t memory_limit = 0;  ///< 0: none
@@ -52,13 +54,13 @@ struct PlanInfo {
 
 class Executable;
 
-/// One forward run that waits for its backward: owns its arena and holds what backward needs.
-/// Dropping it frees the arena for the next run, from any thread at any time. Several may be
-/// outstanding. Movable between threads, not shared by them.
+/// A forward run whose backward has not run yet. Owns its arena and keeps what backward reads.
+/// Destroying it frees the arena for the next run; any thread may do so at any time. Several may
+/// exist. May move between threads; not thread-safe.
 class PendingRun {
  public:
   ~PendingRun();
-  /// Does the graph run in segments, so that rebind() throws?
+  /// Whether the graph runs in segments, so that rebind() throws.
   bool in_segments() const;
 
  private:
@@ -69,7 +71,7 @@ class PendingRun {
   std::unique_ptr<State> state_;
 };
 
-/// As ForwardResult, for graphs with sequences and optionals among their inputs or outputs.
+/// Like ForwardResult, for graphs with sequences or optionals as inputs or outputs.
 struct DataResult {
   std::vector<Datum> outputs;
   std::unique_ptr<PendingRun> pending;
@@ -78,14 +80,14 @@ struct DataResult {
 struct ForwardResult {
   std::vector<Tensor> outputs;          ///< the graph's forward outputs, in order
   std::unique_ptr<PendingRun> pending;  ///< null when the graph has no backward part
-  /// By output: will backward read its bytes, so that nobody may change them before? Never, of one
-  /// that may change (ir/graph.h).
+  /// For each output, whether backward will read its bytes, so that they must not change before.
+  /// Always false for outputs that may change (ir/graph.h).
   std::vector<bool> read_by_backward{};
 };
 
-/// A graph ready to run at any input shapes. Specialisations are made at the first run of each
-/// signature and cached. Graphs with shapes that depend on data, or with control flow or sequences,
-/// run in segments (flow/segment.h). Not thread-safe: one call at a time.
+/// A graph that can run at any input shapes. A specialisation is made at the first run with new
+/// input types, and cached. Graphs whose shapes depend on data, and graphs with control flow or
+/// sequences, run in segments (flow/segment.h). Not thread-safe.
 class Program {
  public:
   explicit Program(Graph graph, ProgramOptions options = {});
@@ -93,65 +95,67 @@ class Program {
   Program(Program&&) noexcept;
   Program& operator=(Program&&) noexcept;
 
-  /// Runs the forward part, and updates if there is no backward part. `inputs` in the order of the
-  /// graph's forward inputs (but for the seed, ir/seed.h, which the engine feeds).
-  /// Inputs are borrowed: with a backward part their bytes must stay unchanged until it ran, and
-  /// handles are held until then. Throws ShapeError or DataError, naming the input, before anything
-  /// is written. Of those that `may_change`, by input, backward reads copies, made now: only where
-  /// it reads them.
+  /// Runs the forward part, and updates if there is no backward part. `inputs` has the graph's
+  /// forward inputs in order, without the seed (ir/seed.h), which the engine adds. Inputs are
+  /// borrowed: if there is a backward part, handles are kept and bytes must not change until it has
+  /// run. Inputs for which `may_change` is true are the exception: if backward reads them, it reads
+  /// copies that forward makes. Throws ShapeError or DataError, which name the input, before
+  /// anything is written.
   ForwardResult forward(std::span<const Tensor> inputs, const std::vector<bool>& may_change = {});
 
   /// As forward(), for inputs and outputs of any kind.
   DataResult forward_data(std::span<const Datum> inputs);
 
-  /// Lets the backward of a run read its inputs where they are now: at `inputs`, in the order of
-  /// forward(). Their bytes are to be those of the forward; states and copies stay where they were
-  /// then.
-  /// Throws ShapeError where an input has another type than it had, and ProviderError for a graph
-  /// that runs in segments, whose values may lie within its inputs.
+  /// Makes the backward of a run read its inputs at another place: in `inputs`, in the order of
+  /// forward(). They must have the same values as in forward(). States and copies stay where they
+  /// are. Throws ShapeError if the type of an input has changed, and ProviderError for a graph that
+  /// runs in segments, because its values may lie within its inputs.
   void rebind(PendingRun& run, std::span<const Tensor> inputs);
 
-  /// Runs the backward part: gradients of the outputs in the order of the backward inputs. Consumes
-  /// the run. Returns the backward outputs in order. Throws DataError for a run of another program,
-  /// ProviderError in a process forked since when it had more than one thread. When it throws, some
-  /// states may be updated and others not: see wrote_states().
+  /// Runs the backward part. `inputs` has the gradients of the outputs, in the order of the
+  /// backward inputs. Consumes the run. Returns the backward outputs in order. Throws DataError for
+  /// a run of another program, and ProviderError in a process that was forked since, if the run
+  /// used more than one thread. If it throws, some states may be updated and others not: see
+  /// wrote_states().
   std::vector<Tensor> backward(std::unique_ptr<PendingRun> run, std::span<const Tensor> inputs);
 
-  /// Binds the bytes of a state; borrowed from then on, and updated in place by updates. Throws
-  /// ModelError when there is no such state, ShapeError for bytes of another type.
+  /// Binds a state to `tensor`, whose bytes are borrowed from then on and which updates overwrite.
+  /// Throws ModelError if there is no such state, ShapeError if its type differs.
   void bind_state(const std::string& name, Tensor tensor);
 
-  /// Did the last backward(), or forward() of a graph without a backward part, write over a state?
+  /// Whether the last backward(), or forward() of a graph without a backward part, overwrote a
+  /// state.
   bool wrote_states() const;
 
-  /// The most that arenas, outputs and constants of the runs so far took at one time, states aside.
+  /// The most memory that arenas, outputs and constants of runs took at one time so far, without
+  /// states.
   size_t peak_bytes() const;
-  /// Specialises for these inputs without running. Cached like a run's. All zero for a graph that
-  /// runs in segments: how these are planned shows only as it runs.
+  /// Specialises for these inputs without running, and caches the result. All zero for a graph that
+  /// runs in segments, whose plans are made during runs.
   PlanInfo plan(std::span<const Type> inputs);
-  /// What the plan for these inputs keeps and computes again, and what others would cost. Throws
-  /// OutOfMemoryError where no plan fits the limit, ProviderError for a graph that runs in
+  /// What the plan for these inputs keeps and computes again, and what other plans would cost.
+  /// Throws OutOfMemoryError if no plan fits the limit, ProviderError for a graph that runs in
   /// segments.
   MemoryReport memory_report(std::span<const Type> inputs);
-  /// From now on the caller holds so many bytes besides (MemoryLimit::held). Plans with which that
-  /// is too much are made anew.
+  /// Sets the memory that the caller holds besides (MemoryLimit::held). Plans that no longer fit
+  /// are made again.
   void set_held_bytes(size_t held);
-  /// The specialised graph after its passes as a model to look at: see write_compiled(). Of a graph
-  /// that runs in segments, as it was before these.
+  /// The specialised graph, after its passes, as a model for viewers: see write_compiled(). For a
+  /// graph that runs in segments: the graph before segmentation.
   std::string compiled_model(std::span<const Type> inputs);
-  /// The specialised graph, its kernels and the memory plan. A graph that runs in segments is
-  /// planned as it runs: these are then the plans of the runs so far, and no passes are shown.
+  /// The specialised graph, its kernels and the memory plan. For a graph that runs in segments: the
+  /// plans of the runs so far, without passes.
   std::string dump(std::span<const Type> inputs, DumpFormat format = DumpFormat::text);
-  /// Types of the outputs for inputs of these types; of a graph that runs in segments, as far as
-  /// they are known before.
+  /// The types of the outputs for inputs of these types; for a graph that runs in segments, as far
+  /// as they are known before a run.
   std::vector<Type> output_types(std::span<const Type> inputs);
   const Graph& graph() const;
-  /// Number of the next forward run: part of the key of every random draw. Saved and restored by
-  /// checkpoints.
+  /// The number of the next forward run. It is part of the key of every random number. Checkpoints
+  /// save and restore it.
   uint64_t run_count() const;
   void set_run_count(uint64_t count);
   void set_seed(uint64_t seed);
-  /// Records one event per kernel while not null. Not owned.
+  /// While not null, gets one event per kernel. Not owned.
   void set_profiler(Profiler* profiler);
 
  private:
@@ -159,7 +163,7 @@ class Program {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Evaluates one graph once, without caching: constant folding, reference results in tests.
+/// Evaluates a graph once, without caching: for constant folding, and reference results of tests.
 std::vector<Tensor> evaluate(const Graph& graph, std::span<const Tensor> inputs);
 
 }  // namespace steep

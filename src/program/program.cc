@@ -20,7 +20,8 @@
 namespace steep {
 namespace {
 
-/// Another number for each turn of a loop (the finaliser of SplitMix64, Steele et al. 2014).
+/// A different number for each iteration of a loop (the finaliser of SplitMix64, Steele et al.
+/// 2014).
 int64_t mix(int64_t count, int64_t turn) {
   auto x = static_cast<uint64_t>(count) + 0x9E3779B97F4A7C15U * (static_cast<uint64_t>(turn) + 1);
   x = (x ^ (x >> 30U)) * 0xBF58476D1CE4E5B9U;
@@ -58,7 +59,7 @@ void Program::Impl::index() {
     }
   }
   for (Node n : graph.nodes()) has_backward = has_backward || n.phase() == Phase::backward;
-  // a gradient may be one that came in, as a sum's is
+  // not by nodes: the gradient of a sum, for example, is a backward input itself
   for (const Output& o : graph.outputs()) has_backward = has_backward || o.phase == Phase::backward;
   for (Value s : graph.states()) {
     state_of.emplace(s.name(), states.size());
@@ -351,8 +352,8 @@ Tensor Program::Impl::copy_of(const Tensor& input) const {
 
 namespace {
 
-/// Of tensors: the result of a run in segments, any value of which backward may read. `copy` makes
-/// those that the caller may change.
+/// Converts the result of a run in segments to tensors. Backward may read any value. `copy` copies
+/// the outputs that the caller may change.
 template <typename Copy>
 ForwardResult forward_result(const Graph& graph, DataResult result, bool has_backward,
                              Copy&& copy) {
@@ -382,7 +383,7 @@ ForwardResult Program::Impl::forward(std::span<const Tensor> inputs,
   if (!s) {
     std::vector<Tensor> fed(inputs.begin(), inputs.end());
     for (size_t i = 0; has_backward && i < may_change.size(); ++i) {
-      if (may_change[i]) fed[i] = copy_of(fed[i]);  // a segment may read any of them
+      if (may_change[i]) fed[i] = copy_of(fed[i]);  // a segment may read any input
     }
     return forward_result(graph, forward_in_segments(to_data(fed), counted), has_backward,
                           [&](const Tensor& t) { return copy_of(t); });
@@ -410,7 +411,7 @@ ForwardResult Program::Impl::forward(std::span<const Tensor> inputs,
   ForwardResult result;
   result.read_by_backward = exe.read_by_backward();
   result.outputs = exe.run(frame, Phase::forward, run_options());
-  ++run_count;  // nothing fails from here on: a step that is tried again draws the same numbers
+  ++run_count;  // last, so that a failed step draws the same numbers again
   if (has_backward) result.pending = std::move(pending);
   return result;
 }

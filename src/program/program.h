@@ -1,5 +1,5 @@
-// What a Program is made of: specialisations by signature, segments where no plan covers the graph,
-// programs of bodies, states and the seed. engine.cc is its outside.
+// The members of a Program: specialisations by input types, segments if no plan covers the graph,
+// programs of bodies, states and the seed. engine.cc has the public functions.
 #pragma once
 
 #include <list>
@@ -15,9 +15,8 @@
 
 namespace steep {
 
-/// The stages, in order. Everything else in this file is bookkeeping. Returns std::nullopt if a
-/// shape depends on data: then the stages work on one segment of the graph after the other
-/// (flow/segment.cc).
+/// The stages, in order; the rest of this file is bookkeeping. Returns std::nullopt if a shape
+/// depends on data: then the stages run for each segment of the graph (flow/segment.cc).
 std::optional<Plan> compile(const Graph& graph, std::span<const Type> types, const Devices& devices,
                             const PassOptions& options, const MemoryLimit& limit = {});
 
@@ -25,11 +24,11 @@ std::vector<Datum> to_data(std::span<const Tensor> tensors);
 
 struct PendingRun::State {
   std::shared_ptr<MemoryPool> pool;  // the program's own
-  int threads;                       // that it was planned for
+  int threads;                       // the number that the plan assumes
   std::shared_ptr<Specialisation> specialisation;
   std::unique_ptr<Frame> frame;
-  std::optional<Progress> segmented;           // instead of a frame
-  std::vector<std::optional<Type>> gradients;  // by backward input, as far as known, when segmented
+  std::optional<Progress> segmented;           // in segments: used instead of a frame
+  std::vector<std::optional<Type>> gradients;  // in segments: by backward input, as far as known
   std::vector<bool> copied{};                  // by forward input: bound to a copy; may be empty
 
   ~State() {
@@ -51,27 +50,27 @@ struct Program::Impl {
   bool has_backward = false;
   uint64_t run_count = 0;
   Profiler* profiler = nullptr;
-  bool wrote_states = false;                         // in the last run
+  bool wrote_states = false;                         // by the last run
   std::list<std::shared_ptr<Specialisation>> cache;  // most recently used first
-  std::shared_ptr<Segment> segments;                 // once a shape was found to depend on data
+  std::shared_ptr<Segment> segments;                 // made if a shape depends on data
   struct BodyProgram {
     Body body;  // keeps the key alive
     std::unique_ptr<Program> program;
   };
   std::map<const Graph*, BodyProgram> bodies;
-  int depth = 0;    // of bodies within bodies
-  int threads = 0;  // the most that any plan was made for
+  int depth = 0;    // nesting level of bodies
+  int threads = 0;  // the most that any plan assumes
 
-  // As the Program's own, which settle the budget.
+  // Like the functions of Program, without setting the budget.
   Tensor copy_of(const Tensor& input) const;  ///< in the pool's memory
   ForwardResult forward(std::span<const Tensor> inputs, const std::vector<bool>& may_change = {});
   DataResult forward_data(std::span<const Datum> inputs);
   void rebind(PendingRun& run, std::span<const Tensor> inputs);
   std::vector<Tensor> backward(std::unique_ptr<PendingRun> run, std::span<const Tensor> inputs);
 
-  std::optional<Graph> whole;  // as it was given, where `rows` took something out
-  /// Kernels start as many threads as they were made for. Where the caller cannot have these, they
-  /// are made anew.
+  std::optional<Graph> whole;  // the graph before `rows` took nodes out, if it did
+  /// Kernels start the number of threads that they were made for. If the caller cannot have so
+  /// many, the plans are made again.
   void settle();
 
   void index();
@@ -84,7 +83,7 @@ struct Program::Impl {
 
   std::vector<Type> all_types(std::span<const Type> fed) const;
 
-  /// `fed`: the caller's forward inputs, then the rows that count in them.
+  /// `fed`: the caller's forward inputs. The second form also takes the rows that count.
   std::shared_ptr<Specialisation> specialisation(std::span<const Tensor> fed);
   std::shared_ptr<Specialisation> specialisation(std::span<const Tensor> inputs,
                                                  std::span<const Tensor> counted);
@@ -92,7 +91,7 @@ struct Program::Impl {
   std::shared_ptr<Specialisation> specialisation_for(std::span<const Type> fed);
 
   std::string dump(std::span<const Type> inputs, DumpFormat format);
-  /// Of a graph that does not run in segments; `types` are those of all of its inputs.
+  /// For a graph that does not run in segments. `types` has the types of all its inputs.
   std::string dump_passes(std::span<const Type> types) const;
 
   size_t state_index(const std::string& name) const;
@@ -100,7 +99,7 @@ struct Program::Impl {
   PassOptions pass_options() const;
   RunOptions run_options();
 
-  /// No specialisation makes a sequence.
+  /// Whether an input or output is a sequence, which only segments support.
   bool deals_in_sequences() const;
 
   void check_states() const;
@@ -109,10 +108,11 @@ struct Program::Impl {
 
   std::vector<Datum> run_body(const Body& body, std::span<const Datum> inputs, int64_t turn);
 
-  /// The gradient of output i has its type.
+  /// The types of output gradients: those of the outputs.
   std::vector<std::optional<Type>> gradient_types(std::span<const Datum> outputs) const;
 
-  /// Throws ProviderError for a limit of memory: what they take shows only as they run.
+  /// Throws ProviderError if there is a memory limit, because segments are planned only as they
+  /// run.
   void refuse_segments() const;
 
   DataResult forward_in_segments(std::span<const Datum> inputs, std::span<const Tensor> counted);

@@ -1,5 +1,6 @@
-// The run core of sessions and modules: the programs of one owner with all that they share. The
-// owner decides what the key means, such as a choice of outputs or a pattern of gradients.
+// The common core of sessions and modules: the programs of one owner, and everything that they
+// share. The owner decides what the key means, such as a selection of outputs or a pattern of
+// gradients.
 #pragma once
 
 #include <filesystem>
@@ -15,20 +16,21 @@
 
 namespace steep {
 
-/// Programs by key, made when first needed, with the same options and on the same states. Nothing
-/// but `turn` may be used by two threads at once.
+/// Programs by key. Each is made at its first use, with the same options and on the same states.
+/// Only `turn` is thread-safe.
 template <typename Key>
 class ProgramSet {
  public:
-  /// Keeps so many programs, those used last.
+  /// Keeps the `most` most recently used programs.
   explicit ProgramSet(ProgramOptions options, size_t most = SIZE_MAX)
       : options_(std::move(options)), most_(most) {}
 
-  Turn turn;  ///< of the owner's calls: held while anything else here, or a program, is in use
-  std::map<std::string, Tensor> states{};  ///< by name; to be there before their programs are
+  Turn turn;  ///< lock of the owner's calls, held while another member or a program is in use
+  std::map<std::string, Tensor> states{};  ///< by name; set them before their programs are made
 
-  /// The program of `key`; if there is none, of the graph that `make()` returns. Valid until as
-  /// many others were asked for as are kept. Throws as Program's constructor does.
+  /// The program of `key`. If there is none, it is made from the graph that `make()` returns. The
+  /// reference is valid until get() was called for `most` other keys. Throws as Program's
+  /// constructor.
   template <typename Make>
   Program& get(const Key& key, Make&& make) {
     for (auto it = programs_.begin(); it != programs_.end(); ++it) {
@@ -39,7 +41,7 @@ class ProgramSet {
     Graph graph = make();
     ProgramOptions options = options_;
     options.memory_limit.held = held_beside(graph);
-    for (auto& [other, program] : programs_)  // there may be more states by now
+    for (auto& [other, program] : programs_)  // states may have been added since
       program.set_held_bytes(held_beside(program.graph()));
     Program made(std::move(graph), std::move(options));
     for (const Value state : made.graph().states())
@@ -52,7 +54,7 @@ class ProgramSet {
 
   const ProgramOptions& options() const { return options_; }
   size_t size() const { return programs_.size(); }
-  /// The most that states and runs took so far, where programs ran at the same time.
+  /// The most memory that states and runs took so far, for programs that run at the same time.
   size_t peak_bytes() const {
     size_t bytes = state_bytes();
     for (const auto& [key, program] : programs_) bytes += program.peak_bytes();
@@ -64,14 +66,15 @@ class ProgramSet {
     return bytes;
   }
 
-  /// Records all runs, from now on.
+  /// Records all runs from now on.
   void start_profile() { watch(std::make_unique<Profiler>()); }
-  /// Ends it. Throws DataError when it was not started, IoError.
+  /// Stops recording and writes the events. Throws DataError unless it was started, IoError.
   void write_profile(const std::filesystem::path& path) {
     recorded().write(path.string());
     watch(nullptr);
   }
-  /// Ends it, and returns what write_profile() writes. Throws DataError when it was not started.
+  /// Stops recording and returns what write_profile() writes. Throws DataError unless it was
+  /// started.
   std::string end_profile() {
     std::string events = recorded().to_json();
     watch(nullptr);
@@ -79,7 +82,7 @@ class ProgramSet {
   }
 
  private:
-  /// Bytes of states that the graph does not have.
+  /// Bytes of the states that the graph does not use.
   size_t held_beside(const Graph& graph) const {
     size_t bytes = state_bytes();
     for (const Value state : graph.states()) bytes -= states.at(state.name()).nbytes();

@@ -15,12 +15,12 @@ CountedRowsInputs::CountedRowsInputs() = default;
 CountedRowsInputs::~CountedRowsInputs() = default;
 
 std::optional<Graph> CountedRowsInputs::split_off(Graph& graph, const ProgramOptions& options) {
-  std::unordered_map<uint32_t, size_t> place;  // of the caller's inputs, by value id
+  std::unordered_map<uint32_t, size_t> place;  // index among the caller's inputs, by value id
   for (Value v : graph.inputs()) {
     if (!is_seed(v) && graph.input_phase(v) == Phase::forward) place.emplace(v.id(), place.size());
   }
   std::unordered_set<uint32_t> makers;
-  std::vector<Value> labels;  // that makers make, by output of the labels program
+  std::vector<Value> labels;  // computed by makers; in the order of the labels program's outputs
   std::vector<Node> split;
   for (Node n : graph.nodes()) {
     if (n.op() != kCountedRows || n.phase() != Phase::forward) continue;
@@ -53,7 +53,8 @@ std::optional<Graph> CountedRowsInputs::split_off(Graph& graph, const ProgramOpt
   return whole;
 }
 
-/// Of the nodes `makers`. `place`: of the caller's inputs, by value id.
+/// Makes a program of the nodes `makers`, which computes `labels`. `place`: index among the
+/// caller's inputs, by value id.
 void CountedRowsInputs::make_labels_program(Graph& graph, const std::vector<Value>& labels,
                                             const std::unordered_set<uint32_t>& makers,
                                             const std::unordered_map<uint32_t, size_t>& place,
@@ -65,7 +66,7 @@ void CountedRowsInputs::make_labels_program(Graph& graph, const std::vector<Valu
   for (Value v : labels) part.graph().add_output(v.name(), part.take(v));
   for (Value v : part.sources()) labels_inputs_.push_back(place.at(v.id()));
   ProgramOptions settings = options;
-  settings.memory_limit = {};  // of the step, which runs after this
+  settings.memory_limit = {};  // the limit is for the step, which runs after this program
   labels_ = std::make_unique<Program>(std::move(part.graph()), std::move(settings));
 }
 
@@ -79,7 +80,7 @@ std::vector<Tensor> CountedRowsInputs::compute(std::span<const Tensor> fed) {
   std::vector<Tensor> results;
   for (Rows& r : rows_) {
     const Tensor& labels = r.fed ? fed[r.place] : made[r.place];
-    // Labels of another type are refused with the other inputs.
+    // Labels of another dtype are refused later, with the other inputs.
     const bool fit = labels.dtype() == DType::i32 || labels.dtype() == DType::i64;
     results.push_back(fit ? counted_rows(labels, r.ignore_index, r.even)
                           : Tensor::empty(DType::i64, {0}));
@@ -100,7 +101,7 @@ std::vector<Tensor> CountedRowsInputs::expect(std::span<const Type> fed) {
   for (const Rows& r : rows_) {
     int64_t labels = 1;
     for (const int64_t extent : (r.fed ? fed : made)[r.place].dims()) labels *= extent;
-    const bool as_before = labels == r.labels || labels < 0;  // unknown before they are computed
+    const bool as_before = labels == r.labels || labels < 0;  // < 0: not known yet
     const int64_t rows = as_before ? r.computed : labels;
     shells.push_back(Tensor::wrap(DType::i64, {rows}, nullptr, nullptr));
   }

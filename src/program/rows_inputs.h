@@ -1,5 +1,5 @@
-// Rows that count (steep.CountedRows) as inputs that the engine feeds: their number is known before
-// anything else runs, so that a plan covers the whole graph.
+// The indices of rows that count (steep.CountedRows) as graph inputs that the engine computes.
+// Their number is known before the rest runs, so that one plan covers the whole graph.
 #pragma once
 
 #include <memory>
@@ -24,28 +24,29 @@ class CountedRowsInputs {
   CountedRowsInputs(const CountedRowsInputs&) = delete;
   CountedRowsInputs& operator=(const CountedRowsInputs&) = delete;
 
-  /// Puts an input in the place of each steep.CountedRows of the forward part whose labels depend
-  /// on forward inputs and constants alone. Another graph is made of what makes these labels.
-  /// Returns the graph as it was; nothing where it stays so.
+  /// Replaces each steep.CountedRows of the forward part by an input, if its labels depend on
+  /// forward inputs and constants only. The nodes that compute these labels become another program.
+  /// Returns the original graph; nothing if the graph does not change.
   std::optional<Graph> split_off(Graph& graph, const ProgramOptions& options);
 
   bool empty() const { return rows_.empty(); }
   /// Indices into the inputs of the graph.
   const std::vector<size_t>& indices() const { return indices_; }
 
-  /// One tensor for each of indices(). `fed`: the caller's forward inputs, in order. Throws as
-  /// Program::forward().
+  /// Computes one tensor for each of indices(). `fed`: the caller's forward inputs, in order.
+  /// Throws as Program::forward().
   std::vector<Tensor> compute(std::span<const Tensor> fed);
-  /// int64 shells of as many rows as the last run had, where its labels were as many; else of all.
+  /// int64 tensors without bytes, with the number of rows of the last run if it had the same number
+  /// of labels; otherwise with all rows.
   std::vector<Tensor> expect(std::span<const Type> fed);
 
  private:
   struct Rows {
-    bool fed;      ///< labels are the caller's; else the labels program's
-    size_t place;  ///< among its inputs, or the program's results
+    bool fed;      ///< the caller gives the labels; otherwise labels_ computes them
+    size_t place;  ///< index among the caller's inputs, or among the results of labels_
     int64_t ignore_index;
     bool even;
-    int64_t labels = -1;  ///< their number in the last run
+    int64_t labels = -1;  ///< number of labels in the last run
     int64_t computed = 0;
   };
   void make_labels_program(Graph& graph, const std::vector<Value>& labels,
@@ -55,8 +56,8 @@ class CountedRowsInputs {
 
   std::vector<Rows> rows_;
   std::vector<size_t> indices_;
-  std::unique_ptr<Program> labels_;    ///< null where all labels are the caller's
-  std::vector<size_t> labels_inputs_;  ///< by its input: which of the caller's
+  std::unique_ptr<Program> labels_;    ///< null if the caller gives all labels
+  std::vector<size_t> labels_inputs_;  ///< by input of labels_: index among the caller's inputs
 };
 
 }  // namespace steep

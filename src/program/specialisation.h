@@ -1,4 +1,4 @@
-// One specialisation of a program: the executable plan for inputs of certain types.
+// One specialisation of a program: its executable plan for certain input types.
 #pragma once
 
 #include <cstddef>
@@ -10,14 +10,14 @@
 namespace steep {
 
 struct Specialisation {
-  std::vector<Type> types;  ///< of the graph's inputs
+  std::vector<Type> types;  ///< of all inputs of the graph
   std::vector<Dims> dims;   ///< of the caller's forward inputs
   std::vector<DType> dtypes;
   Executable executable;
   double specialise_ms;
   std::vector<CompileStage> stages;
 
-  /// Was it made for forward inputs like these? One for each of `dims`.
+  /// Whether it was made for forward inputs of these shapes, one for each of `dims`.
   bool matches(std::span<const Tensor> inputs) const {
     for (size_t i = 0; i < inputs.size(); ++i) {
       if (inputs[i].dtype() != dtypes[i] || inputs[i].dims() != dims[i]) return false;
