@@ -14,12 +14,12 @@
 namespace steep {
 namespace {
 
-/// 2 to the k, for a normal double.
+/// 2 to the power of k; the result must be a normal double.
 double power_of_two(int64_t k) {
   return std::bit_cast<double>(static_cast<uint64_t>(k + 1023) << 52);
 }
 
-/// A float of 16 bits, `Digits` of them the mantissa's, behind a sign and an exponent.
+/// A 16-bit float: a sign, an exponent and `Digits` bits of mantissa.
 template <int Digits>
 struct Narrow {
   static constexpr int64_t kBias = (1 << (14 - Digits)) - 1;
@@ -40,17 +40,18 @@ struct Narrow {
     }
     return (bits & 0x8000) != 0 ? -x : x;
   }
-  /// Rounded once, to nearest, ties to even.
+  /// Rounds once, to nearest, ties to even.
   static Narrow of(double x) {
     const auto sign = static_cast<uint16_t>(std::signbit(x) ? 0x8000 : 0);
     if (std::isnan(x)) return {static_cast<uint16_t>(sign | kInfinity | 1 << (Digits - 1))};
     const double size = std::fabs(x);
     if (size >= power_of_two(kBias + 1)) return {static_cast<uint16_t>(sign | kInfinity)};
-    // The exponent of the bits; below the least one, digits are all that is left.
+    // The exponent in the bits. For denormal results it stays at the least one.
     const auto exponent = static_cast<int64_t>(std::bit_cast<uint64_t>(size) >> 52) - 1023;
     const int64_t at = std::max(exponent, 1 - kBias);
     const auto digits = static_cast<int64_t>(std::nearbyint(size * power_of_two(Digits - at)));
-    // A mantissa that rounds up to the next power of two carries into the exponent, as it should.
+    // A mantissa that rounds up to the next power of two carries into the exponent, which is
+    // correct.
     return {static_cast<uint16_t>(sign | (((at + kBias - 1) << Digits) + digits))};
   }
 };
@@ -60,8 +61,8 @@ using Brain = Narrow<7>;
 template <typename T>
 constexpr bool kIsFloat = std::is_floating_point_v<T> || !std::is_arithmetic_v<T>;
 
-/// Calls f with a null pointer of the C++ type of a dtype; false for what is narrower than a byte,
-/// and for floats of 8 bits.
+/// Calls f with a null pointer to the C++ type of a dtype. False for types narrower than a byte and
+/// for 8-bit floats.
 template <typename F>
 bool with_type(DType dtype, F&& f) {
   switch (dtype) {

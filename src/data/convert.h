@@ -1,4 +1,4 @@
-// Data of another element type than the model's inputs have.
+// Converts data to the dtype of a model's input.
 #pragma once
 
 #include <string>
@@ -7,13 +7,13 @@
 
 namespace steep {
 
-/// Whether convert() knows both: integers become what holds them, and floats; floats of 16, 32 and
-/// 64 bits become each other, never integers.
+/// Whether convert() supports these dtypes: integers to integers and floats; floats of 16, 32 and
+/// 64 bits to each other, but never to integers.
 bool converts(DType from, DType to);
 
-/// The tensor as `dtype`; itself where it is that already. Floats are rounded, once, to nearest.
-/// Throws DataError, naming `name`, where converts() says no, for integers that do not fit, and for
-/// finite numbers that would become infinite.
+/// The tensor as `dtype`; the same tensor if it has that dtype. Floats are rounded once, to
+/// nearest. Throws DataError, which names `name`, if converts() is false, for integers that do not
+/// fit, and for finite numbers that would become infinite.
 Tensor convert(const Tensor& tensor, DType dtype, const std::string& name);
 
 }  // namespace steep

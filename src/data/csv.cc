@@ -22,7 +22,7 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-/// Of a text that may be long, and of any bytes.
+/// Shortens a text, which may be long and have any bytes, for a message.
 std::string shown(std::string_view text) {
   constexpr size_t kMost = 40;
   std::string part(text.substr(0, kMost));
@@ -35,7 +35,7 @@ class Table {
   Table(const ByteSource& source, const Limits& limits) : source_(source), limits_(limits) {}
 
   void read(std::string_view text) {
-    constexpr std::string_view kMark = "\xef\xbb\xbf";  // UTF-8's, as spreadsheets write it
+    constexpr std::string_view kMark = "\xef\xbb\xbf";  // byte order mark of UTF-8
     if (text.starts_with(kMark)) text.remove_prefix(kMark.size());
     while (!text.empty()) {
       const size_t end = std::min(text.find('\n'), text.size());
@@ -71,7 +71,7 @@ class Table {
   }
 
  private:
-  /// One of the two is empty.
+  /// A column's values, in one of two vectors; the other is empty.
   struct Column {
     std::string name{};
     std::vector<int64_t> integers{};
@@ -86,7 +86,7 @@ class Table {
                                .remedy = remedy});
   }
 
-  /// Takes the next cell off the line. `more`: another follows.
+  /// Removes the next cell from the line and returns it. `more`: another cell follows.
   std::string_view cell(std::string_view* line, bool* more) const {
     std::string_view rest = trimmed(*line);
     if (!rest.starts_with('"')) {

@@ -12,17 +12,17 @@ namespace steep {
 
 struct CsvColumn {
   std::string name;
-  Tensor values;  ///< [rows]: int64 where every cell is a whole number without point or exponent,
-                  ///< else float64
+  Tensor values;  ///< [rows]: int64 if every cell is a whole number without point or exponent, else
+                  ///< float64
 };
 
-/// In the order of the file. Rows end in LF or CRLF, names and numbers may be in double quotes, and
-/// have spaces around. Throws DataError naming file, row and column: a cell that is empty or no
-/// number, a row with more or fewer cells than names, a name twice or empty, no row; and past a
-/// limit. Throws IoError.
+/// Returns columns in the order of the file. Rows end in LF or CRLF; names and numbers may be in
+/// double quotes and surrounded by spaces. Throws DataError that names file, row and column: an
+/// empty cell or one that is not a number, a row with more or fewer cells than there are names, a
+/// duplicate or empty name, no rows, a limit that is exceeded. Throws IoError.
 std::vector<CsvColumn> read_csv(const ByteSource& source, const Limits& limits = {});
 
-/// By its name's ending: the content of a text file tells nothing.
+/// Decides by the extension, because the content of a text file does not identify it.
 bool is_csv(const std::string& path);
 
 }  // namespace steep

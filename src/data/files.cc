@@ -30,7 +30,7 @@ FileSource::FileSource(const std::filesystem::path& path)
     : FileSource(AT_FDCWD, path.string(), path) {}
 
 FileSource::FileSource(int folder, const std::string& name, const std::filesystem::path& shown)
-    // O_NONBLOCK: opening a FIFO must not wait for a writer; it is refused below.
+    // O_NONBLOCK: opening a FIFO must not wait for a writer; FIFOs are refused below.
     : name_(shown.string()),
       fd_(::openat(folder, name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
   if (fd_.get() < 0) throw_io("open", shown, errno);

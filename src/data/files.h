@@ -1,4 +1,4 @@
-// Bytes that are read: of a file, or of memory. What writes files is in runtime/disk.h.
+// Reads bytes from files and from memory. runtime/disk.h writes files.
 #pragma once
 
 #include <cstddef>
@@ -12,13 +12,13 @@
 
 namespace steep {
 
-/// Bytes at offsets: a file, or memory (tests, bytes that came from elsewhere).
+/// Bytes at offsets, in a file or in memory.
 class ByteSource {
  public:
   virtual ~ByteSource() = default;
   virtual uint64_t size() const = 0;
   virtual const std::string& name() const = 0;
-  /// Throws DataError when [offset, offset + size) is not inside, IoError when reading fails.
+  /// Throws DataError if [offset, offset + size) is out of range, IoError if reading fails.
   void read(uint64_t offset, void* out, size_t size) const;
 
  protected:
@@ -27,15 +27,15 @@ class ByteSource {
 
 class FileSource : public ByteSource {
  public:
-  /// Regular files only. Throws IoError.
+  /// Throws IoError, also if it is not a regular file.
   explicit FileSource(const std::filesystem::path& path);
-  /// The file `name` of the opened folder `folder`, which is `shown` in messages.
+  /// Opens the file `name` in the open folder `folder`. Messages name it `shown`.
   FileSource(int folder, const std::string& name, const std::filesystem::path& shown);
 
   uint64_t size() const override { return size_; }
   const std::string& name() const override { return name_; }
-  /// All of its bytes, as pages that the system reads when they are used; what is written there
-  /// does not reach the file. The file must not become shorter. Throws IoError.
+  /// Maps the whole file: the system reads its pages when they are used. Writing to the pages does
+  /// not change the file. The file must not become shorter. Throws IoError.
   std::shared_ptr<void> map() const;
 
  protected:
@@ -63,7 +63,7 @@ class MemorySource : public ByteSource {
   std::string name_;
 };
 
-/// Sum over a whole source, read once, in order.
+/// The checksum of a whole source, which is read once, in order.
 uint32_t crc32c_of(const ByteSource& source);
 
 }  // namespace steep

@@ -63,7 +63,7 @@ class Literal {
     const auto [end, error] = std::from_chars(first, text_.data() + text_.size(), *out);
     if (error != std::errc{} || *out < 0) return false;
     at_ += static_cast<size_t>(end - first);
-    accept('L');  // Python 2 wrote long integers so
+    accept('L');  // Python 2 wrote long integers with an L
     return true;
   }
   bool done() {
@@ -109,7 +109,7 @@ bool parse_shape(Literal& literal, Dims* dims) {
 
 template <typename T>
 void gather_fortran(const T* from, T* to, const Dims& dims) {
-  // Walks `to` in order; `at` is the column-major position of the same element.
+  // Walks `to` in order; `at` is the column-major index of the same element.
   const int64_t count = element_count(dims);
   if (count == 0) return;
   const size_t rank = dims.size();

@@ -23,7 +23,7 @@ constexpr uint32_t kLocator64 = 0x07064b50;
 constexpr uint32_t kCentralEntry = 0x02014b50;
 constexpr uint32_t kLocalEntry = 0x04034b50;
 constexpr uint64_t kMaxDirectory = uint64_t{256} << 20;
-constexpr uint64_t kMaxInflation = 1032;  // of deflate: 258 bytes from 2 bits
+constexpr uint64_t kMaxInflation = 1032;  // greatest ratio of deflate: 258 bytes from 2 bits
 
 [[noreturn]] void refuse(const ByteSource& source, const std::string& why,
                          const std::string& array = "") {
@@ -44,10 +44,10 @@ struct Member {
   std::string name;
   uint16_t flags = 0;
   uint16_t method = 0;
-  std::optional<uint32_t> crc{};  ///< none of a file that is no archive
+  std::optional<uint32_t> crc{};  ///< none for a file that is not in an archive
   uint64_t packed = 0;            ///< bytes in the archive
   uint64_t unpacked = 0;          ///< bytes of the .npy file
-  uint64_t offset = 0;            ///< of the local header, then of the data
+  uint64_t offset = 0;            ///< of the local header; after find_data() of the data
   uint64_t header = 0;            ///< of the local header
 };
 
@@ -58,7 +58,7 @@ struct Directory {
 };
 
 Directory find_directory(const ByteSource& source) {
-  // The record stands at the end, before a comment of at most 65,535 bytes.
+  // The end record is the last, before a comment of at most 65,535 bytes.
   const uint64_t tail = std::min<uint64_t>(source.size(), 22 + 65535);
   if (tail < 22) refuse(source, "it is too short");
   std::vector<uint8_t> bytes(static_cast<size_t>(tail));
@@ -80,7 +80,7 @@ Directory find_directory(const ByteSource& source) {
   refuse(source, "it has no zip directory (truncated?)");
 }
 
-/// Replaces sizes that did not fit 32 bits by those of the zip64 extra field.
+/// Replaces sizes that do not fit into 32 bits by those of the zip64 extra field.
 void read_zip64(const ByteSource& source, const uint8_t* extra, size_t length, Member* member) {
   while (length >= 4) {
     const size_t id = little(extra, 2);
@@ -131,7 +131,7 @@ std::vector<Member> read_directory(const ByteSource& source, const Limits& limit
   return members;
 }
 
-/// Moves `offset` from the local header to the data and checks that they lie in the file.
+/// Moves `offset` from the local header to the data, and checks that the data is inside the file.
 void find_data(const ByteSource& source, Member* member) {
   uint8_t local[30];
   source.read(member->offset, local, sizeof local);
@@ -154,7 +154,7 @@ void find_data(const ByteSource& source, Member* member) {
   }
 }
 
-/// The unpacked bytes of one member, front to back, with their sum.
+/// Reads the unpacked bytes of one member, in order, and computes their checksum.
 class MemberReader {
  public:
   MemberReader(const ByteSource& source, const Member& member) : source_(source), member_(member) {
@@ -221,7 +221,8 @@ class MemberReader {
   uint32_t crc_ = 0;
 };
 
-/// Up to the first element. Checks that the bytes that follow are those of the shape.
+/// Reads the header, up to the first element. Checks that the number of remaining bytes fits the
+/// shape.
 NpyHeader read_header(const ByteSource& source, const Member& member, MemberReader& reader) {
   uint8_t magic[8];
   reader.read(magic, sizeof magic);
@@ -271,8 +272,8 @@ Tensor read_member(const ByteSource& source, const Member& member) {
   return header.fortran_order && header.dims.size() > 1 ? from_fortran_order(tensor) : tensor;
 }
 
-/// The member's array where it stands in `pages`, those of the whole file. Nothing where the array
-/// has to be changed first.
+/// The member's array as a view into `pages`, the mapped file. Nothing if the array has to be
+/// converted.
 std::optional<Tensor> map_member(const ByteSource& source, const Member& member,
                                  const std::shared_ptr<void>& pages) {
   if (member.method != 0) return {};
@@ -293,7 +294,7 @@ void put(std::string* out, uint64_t value, int bytes) {
 
 namespace {
 
-/// Members that share bytes are how a small archive claims to hold much.
+/// Refuses members that share bytes: with these a small archive could claim a huge content.
 void refuse_overlaps(const ByteSource& source, const std::vector<Member>& members) {
   std::vector<const Member*> in_order;
   for (const Member& m : members) in_order.push_back(&m);
@@ -322,7 +323,7 @@ namespace {
                 "Python, --max-bytes, STEEP_MAX_BYTES)"});
 }
 
-/// In their order; the data of each lies in the file.
+/// The members in order. The data of each is inside the file.
 std::vector<Member> members_of(const ByteSource& source, const Limits& limits) {
   std::vector<Member> members = read_directory(source, limits);
   for (Member& member : members) find_data(source, &member);
@@ -338,7 +339,7 @@ void add_to(std::map<std::string, Tensor>* arrays, const ByteSource& source, con
   }
 }
 
-/// Counts what is about to be read.
+/// Adds up the bytes that are going to be read.
 class Room {
  public:
   Room(const ByteSource& source, const Limits& limits) : source_(source), limits_(limits) {}
@@ -424,7 +425,7 @@ void write_npz(FileWriter& file, const std::map<std::string, Tensor>& arrays) {
     uLong crc = ::crc32_z(0, reinterpret_cast<const Bytef*>(preamble.data()), preamble.size());
     crc = ::crc32_z(crc, static_cast<const Bytef*>(array.data()), array.nbytes());
 
-    std::string common;  // what local header and directory entry share
+    std::string common;  // fields that the local header and the directory entry share
     put(&common, 20, 2);
     put(&common, kUtf8, 2);
     put(&common, 0, 2);

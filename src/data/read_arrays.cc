@@ -18,8 +18,8 @@
 namespace steep {
 namespace {
 
-/// SplitMix64 (Steele, Lea & Flood 2014). The standard library's shuffle differs between libraries;
-/// this does not.
+/// SplitMix64 (Steele, Lea & Flood 2014). Not std::shuffle, whose results differ between standard
+/// libraries.
 class Stream {
  public:
   explicit Stream(uint64_t state) : state_(state) {}
@@ -52,14 +52,14 @@ void need_rows(const Tensor& tensor) {
   }
 }
 
-/// Arrays within a mapped file may begin anywhere.
+/// Arrays in a mapped file may begin at any address.
 bool is_aligned(const Tensor& tensor) {
   return reinterpret_cast<uintptr_t>(tensor.data()) %
              std::max<size_t>(size_of(tensor.dtype()), 1) ==
          0;
 }
 
-/// For a file of neither kind: says what it looks like.
+/// Refuses a file of an unknown format; the error names the format that it looks like.
 [[noreturn]] void refuse_kind(const FileSource& source, std::string_view start) {
   constexpr std::pair<std::string_view, const char*> kKinds[] = {{"\x89HDF\r\n", "HDF5"},
                                                                  {"PAR1", "Parquet"},
@@ -95,9 +95,9 @@ std::map<std::string, Tensor> arrays_of(const std::filesystem::path& path, const
     for (CsvColumn& c : read_csv(source, limits)) columns[c.name] = std::move(c.values);
     return columns;
   }
-  // Both kinds begin with eight bytes. Those of safetensors, a length of at most 100 MB, end in
-  // zeros; a zip file's go on with the version that its first member needs, or with the counts of
-  // an empty archive.
+  // Files of both formats begin with eight bytes that identify them. In safetensors they are a
+  // length of at most 100 MB, so that the last ones are zeros. In a zip file they end with the
+  // version that the first member needs, or with the counts of an empty archive.
   unsigned char magic[8] = {};
   source.read(0, magic, std::min<uint64_t>(sizeof magic, source.size()));
   const bool member = std::memcmp(magic, "PK\3\4", 4) == 0 && (magic[4] | magic[5]) != 0;
@@ -214,8 +214,8 @@ void Batches::order_for(int64_t epoch) {
   if (epoch_ == epoch) return;
   order_.resize(static_cast<size_t>(rows_));
   std::iota(order_.begin(), order_.end(), int64_t{0});
-  // Epochs of one seed must not be shifted copies of each other: the epoch's number goes through
-  // the mixer.
+  // The orders of two epochs must not be shifted copies of each other, so the number of the epoch
+  // is mixed first.
   Stream stream(options_.seed ^ Stream(static_cast<uint64_t>(epoch)).next());
   for (uint64_t i = static_cast<uint64_t>(rows_); i > 1; --i) {
     std::swap(order_[i - 1], order_[stream.below(i)]);

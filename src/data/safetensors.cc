@@ -58,8 +58,8 @@ std::string_view text_of(DType dtype) {
                  .remedy = "the file is damaged or of another kind: write it again"});
 }
 
-/// Reads the header event by event, so that hostile nesting or length stops at once instead of
-/// filling memory. Any method that returns false ends parsing; `why` then says what was wrong.
+/// Reads the header event by event, so that hostile nesting or length ends parsing before it fills
+/// memory. If a method returns false, parsing ends; `why` then has the reason.
 class HeaderReader : public nlohmann::json_sax<Json> {
  public:
   explicit HeaderReader(size_t max_entries) : max_entries_(max_entries) {}
@@ -228,7 +228,7 @@ SafetensorsHeader read_safetensors_header(const ByteSource& source, const Limits
              entry.name);
     }
     if (entry.offset != end) refuse(source.name(), "tensors overlap or leave a hole", entry.name);
-    end = entry.offset + entry.bytes;  // no overflow: bytes was the difference of two offsets
+    end = entry.offset + entry.bytes;  // no overflow: bytes is the difference of two offsets
     if (end > data_bytes) refuse(source.name(), "a tensor exceeds the file", entry.name);
     entry.offset += 8 + length;
   }
@@ -267,7 +267,7 @@ void write_safetensors(FileWriter& file, const std::map<std::string, Tensor>& te
                     {"data_offsets", {offset, end}}};
     offset = end;
   }
-  // Names come from models and need not be UTF-8; JSON must be.
+  // Names come from models and need not be UTF-8, but JSON must be.
   std::string text;
   try {
     text = header.dump();

@@ -15,7 +15,7 @@ struct SafetensorsEntry {
   std::string name;
   DType dtype = DType::undefined;
   Dims dims;
-  uint64_t offset = 0;  ///< in the file
+  uint64_t offset = 0;  ///< from the start of the file
   uint64_t bytes = 0;
 };
 
@@ -24,16 +24,17 @@ struct SafetensorsHeader {
   std::map<std::string, std::string> metadata;
 };
 
-/// Reads and verifies the header: at most 100 MB and inside the file; each name once; known dtypes;
-/// byte counts that match the shapes; tensors contiguous from the header's end to the file's end,
-/// without overlap or hole. Takes memory in proportion to the header only. Throws DataError naming
-/// file, tensor and reason; IoError.
+/// Reads and verifies the header: at most 100 MB and inside of the file; each name once; known
+/// dtypes; byte counts that match the shapes; tensors that cover the bytes from the header's end to
+/// the file's end, without overlap or gap. Memory use is proportional to the header. Throws
+/// DataError that names file, tensor and reason; IoError.
 SafetensorsHeader read_safetensors_header(const ByteSource& source, const Limits& limits = {});
 
-/// Every tensor, each in its own memory. Throws as read_safetensors_header; bools must be 0 or 1.
+/// Reads every tensor, each into memory of its own. Throws as read_safetensors_header(), and
+/// DataError if a bool is not 0 or 1.
 std::map<std::string, Tensor> read_safetensors(const ByteSource& source, const Limits& limits = {});
 
-/// Writes one file; names in order, the first tensor at a multiple of 64 bytes.
+/// Writes one file. Names are sorted; the first tensor is at a multiple of 64 bytes.
 void write_safetensors(FileWriter& file, const std::map<std::string, Tensor>& tensors,
                        const std::map<std::string, std::string>& metadata = {});
 

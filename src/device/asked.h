@@ -1,4 +1,4 @@
-// Calls of a provider's functions: what a plug-in gets wrong is an error that names it.
+// Calls functions of providers. A mistake of a plug-in becomes an error that names it.
 #pragma once
 
 #include <exception>
@@ -21,8 +21,8 @@ namespace steep {
                        .remedy = "Ask the plug-in's author."});
 }
 
-/// Calls f(), the provider's function of this name, which may be C++. Its exceptions become a
-/// ProviderError, except the engine's own errors and lack of memory.
+/// Calls f(), which calls the provider's function `function`. That may be C++: its exceptions
+/// become a ProviderError, except the engine's own errors and std::bad_alloc.
 template <typename F>
 decltype(auto) asked(std::string_view provider, const char* function, F&& f) {
   std::string thrown;
@@ -41,18 +41,18 @@ decltype(auto) asked(std::string_view provider, const char* function, F&& f) {
         thrown);
 }
 
-/// f(), which ends something and must not fail: what it throws is dropped.
+/// Calls f(), which releases something and must not fail: exceptions are ignored.
 template <typename F>
 void told_to_end(F&& f) noexcept {
   try {
     f();
   } catch (...) {
-    // The resource is gone as far as the engine is concerned, and there is nobody to tell.
+    // The engine does not use the resource any more, and no caller could handle the error.
   }
 }
 
-/// The bytes from one entry of a provider's table to the next. Throws ProviderError where the table
-/// cannot be one.
+/// The number of bytes from one entry of a provider's table to the next. Throws ProviderError if
+/// the table is not valid.
 inline size_t table_stride(std::string_view provider, const char* table, size_t size, size_t least,
                            size_t count) {
   constexpr size_t kLongest = 4096;  // of an entry, or of a table

@@ -26,7 +26,7 @@ using steep::Tensor;
 using steep::Type;
 using steep::Value;
 
-/// What SteepOp::infer is told and tells: a symbol is the number -2 - its index.
+/// The types that SteepOp::infer reads and sets. A symbol is the number -2 - its index.
 struct OpenTypes {
   std::vector<std::string> symbols{};
   std::vector<std::optional<Type>> told{};  // by output
@@ -38,7 +38,7 @@ struct OpenTypes {
     if (found == symbols.end()) symbols.push_back(d.symbol());
     return -2 - index;
   }
-  /// Nothing where no operand has such an extent.
+  /// Nothing if no operand has an extent of this number.
   std::optional<Dim> dim_of(int64_t number) const {
     if (number >= 0) return Dim(number);
     if (number == -1) return Dim();
@@ -48,7 +48,8 @@ struct OpenTypes {
   }
 };
 
-/// A node outside of any graph has a spec; one in a body, or that is inferred, has a node.
+/// A node outside of any graph has a spec. A node in a body, and a node whose types are inferred,
+/// has a node.
 struct SteepNode {
   explicit SteepNode(const NodeSpec& s)
       : spec(&s), attrs(steep::with_defaults(s.op, s.attrs)), name(s.name), op(s.op) {}
@@ -57,11 +58,11 @@ struct SteepNode {
 
   const NodeSpec* spec = nullptr;
   Node node{};
-  OpenTypes* open = nullptr;  // while its types are inferred
+  OpenTypes* open = nullptr;  // during type inference
   Attrs attrs;
   std::string name, op;  // zero-terminated
   std::vector<Tensor> made{};
-  // What attributes point to, once they were asked for.
+  // Memory for attributes that were read: they point to it.
   mutable std::map<const Graph*, std::shared_ptr<SteepGraph>> bodies{};
   mutable std::deque<std::vector<const char*>> texts{};
   mutable std::deque<std::vector<size_t>> lengths{};
@@ -82,7 +83,7 @@ struct SteepGraph {
 namespace steep {
 namespace {
 
-/// Writes `value` into the struct of another version that `to` points at.
+/// Writes `value` to *to, whose struct may be of another version.
 template <typename T>
 void fill(T* to, T value) {
   const size_t size = std::min(to->size, sizeof(T));
@@ -127,8 +128,8 @@ SteepOperand raw(const Operand& o) {
   return raw;
 }
 
-/// Extents of what is not concrete, in a body that is for many, are -1; numbers of symbols where
-/// types are inferred.
+/// An operand. Extents that are not known are -1; during type inference, the numbers of their
+/// symbols.
 SteepOperand raw(Value v, std::deque<Ints>& keep, OpenTypes* open = nullptr) {
   SteepOperand raw = absent();
   if (!v) return raw;
@@ -221,7 +222,7 @@ const SteepNode* node_at(const SteepGraph* g, int i) {
   return i < 0 || i >= node_count(g) ? nullptr : &g->nodes[static_cast<size_t>(i)];
 }
 
-/// The error that stands for what is being caught.
+/// Converts the current exception to an error.
 SteepError* caught() {
   auto [kind, p] = caught_error("A function of the engine failed.");
   return new SteepError{kind,

@@ -1,5 +1,5 @@
-// The engine's side of include/steep/provider.h: nodes as providers see them, and errors on their
-// way through.
+// The engine's side of include/steep/provider.h: nodes as providers see them, and errors that cross
+// the interface.
 #pragma once
 
 #include <deque>
@@ -10,7 +10,7 @@
 
 #include "device/kernel.h"
 
-/// Every side of the boundary that throws makes one of these of what it caught.
+/// An error in the form that crosses the interface; made from a caught exception.
 struct SteepError {
   SteepErrorKind kind;
   std::string what, node, op, expected, received, remedy;
@@ -18,13 +18,13 @@ struct SteepError {
 
 namespace steep {
 
-/// Throws what the error stands for, and frees it.
+/// Throws the exception that the error stands for, and frees the error.
 [[noreturn]] void throw_error(SteepError* error);
 
-/// What providers are given. Lives as long as the process.
+/// The table of the engine's functions for providers. Lives as long as the process.
 const SteepHost& host_table();
 
-/// A node as SteepHost's functions read it, for as long as it lives. Borrows the spec.
+/// A node for SteepHost's functions. Valid as long as this object. Borrows the spec.
 class NodeView {
  public:
   explicit NodeView(const NodeSpec& spec);
@@ -33,18 +33,19 @@ class NodeView {
   NodeView& operator=(const NodeView&) = delete;
 
   SteepNode* get() const { return node_.get(); }
-  /// What SteepHost::new_output made, by output; undefined where nothing was made.
+  /// The outputs that SteepHost::new_output has made; undefined for others.
   std::vector<Tensor> take_outputs();
 
  private:
   std::unique_ptr<SteepNode> node_;
 };
 
-/// The types of a node's outputs as a provider's SteepOp::infer tells them. Throws what it reports;
-/// ProviderError, naming the node and the provider, for what it does not tell or cannot be.
+/// The types of a node's outputs, as a provider's SteepOp::infer sets them. Throws the errors that
+/// it reports, and ProviderError, which names the node and the provider, for types that are missing
+/// or not valid.
 std::vector<Type> infer_by(SteepError* (*infer)(SteepNode*), const std::string& provider, Node n);
 
-/// A graph as a provider reads it to fuse nodes, and what it claims.
+/// A graph that a provider reads in order to fuse nodes, and the nodes that it claims.
 class GraphView {
  public:
   explicit GraphView(Graph& graph);

@@ -30,7 +30,7 @@ CaughtError caught_error(const char* failed) {
     return {STEEP_BUG, e.parts()};
   } catch (const std::bad_alloc&) {
     return no_memory();
-  } catch (const std::length_error&) {  // a table longer than a vector can be
+  } catch (const std::length_error&) {  // longer than a vector can be
     return no_memory();
   } catch (const std::exception& e) {
     return {STEEP_BUG, {.what = failed, .received = e.what()}};

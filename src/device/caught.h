@@ -1,4 +1,4 @@
-// Exceptions on their way to a boundary that they may not cross.
+// Converts exceptions at interfaces that exceptions must not cross.
 #pragma once
 
 #include "steep/error.h"
@@ -6,14 +6,14 @@
 
 namespace steep {
 
-/// What include/steep/provider.h has in place of an exception.
+/// The parts of an error of include/steep/provider.h.
 struct CaughtError {
   SteepErrorKind kind;
   ErrorParts parts;
 };
 
-/// The exception that is being handled, as text. `failed` ("A kernel failed.") describes exceptions
-/// that are not Steep's. REQUIRES: called inside a catch block.
+/// Converts the current exception. `failed` ("A kernel failed.") is the text for exceptions that
+/// are not Steep's. REQUIRES: called inside a catch clause.
 CaughtError caught_error(const char* failed);
 
 }  // namespace steep

@@ -33,7 +33,7 @@ Device::Device(const Provider& provider, void* handle)
     : provider_(provider), handle_(handle), process_(getpid()) {}
 
 Device::~Device() {
-  // What the device has of threads and connections stayed with the process that opened it.
+  // After a fork, the device's threads and connections exist only in the process that opened it.
   if (provider_.table.close == nullptr || process_ != getpid()) return;
   told_to_end([&] { provider_.table.close(handle_); });
 }

@@ -1,5 +1,5 @@
-// Devices: where kernels run and their operands lie. One of them is the host, on which every plan
-// can rely; the others come with plug-ins (steep/provider.h).
+// Devices run kernels and hold their operands. One of them is the host, which every plan can use;
+// the others belong to plug-ins (steep/provider.h).
 #pragma once
 
 #include <sys/types.h>
@@ -21,7 +21,7 @@
 
 namespace steep {
 
-/// A provider in the engine: the fields that this version knows, null where the plug-in's struct is
+/// A provider: the fields of its table that this version knows, null if the plug-in's struct is
 /// older. Immutable; lives as long as the process.
 struct Provider {
   SteepProvider table{};
@@ -31,8 +31,8 @@ struct Provider {
   std::string execution_name() const { return name + "ExecutionProvider"; }
 };
 
-/// A provider's candidates for one operator: entries of its table, which are as long as its version
-/// makes them.
+/// A provider's candidates for one operator: entries of its table, whose size depends on the
+/// provider's version.
 class Candidates {
  public:
   Candidates(const SteepCandidate* first, size_t count) : first_(first), count_(count) {}
@@ -48,12 +48,12 @@ class Candidates {
   size_t count_;
 };
 
-/// A device, opened. One call at a time; memory, streams and kernels may be let go from any thread.
-/// Keeps nothing alive; memory and streams keep the device open. In a process forked since it was
-/// opened all but the host throw ProviderError.
+/// An open device. Not thread-safe, except that any thread may release memory, streams and kernels.
+/// Memory and streams keep the device open. In a process that was forked after it was opened, all
+/// devices but the host throw ProviderError.
 class Device : public std::enable_shared_from_this<Device> {
  public:
-  /// Throws what the provider reports.
+  /// Throws the error that the provider reports.
   static std::shared_ptr<Device> open(const Provider& provider, int index,
                                       std::span<const std::string> options);
   ~Device();
@@ -64,39 +64,41 @@ class Device : public std::enable_shared_from_this<Device> {
   bool on_host() const { return provider_.on_host(); }
   void* handle() const { return handle_; }
 
-  /// Candidates for `op`, fastest first; empty when there are none.
+  /// Candidates for `op`, fastest first; empty if there are none.
   Candidates candidates(std::string_view op) const;
   bool knows(std::string_view op) const { return !candidates(op).empty(); }
-  /// The kernel of an operator whose output shapes depend on data; null when there is none.
+  /// The function for an operator whose output shapes depend on data; null if there is none.
   SteepDataShaped data_shaped(std::string_view op) const;
-  /// May the pass rewrite graphs for this device?
+  /// Whether the pass may rewrite graphs for this device.
   bool wants_pass(std::string_view pass) const;
-  /// Are products of this dtype faster than those of float32 rounded to it?
+  /// Whether products of this dtype are faster than float32 products of values that are rounded to
+  /// it.
   bool multiplies(DType dtype) const;
-  /// How kernels of `op` take a narrow type; nothing where they are to compute in float32.
+  /// How kernels of `op` use a narrow type; nothing if they have to compute in float32.
   std::optional<SteepNarrow> narrows(std::string_view op, DType dtype) const;
-  /// What it claims of the graph, if it fuses nodes. Throws what the provider reports.
+  /// Whether the provider fuses nodes; fuse() lets it claim nodes of the graph, and throws the
+  /// error that it reports.
   bool fuses() const { return provider_.table.fuse != nullptr; }
   void fuse(SteepGraph* graph) const;
 
-  // The rest is for devices that are not the host.
+  // The rest is for devices other than the host.
 
-  /// Device memory, aligned to 64 bytes and more, released with the last handle. Throws
-  /// OutOfMemoryError and ProviderError, as all of these.
+  /// Device memory, aligned to at least 64 bytes, released with the last handle. Throws
+  /// OutOfMemoryError and ProviderError, as all of these functions.
   std::shared_ptr<void> allocate(size_t bytes) { return allocate(STEEP_DEVICE_MEMORY, bytes); }
-  /// Is the host's side of copies to be of its pinned memory?
+  /// Whether copies are fastest from and to the provider's pinned memory.
   bool copies_pinned() const { return (provider_.table.flags & STEEP_COPIES_PINNED) != 0; }
-  /// Memory of the host, for copies.
+  /// Pinned memory of the host, for copies.
   std::shared_ptr<void> allocate_pinned(size_t bytes) {
     return allocate(STEEP_PINNED_MEMORY, bytes);
   }
   std::shared_ptr<void> make_stream();
   void copy(void* to, const void* from, size_t bytes, SteepDirection direction,
             SteepStream stream) const;
-  /// Waits for all that was enqueued; throws the first error of it.
+  /// Waits for all enqueued work, and throws its first error.
   void sync(SteepStream stream) const;
-  /// What is enqueued on `stream` from now on begins after what was enqueued on a stream of
-  /// another device: the host waits only if the devices cannot wait for each other.
+  /// Work that is enqueued on `stream` from now on starts after all work that is now on a stream of
+  /// another device. The host waits only if the devices cannot wait for each other.
   void wait(SteepStream stream, const Device& other, SteepStream others) const;
 
  private:
@@ -109,23 +111,23 @@ class Device : public std::enable_shared_from_this<Device> {
   pid_t process_;
 };
 
-/// Loads a plug-in, as register_provider() says, once `accept` has returned for it; what that
-/// throws leaves everything as it was.
+/// Loads a plug-in, as register_provider() does. It is registered after `accept` has returned; if
+/// that throws, nothing is loaded.
 std::string load_provider(const std::filesystem::path& library,
                           const std::function<void(const Provider&)>& accept);
 
-/// Devices in the order in which a node is offered to them. The host is always the last.
+/// Devices in the order in which a node is offered to them. The last is always the host.
 class Devices {
  public:
-  /// The default of this process: the host alone, unless set_default_providers() says otherwise.
+  /// The devices of set_default_providers(); by default only the host.
   Devices();
-  /// Opens one device for each choice. The host may be named, as the last, and need not be. Throws
-  /// ProviderError where a provider is unknown, has no such device or does not take an option.
+  /// Opens one device for each choice. The host may be named as the last one. Throws ProviderError
+  /// if a provider is unknown, has no such device, or refuses an option.
   explicit Devices(std::span<const ProviderChoice> choices);
 
-  /// REQUIRES: the last one, and no other, is of host memory.
+  /// REQUIRES: the last one, and no other, computes in host memory.
   explicit Devices(std::vector<std::shared_ptr<Device>> all) : all_(std::move(all)) {}
-  /// Those of a session: opened, or without any choice the default.
+  /// The devices of a session: those of `choices`, or the default ones if there are none.
   static Devices of(std::span<const ProviderChoice> choices) {
     return choices.empty() ? Devices() : Devices(choices);
   }
@@ -135,22 +137,21 @@ class Devices {
   /// All but the host.
   std::span<const std::shared_ptr<Device>> others() const { return {all_.data(), all_.size() - 1}; }
   bool only_host() const { return all_.size() == 1; }
-  /// Has one of them a kernel for it?
+  /// Whether one of the devices has kernels for the operator.
   bool know(std::string_view op) const;
-  /// May the pass rewrite graphs for all of them?
+  /// Whether the pass may rewrite graphs for all of the devices.
   bool want_pass(std::string_view pass) const;
-  /// As the first device with kernels for `op` says.
+  /// The answer of the first device with kernels for `op`.
   std::optional<SteepNarrow> narrows(std::string_view op, DType dtype) const;
 
  private:
   std::vector<std::shared_ptr<Device>> all_;
 };
 
-/// The device that computes in the process's own memory.
+/// The device that computes in the memory of the process.
 std::shared_ptr<Device> host_device();
 
-/// Where Programs run that are not told; for tests, which run whole suites elsewhere. Not
-/// thread-safe.
+/// The devices of Programs without choices. For tests, which run on other devices. Not thread-safe.
 void set_default_providers(std::vector<ProviderChoice> choices);
 
 }  // namespace steep

@@ -16,7 +16,7 @@ namespace {
 
 const Operand kAbsent;
 
-/// The name under which a device has kernels for the node.
+/// The name under which devices register kernels for the node.
 std::string_view kernel_name(Node n) {
   const OpDef* def = find_op(n.op());
   if (def == nullptr || def->kernel_attribute.empty()) return n.op();
@@ -60,7 +60,7 @@ void ProviderKernel::fail(SteepError* error) { throw_error(error); }
 
 namespace {
 
-/// Throws ProviderError where the engine cannot run what a provider made.
+/// Throws ProviderError if a kernel that a provider made is not valid.
 void require_whole(const Device& device, const NodeSpec& node, const SteepKernel& made) {
   constexpr int32_t kMost = 4096;
   bool whole = made.execute != nullptr && (made.may_share != nullptr || made.may_share_count == 0);
@@ -89,13 +89,13 @@ ChosenKernel choose_kernel(const Device& device, const NodeSpec& node, std::stri
     SteepKernel raw{};
     raw.size = sizeof(raw);
     SteepError* error = nullptr;
-    require_headroom(kHeadroom);  // what compiles kernels may not survive the lack of memory
+    require_headroom(kHeadroom);  // compiling libraries may end the process otherwise
     const int made = asked(device.provider(), "make", [&] {
       return c.make(&c, device.handle(), view.get(), &raw, reason, sizeof(reason), &error);
     });
     if (error != nullptr) throw_error(error);
     if (made != 0) {
-      // Until a kernel owns what was made, which takes memory.
+      // Destroys the kernel if the allocation of its owner fails.
       auto destroy = [](SteepKernel* k) {
         if (k->destroy != nullptr) told_to_end([&] { k->destroy(k->self); });
       };

@@ -1,7 +1,7 @@
-// What the engine knows of a kernel: it computes one node with resolved pointers. Providers offer,
-// per op, an ordered list of candidates, fastest first; each either makes a kernel for the exact
-// types of the node or declines with a reason. All decisions and all scratch are settled here, at
-// plan time: execute() neither allocates nor finds out that something is unsupported.
+// A kernel computes one node. For each operator a provider offers a list of candidates, fastest
+// first. Each candidate either makes a kernel for the exact types of the node, or declines with a
+// reason. All decisions are made at planning time, and all scratch memory is planned: execute()
+// neither allocates memory nor finds that something is not supported.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,9 @@
 
 namespace steep {
 
-/// What a candidate sees of an operand: exact dtype and extents, and the tensor when it is a
-/// constant.
+/// An operand as a candidate sees it: exact dtype and extents, and the tensor if it is constant.
 struct Operand {
-  DType dtype = DType::undefined;  ///< undefined: the optional operand is absent
+  DType dtype = DType::undefined;  ///< undefined: an absent optional operand
   Dims dims{};
   const Tensor* constant = nullptr;
 
@@ -30,7 +29,7 @@ struct Operand {
   int64_t rank() const { return static_cast<int64_t>(dims.size()); }
 };
 
-/// What a candidate sees of a node. Valid only during the call.
+/// A node as a candidate sees it. Valid during the call only.
 struct NodeSpec {
   std::string_view name;
   std::string_view op;
@@ -38,15 +37,15 @@ struct NodeSpec {
   std::vector<Operand> inputs;
   std::vector<Operand> outputs;
 
-  const Operand& in(size_t i) const;   ///< an absent operand when out of range
+  const Operand& in(size_t i) const;   ///< an absent operand if out of range
   const Operand& out(size_t i) const;  ///< as in()
 };
 
-/// What a candidate sees of `n`. REQUIRES: concrete types. The spec borrows the node's strings.
+/// The spec of `n`. REQUIRES: concrete types. Borrows the node's strings.
 NodeSpec spec_of(Node n);
 
-/// The kernel of one node, behind the provider's table. Immutable; execute() may run in several
-/// threads at once with different arguments.
+/// The kernel of one node, from a provider. Immutable; several threads may call execute() at the
+/// same time with different arguments.
 class ProviderKernel {
  public:
   explicit ProviderKernel(const SteepKernel& raw);
@@ -54,10 +53,11 @@ class ProviderKernel {
   ProviderKernel(const ProviderKernel&) = delete;
   ProviderKernel& operator=(const ProviderKernel&) = delete;
 
-  /// Runs on the node's inputs and outputs, in order; null pointers where absent. They are in the
-  /// memory of the kernel's device, except inputs that it wants on the host. Scratch is aligned to
-  /// 64 bytes. Throws DataError for wrong values (an index out of range), before writing. With a
-  /// stream it enqueues only, and such errors come from Device::sync().
+  /// Runs on the node's inputs and outputs, in order; null pointers for absent ones. They are in
+  /// the memory of the kernel's device, except inputs for which wants_on_host() is true. Scratch is
+  /// aligned to 64 bytes. Throws DataError for wrong values (an index out of range), before
+  /// anything is written. With a stream it only enqueues the work, and such errors come from
+  /// Device::sync().
   void execute(const void* const* in, void* const* out, void* scratch,
                SteepStream stream = nullptr) const {
     const SteepArgs args{
@@ -68,9 +68,9 @@ class ProviderKernel {
 
   size_t scratch_bytes() const { return raw_.scratch_bytes; }
   double flops() const { return raw_.flops; }
-  /// Pairs (input, output) that may share one buffer.
+  /// Pairs (input, output) that may share a buffer.
   std::span<const std::pair<int, int>> may_share() const { return may_share_; }
-  /// Is input i to be in host memory?
+  /// Whether input i must be in host memory.
   bool wants_on_host(int i) const { return i < 64 && (raw_.host_inputs >> i & 1U) != 0; }
 
  private:
@@ -87,23 +87,24 @@ struct ChosenKernel {
   std::string_view candidate;
 };
 
-/// A node that a device was offered and did not take.
+/// A node that a device did not accept.
 struct Declined {
   std::string node, op, device;
   std::string reason;
-  bool in_parts = false;  ///< its decomposition runs, instead of a kernel of the host
+  bool in_parts = false;  ///< its decomposition runs, not a kernel of the host
 };
 
-/// First candidate that accepts; a null kernel with all reasons in *why_not when none does.
+/// The kernel of the first candidate that accepts. If none does, a null kernel, and all reasons in
+/// *why_not.
 ChosenKernel choose_kernel(const Device& device, const NodeSpec& node, std::string* why_not);
 
-/// Runs one node now, on the host. `inputs` per node input; undefined tensors for absent ones.
-/// Throws ProviderError when no kernel accepts it.
+/// Runs one node on the host. `inputs`: one per input of the node, undefined for absent ones.
+/// Throws ProviderError if no kernel accepts the node.
 std::vector<Tensor> run_node(const Device& host, Node n, std::span<const Tensor> inputs);
 
-/// The same for a node whose output shapes depend on data: one tensor per output, undefined where
-/// nothing reads it. REQUIRES: host.data_shaped(n.op()). Throws ShapeError and DataError for inputs
-/// that do not fit.
+/// The same for a node whose output shapes depend on data. Returns one tensor per output, undefined
+/// if no node reads it. REQUIRES: host.data_shaped(n.op()). Throws ShapeError and DataError for
+/// inputs that do not fit.
 std::vector<Tensor> run_data_shaped(const Device& host, Node n, std::span<const Tensor> inputs);
 
 }  // namespace steep

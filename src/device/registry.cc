@@ -1,4 +1,4 @@
-// The providers of this process: the linked one, and plug-ins by their files.
+// The providers of this process: the linked one, and the loaded plug-ins.
 #include <dlfcn.h>
 #include <fmt/format.h>
 
@@ -14,7 +14,7 @@
 #include "runtime/utf8.h"
 #include "steep/error.h"
 
-/// The provider of host memory that this binary is linked with (providers/).
+/// The provider of host memory that is linked into this binary (providers/).
 extern "C" const SteepProvider* steep_linked_provider(const SteepHost* host);
 
 namespace steep {
@@ -22,11 +22,11 @@ namespace {
 
 struct Registry {
   std::mutex mutex;
-  std::deque<Provider> plugins;            // their addresses stay
+  std::deque<Provider> plugins;            // a deque, so that addresses do not change
   std::map<std::string, Provider*> files;  // by path
 };
 
-/// Never destroyed: threads may still compute while a process ends.
+/// Never destroyed: threads may still compute while the process ends.
 Registry& registry() {
   static auto* all = new Registry;
   return *all;
@@ -48,7 +48,7 @@ std::vector<ProviderChoice>& default_choices() {
                        .remedy = std::move(remedy)});
 }
 
-/// Which version's symbol the library has; -1: none.
+/// The major version in the name of the library's symbol; -1 if there is no such symbol.
 int major_of(void* library) {
   for (int major = 0; major < 64; ++major) {
     if (dlsym(library, fmt::format("steep_provider_{}", major).c_str()) != nullptr) return major;
@@ -56,19 +56,19 @@ int major_of(void* library) {
   return -1;
 }
 
-/// Throws what the provider reports.
+/// Throws the error that the provider reports.
 size_t device_count(const Provider& p) {
   size_t count = 0;
   if (SteepError* error = p.table.devices(nullptr, 0, &count)) throw_error(error);
   return count;
 }
 
-/// What `f`, the plug-in's, threw or said that went wrong; empty if nothing.
+/// The error or exception of `f`, which calls the plug-in, as text; "" if there is none.
 template <typename F>
 std::string failure_of(F&& f) {
   try {
     f();
-  } catch (const Error& e) {  // the engine's, for an error of the boundary
+  } catch (const Error& e) {  // an error that crossed the interface
     return e.parts().what;
   } catch (const std::exception& e) {
     return std::string("an exception: ") + e.what();
@@ -85,7 +85,7 @@ Provider known_fields(const SteepProvider& given) {
   return p;
 }
 
-/// Everything of one file, or an error; what could not be used is let go.
+/// Loads one file. Throws if it cannot be used, and then closes the library.
 Provider load(const std::string& path) {
   struct Library {
     void* handle;
@@ -97,7 +97,7 @@ Provider load(const std::string& path) {
   Library library{nullptr};
   try {
     library.handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  } catch (...) {  // an initialiser of the library
+  } catch (...) {  // from an initialiser of the library
     library.keep = true;
     refuse(path, "A provider threw an exception while it was loaded.", "", "Ask its author.");
   }
@@ -119,7 +119,7 @@ Provider load(const std::string& path) {
   const auto entry =
       reinterpret_cast<SteepProviderEntry>(dlsym(library.handle, STEEP_PROVIDER_SYMBOL));
   const SteepProvider* given = nullptr;
-  // What is thrown may still be in use, by the exception itself: its thrower stays.
+  // The library stays loaded, because the exception may need its code.
   if (std::string thrown = failure_of([&] { given = entry(&host_table()); }); !thrown.empty()) {
     library.keep = true;
     refuse(path, "A provider threw an exception while it was loaded.", thrown, "Ask its author.");
@@ -263,7 +263,7 @@ std::vector<std::string> available_providers() {
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
   for (const Provider& p : all.plugins) {
-    size_t count = 0;  // one that cannot say any more has none
+    size_t count = 0;  // a provider that fails has no devices
     if (failure_of([&] { count = device_count(p); }).empty() && count > 0)
       list.push_back(p.execution_name());
   }
@@ -284,7 +284,7 @@ bool Devices::know(std::string_view op) const {
 
 Devices::Devices(std::span<const ProviderChoice> choices) {
   for (const ProviderChoice& choice : choices) {
-    if (!all_.empty() && all_.back() == host_device()) break;  // it takes whatever comes
+    if (!all_.empty() && all_.back() == host_device()) break;  // it accepts every node
     all_.push_back(open(choice));
   }
   if (all_.empty() || all_.back() != host_device()) all_.push_back(host_device());
