@@ -21,20 +21,20 @@ std::atomic<bool (*)()> interrupt_check{nullptr};
 thread_local const Limits* present = nullptr;
 thread_local int uninterrupted = 0;
 
-constexpr size_t kMiB = size_t{1} << 20;  // texts count smaller sizes in bytes
+constexpr size_t kMiB = size_t{1} << 20;  // smaller sizes are printed in bytes
 
 constexpr const char* kRemedy =
     "If this is intended, raise Limits::max_bytes (max_bytes= in Python, --max-bytes, "
     "STEEP_MAX_BYTES); else use smaller shapes.";
 
-/// The number in a file of the control groups; "max" and absent files say nothing.
+/// The limit in a file of the control groups; SIZE_MAX if it is "max" or there is no file.
 size_t bound_in(const std::string& path) {
   std::ifstream file(path);
   size_t value = 0;
   return file >> value ? value : SIZE_MAX;
 }
 
-/// Of this process's control group and those around it, as far as they are visible.
+/// The limit of this process's control group and of its parents, as far as they are visible.
 size_t cgroup_bound() {
   size_t least = std::min(bound_in("/sys/fs/cgroup/memory.max"),
                           bound_in("/sys/fs/cgroup/memory/memory.limit_in_bytes"));

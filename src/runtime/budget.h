@@ -1,5 +1,5 @@
-// The memory budget of the current call, and whether the call should stop. Kernels and passes are
-// reached through tables of functions; the thread that runs them knows whose call it is.
+// The memory budget of the current call, and its interruption. They belong to the thread, because
+// kernels and passes are called through tables of functions without such arguments.
 #pragma once
 
 #include <new>
@@ -11,7 +11,7 @@
 
 namespace steep {
 
-/// Makes `limits`, which must outlive it, those of this thread's calls. Nests.
+/// Sets the limits of this thread's calls to `limits`, which must outlive it. May be nested.
 class Budget {
  public:
   explicit Budget(const Limits& limits);
@@ -23,17 +23,17 @@ class Budget {
   const Limits* before_;
 };
 
-/// Of the innermost Budget of this thread; the defaults where there is none.
+/// The limits of the innermost Budget of this thread; the defaults if there is none.
 const Limits& current_limits();
 
-/// Throws OutOfMemoryError when one thing of so many bytes exceeds the budget.
+/// Throws OutOfMemoryError if a single object of this size exceeds the budget.
 void require_bytes(size_t bytes, const std::string& received);
 
-/// Throws InterruptedError when the process was asked to stop (set_interrupt_check()). Costs a look
-/// at the clock; does nothing in threads without a Budget, and under Uninterrupted.
+/// Throws InterruptedError if the process was asked to stop (set_interrupt_check()). Costs a read
+/// of the clock. Does nothing in threads without a Budget, and while an Uninterrupted exists.
 void poll();
 
-/// While it lives, poll() does nothing: something is half written.
+/// While it exists, poll() does nothing, so that a write is not left half done.
 class Uninterrupted {
  public:
   Uninterrupted();
@@ -44,11 +44,12 @@ class Uninterrupted {
 
 /// Throws an OutOfMemoryError that names the node.
 [[noreturn]] void throw_no_memory(const std::string& node, const std::string& op);
-/// `error` with the node's name where it has none.
+/// Throws `error`, with the node's name added if it has none.
 [[noreturn]] void rethrow_at(const OutOfMemoryError& error, const std::string& node,
                              const std::string& op);
 
-/// f(), which works on node n: where memory lacks, the error names it.
+/// Calls f(), which works on node n. An OutOfMemoryError or std::bad_alloc becomes one that names
+/// n.
 template <typename N, typename F>
 decltype(auto) at_node(const N& n, F&& f) {
   try {
@@ -57,14 +58,14 @@ decltype(auto) at_node(const N& n, F&& f) {
     rethrow_at(e, n.name(), n.op());
   } catch (const std::bad_alloc&) {
     throw_no_memory(n.name(), n.op());
-  } catch (const std::length_error&) {  // a table longer than a vector can be
+  } catch (const std::length_error&) {  // longer than a vector can be
     throw_no_memory(n.name(), n.op());
   }
 }
 
 /// "3.5 GiB", "2048 bytes"
 std::string bytes_text(size_t bytes);
-/// "3.5 GiB (3758096384 bytes)", "2048 bytes": for numbers that a user may give back as a limit.
+/// "3.5 GiB (3758096384 bytes)", "2048 bytes": for numbers that a user may enter as a limit.
 std::string exact_bytes_text(size_t bytes);
 
 }  // namespace steep

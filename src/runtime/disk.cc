@@ -22,14 +22,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kMaxLinks = 40;  // as in the kernel
+constexpr int kMaxLinks = 40;  // the kernel's own limit
 constexpr const char* kTemporary = ".steep-tmp.";
 constexpr const char* kLock = ".steep-lock";
 
 FaultHook fault_hook;
 
-/// Runs `call` unless a test wants it to fail; repeats when a signal interrupts it. Returns the
-/// call's result, -1 with errno set on failure.
+/// Makes a system call, unless a test lets it fail, and repeats it if a signal interrupts it.
+/// Returns its result; -1 with errno set on failure.
 template <typename F>
 auto attempt(const DiskCall& what, F&& call) -> decltype(call()) {
   for (;;) {
@@ -68,7 +68,8 @@ fs::path parent_of(const fs::path& path) {
   return path.has_parent_path() ? path.parent_path() : fs::path(".");
 }
 
-/// Files that writers of `target` left when they died. Their names are those of unused_name().
+/// Removes the temporary files that killed writers of `target` left. Their names are those of
+/// unused_name().
 void remove_stale_files(const fs::path& target) {
   const std::string prefix = target.filename().string() + kTemporary;
   std::error_code error;
@@ -103,7 +104,7 @@ void set_fault_hook(FaultHook hook) { fault_hook = std::move(hook); }
 
 int injected_fault(const DiskCall& call) { return fault_hook ? fault_hook(call) : 0; }
 
-// --- where to -----------------------------------------------------------------------------------
+// --- destinations -------------------------------------------------------------------------------
 
 fs::path follow_links(fs::path path) {
   const fs::path first = path;
@@ -141,7 +142,7 @@ fs::path check_destination(const fs::path& path) {
   if (::faccessat(AT_FDCWD, parent.c_str(), W_OK | X_OK, AT_EACCESS) != 0) {
     throw_io("write into", parent, errno);
   }
-  // What is written first has a longer name.
+  // The temporary file's name is longer.
   if (::lstat(unused_name(target, kTemporary).c_str(), &info) != 0 && errno != ENOENT) {
     throw_io("write", target, errno);
   }
@@ -155,7 +156,7 @@ fs::path unused_name(const fs::path& target, std::string_view mark) {
   return name;
 }
 
-// --- one call -----------------------------------------------------------------------------------
+// --- system calls -------------------------------------------------------------------------------
 
 FileWriter::FileWriter(const fs::path& path)
     : name_(path.string()), fd_(attempt({.name = "open", .path = name_}, [&] {
@@ -170,7 +171,7 @@ void FileWriter::write(const void* data, size_t size) {
   bytes_ += size;
   while (size > 0) {
     size_t part = std::min<size_t>(size, size_t{1} << 30);
-    // A write may take fewer bytes than it was given: a test makes it.
+    // A write may write fewer bytes than requested; tests cause that here.
     const int fault = injected_fault({.name = "write", .path = name_, .bytes = {p, part}});
     if (fault < 0) part = std::min(part, static_cast<size_t>(-fault));
     errno = fault;
@@ -199,7 +200,7 @@ void sync_folder(const fs::path& folder) {
   const Descriptor fd(::open(where.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (fd.get() < 0) throw_io("open", where, errno);
   const DiskCall call{.name = "fsync", .path = where.native()};
-  // Some network file systems cannot sync folders and say so; their renames are synchronous.
+  // Some network file systems cannot sync folders and return EINVAL; their renames are synchronous.
   if (attempt(call, [&] { return ::fsync(fd.get()); }) != 0 && errno != EINVAL) {
     throw_io("sync", where, errno);
   }
@@ -231,7 +232,7 @@ void make_folders(const fs::path& folder) {
   const bool made = !fs::is_directory(folder, error) && make_folder(folder);
   if (!made && !fs::is_directory(folder, error)) throw_io("create", folder, ENOTDIR);
   try {
-    // Those that were there too: a process that died may have made them a moment ago.
+    // Also if the folder existed: a process that was killed may have made it just before.
     sync_folder(parent);
   } catch (const IoError&) {
     if (made) throw;
@@ -264,7 +265,7 @@ bool exchange_paths(const fs::path& a, const fs::path& b) {
   throw_io("rename to", b, errno);
 }
 
-// --- taking turns -------------------------------------------------------------------------------
+// --- locks --------------------------------------------------------------------------------------
 
 DiskLock::DiskLock(const fs::path& target, std::chrono::milliseconds patience) : path_(target) {
   using Clock = std::chrono::steady_clock;
@@ -281,7 +282,7 @@ DiskLock::DiskLock(const fs::path& target, std::chrono::milliseconds patience) :
       exclusive_ = true;
       if (is_ours()) return;
       exclusive_ = false;
-      continue;  // the one before us removed it meanwhile
+      continue;  // the previous holder has removed the file
     }
     if (errno != EWOULDBLOCK && errno != EINTR) {
       remove_file(path_);
@@ -302,7 +303,7 @@ DiskLock::DiskLock(const fs::path& target, std::chrono::milliseconds patience) :
 
 DiskLock::~DiskLock() {
   if (exclusive_ && is_ours()) remove_file(path_);
-  // Not by closing alone: a process forked meanwhile shares the lock.
+  // Closing is not enough: a process that was forked meanwhile shares the lock.
   if (fd_.get() >= 0) ::flock(fd_.get(), LOCK_UN);
 }
 
@@ -334,7 +335,7 @@ void write_file(const fs::path& path, const std::function<void(FileWriter&)>& co
       file.sync();
     }
     lock.verify();
-    check_destination(target);  // what stands there may be another thing by now
+    check_destination(target);  // it may have changed meanwhile
     rename_path(temporary, target);
   } catch (...) {
     remove_file(temporary);

@@ -1,5 +1,5 @@
-// What changes the disk: every such call is made here, every failure is an exception, and every
-// write is durable before its name appears. What is replaced is a regular file, or nothing.
+// Makes all system calls that change the disk. Every failure is an exception, and every write is
+// durable before its name appears. Only regular files are replaced.
 #pragma once
 
 #include <chrono>
@@ -12,7 +12,7 @@
 
 namespace steep {
 
-/// A file descriptor, closed at the end.
+/// A file descriptor, closed by the destructor.
 class Descriptor {
  public:
   explicit Descriptor(int fd = -1) : fd_(fd) {}
@@ -30,28 +30,27 @@ class Descriptor {
   int fd_;
 };
 
-/// What `path` leads to through symbolic links, whether anything is there or not. Throws IoError
-/// when they run in circles.
+/// The target of `path` after all symbolic links, whether it exists or not. Throws IoError for a
+/// cycle of links.
 std::filesystem::path follow_links(std::filesystem::path path);
 
-/// Where write_file(path) would put its file: follow_links(path). Throws IoError for what it would
-/// refuse: a device, FIFO, socket or folder, behind links too; a parent that is missing or may not
-/// be written; a name that is too long. Leaves nothing behind.
+/// The path at which write_file(path) writes: follow_links(path). Throws IoError if write_file()
+/// would refuse it: a device, FIFO, socket or folder, also at the end of links; a parent that does
+/// not exist or is not writable; a name that is too long. Leaves no files.
 std::filesystem::path check_destination(const std::filesystem::path& path);
 
-/// `path`, and where it leads if it is a link. For messages.
+/// `path`, and its target if it is a link. For messages.
 std::string destination_text(const std::filesystem::path& path);
 
-/// A new file, written once from front to back.
+/// A new file that is written once, in order.
 class FileWriter {
  public:
-  /// Throws IoError when the file exists or cannot be created.
+  /// Throws IoError if the file exists or cannot be created.
   explicit FileWriter(const std::filesystem::path& path);
 
   void write(const void* data, size_t size);
   void write(std::string_view text) { write(text.data(), text.size()); }
-  /// The bytes are on disk when it returns, all of them. Throws IoError (also for errors of earlier
-  /// writes).
+  /// Waits until all bytes are on disk. Throws IoError, also for errors of earlier writes.
   void sync();
   uint64_t bytes() const { return bytes_; }
   uint32_t crc() const { return crc_; }
@@ -63,46 +62,49 @@ class FileWriter {
   uint32_t crc_ = 0;
 };
 
-/// Makes renames and new names inside `folder` durable.
+/// Makes renames and new names in `folder` durable.
 void sync_folder(const std::filesystem::path& folder);
 
-/// sync_folder() of the parent of what was just put in place at `path`; its error says that it is.
+/// sync_folder() of the parent of `path`, after a file was moved there. Its error says that the
+/// file is in place.
 void sync_parent(const std::filesystem::path& path);
 
-/// mkdir(2). False when the name is taken; throws IoError.
+/// mkdir(2). False if the name exists; throws IoError for other failures.
 bool make_folder(const std::filesystem::path& folder);
 
-/// `folder`, an absolute path, and its parents, durably. Throws IoError.
+/// Makes `folder`, an absolute path, and its parents, durably. Throws IoError.
 void make_folders(const std::filesystem::path& folder);
 
-/// unlink(2) or rmdir(2); false when that fails.
+/// unlink(2) or rmdir(2). False if it fails.
 bool remove_file(const std::filesystem::path& path);
 bool remove_folder(const std::filesystem::path& path);
 
 /// rename(2). Throws IoError.
 void rename_path(const std::filesystem::path& from, const std::filesystem::path& to);
 
-/// Swaps two names in one atomic step. False when the file system cannot; throws IoError otherwise.
+/// Swaps two names in one atomic step. False if the file system cannot do that; throws IoError for
+/// other failures.
 bool exchange_paths(const std::filesystem::path& a, const std::filesystem::path& b);
 
-/// A name beside `target` that nobody has: target + `mark` + 16 digits.
+/// A path beside `target` that does not exist: target + `mark` + 16 digits.
 std::filesystem::path unused_name(const std::filesystem::path& target, std::string_view mark);
 
-/// The right to write at `target`: others, in this process or another, wait until it ends. It is
-/// flock(2) on the file TARGET.steep-lock, which is removed at the end; a process that dies loses
-/// the lock and leaves the file to the next. Where the file system knows no locks, nobody waits.
+/// A lock for writing at `target`: other writers, in this process or another, wait. It is flock(2)
+/// on the file TARGET.steep-lock, which the destructor removes. If a process is killed, the lock is
+/// released, and the next writer takes over the file. On file systems without locks no writer
+/// waits.
 class DiskLock {
  public:
-  /// Throws IoError when the file cannot be made, or the lock is not free within `patience`.
+  /// Throws IoError if the file cannot be made, or if the lock is not free within `patience`.
   explicit DiskLock(const std::filesystem::path& target,
                     std::chrono::milliseconds patience = std::chrono::minutes(10));
   ~DiskLock();
   DiskLock(const DiskLock&) = delete;
   DiskLock& operator=(const DiskLock&) = delete;
 
-  /// Nobody else writes at `target`, so that what lies beside it was left by the dead.
+  /// Whether the lock is held: then files beside `target` are remains of killed processes.
   bool exclusive() const { return exclusive_; }
-  /// Throws IoError when the lock was lost: somebody removed its file.
+  /// Throws IoError if the lock was lost because its file was removed.
   void verify() const;
 
  private:
@@ -113,36 +115,36 @@ class DiskLock {
   bool exclusive_ = false;
 };
 
-/// Files that another one names, for write_file(): what is done about them while other writers of
-/// that file wait. `target` is where it goes.
+/// The actions of write_file() on other files that belong to the written one. They run while other
+/// writers of that file wait. `target` is the path of the file.
 struct Companions {
-  /// Writes them, under names that nobody has.
+  /// Writes the other files, under unused names.
   std::function<void(const std::filesystem::path& target)> write{};
-  std::function<void()> discard{};  ///< takes them away: the file will not be there. May not throw
-  std::function<void()> sweep{};    ///< the file is in place, durably
+  std::function<void()> discard{};  ///< removes them if the write failed. Must not throw
+  std::function<void()> sweep{};    ///< called when the file is in place, durably
 };
 
-/// Writes beside, syncs, renames over check_destination(path): a reader sees the old file or the
-/// new one, whole. Writers of one file queue. Throws IoError; the old file stays, unless the error
-/// says otherwise.
+/// Writes a temporary file beside the target, syncs it, and renames it to check_destination(path).
+/// Readers see the complete old file or the complete new one. Writers of one file wait for each
+/// other. Throws IoError; then the old file stays, unless the error says otherwise.
 void write_file(const std::filesystem::path& path, const std::function<void(FileWriter&)>& contents,
                 const Companions& companions = {});
 
-/// A system call of a save, about to be made.
+/// A system call that is about to be made.
 struct DiskCall {
   std::string_view name;     ///< "open", "write", "fsync", "rename", "exchange", "mkdir", "unlink",
-                             ///< "rmdir"; "read" of what is read back
+                             ///< "rmdir"; "read" for the check of a written checkpoint
   std::string_view path{};   ///< of the file or folder
   std::string_view to{};     ///< of rename and exchange: the other path
   std::string_view bytes{};  ///< of write
 };
 
-/// For tests. A result above 0 is the errno that the call then fails with; one below 0, -n, lets a
-/// write take at most n bytes. The hook may also end the process. Null turns it off. Not
-/// thread-safe.
+/// For tests: called before each system call. A result above 0 is the errno with which the call
+/// fails; -n lets a write take at most n bytes. The hook may also end the process. Null turns it
+/// off. Not thread-safe.
 using FaultHook = std::function<int(const DiskCall&)>;
 void set_fault_hook(FaultHook hook);
-/// Runs the hook: 0, or its result.
+/// Calls the hook. Returns its result; 0 without a hook.
 int injected_fault(const DiskCall& call);
 
 /// Throws IoError: "cannot {verb} {path}: {strerror(error)}".

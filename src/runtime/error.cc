@@ -18,7 +18,7 @@ std::string render(const ErrorParts& p) {
   return text;
 }
 
-/// Messages are text, whatever bytes of a file they quote.
+/// Makes messages valid UTF-8, because they may quote any bytes of a file.
 ErrorParts readable(ErrorParts p) {
   for (std::string* part : {&p.what, &p.node, &p.op, &p.expected, &p.received, &p.remedy})
     *part = as_utf8(std::move(*part));

@@ -21,7 +21,7 @@ bool limited() {
 
 Headroom::Headroom(size_t bytes) : bytes_(bytes) {
   if (bytes == 0 || !limited()) return;
-  // What is mapped and not touched counts in full against these limits, and costs no memory.
+  // Mapped pages count in full against these limits, but use no memory before they are touched.
   constexpr int kKind = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
   void* const p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, kKind, -1, 0);
   there_ = p != MAP_FAILED;

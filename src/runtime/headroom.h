@@ -6,12 +6,11 @@
 
 namespace steep {
 
-/// What a provider may take as it makes one kernel, or as a run begins, beside what is planned.
+/// The bytes that a provider may need to make one kernel, or to begin a run, beside planned memory.
 constexpr size_t kHeadroom = size_t{24} << 20;
 
-/// So many bytes of what the limits of the process (RLIMIT_AS, RLIMIT_DATA) let it have, kept from
-/// others for as long as it lives; address space, not memory. Two system calls and nothing else
-/// where there is no limit.
+/// Reserves bytes of the limits of the process (RLIMIT_AS, RLIMIT_DATA) during its lifetime. It
+/// reserves address space, not memory. Without such limits it costs two system calls.
 class Headroom {
  public:
   explicit Headroom(size_t bytes);
@@ -26,7 +25,7 @@ class Headroom {
   bool there_ = true;
 };
 
-/// Throws OutOfMemoryError where the process may not have so many more bytes.
+/// Throws OutOfMemoryError if the limits of the process leave fewer bytes than this.
 void require_headroom(size_t bytes);
 
 }  // namespace steep

@@ -26,7 +26,7 @@ constexpr std::array<LogKind, 9> kKinds{{
 }};
 
 constexpr uint32_t kUnread = uint32_t{1} << 31;
-std::atomic<uint32_t> asked = kUnread;  // a bit for each kind
+std::atomic<uint32_t> asked = kUnread;  // one bit per kind
 
 std::string known() {
   std::string names;

@@ -1,5 +1,5 @@
-// What STEEP_LOGS asks to be told, and the telling. One registry, for the engine, the program and
-// the Python front.
+// The registry of log messages, which STEEP_LOGS enables by kind. The engine, the program and the
+// Python package share it.
 #pragma once
 
 #include <cstdint>
@@ -29,19 +29,19 @@ struct LogKind {
 
 std::span<const LogKind> log_kinds();
 
-/// A line for each kind: what STEEP_LOGS=help prints.
+/// A line for each kind: the output of STEEP_LOGS=help.
 std::string logs_help();
 
-/// From now on tells of the kinds named, as in "passes,plan", and of no others; "" of none. "help"
-/// is no kind: it prints logs_help(), once. Throws DataError, listing the kinds, for another name;
-/// all is then as before.
+/// Enables exactly the named kinds, as in "passes,plan"; "" disables all. "help" is not a kind: it
+/// prints logs_help() once. Throws DataError, which lists the kinds, for another name; then nothing
+/// changes.
 void set_logs(std::string_view names);
 
-/// Is it asked for? Reads STEEP_LOGS where neither this nor set_logs() was called before: throws
-/// DataError as set_logs() does.
+/// Whether the kind is enabled. The first call reads STEEP_LOGS, unless set_logs() was called
+/// before; it throws DataError as set_logs() does.
 bool logs(Log kind);
 
-/// Writes "[plan] " and each line of `text` to standard error, all at once.
+/// Writes "[plan] " and each line of `text` to standard error, in a single write.
 void log(Log kind, std::string_view text);
 
 }  // namespace steep

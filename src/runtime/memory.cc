@@ -17,12 +17,12 @@
 namespace steep {
 namespace {
 
-constexpr size_t kMapped = size_t{1} << 20;  // blocks from here on are mapped one by one
+constexpr size_t kMapped = size_t{1} << 20;  // larger blocks are mapped separately
 constexpr size_t kHugePage = size_t{2} << 20;
 
 AllocationHook allocation_hook = nullptr;
 
-/// Made while there was memory.
+/// Made in advance, while there is memory.
 const std::exception_ptr out_of_memory = std::make_exception_ptr(OutOfMemoryError(
     {.what = "There is not enough memory.",
      .remedy = "Use a smaller model, batch or sequence length; the operation was not done."}));
@@ -44,7 +44,7 @@ void* map_block(size_t capacity) {
   void* p = mmap(nullptr, capacity, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (p == MAP_FAILED) return nullptr;
   if (capacity >= kHugePage) madvise(p, capacity, MADV_HUGEPAGE);
-  // In pieces: the system takes seconds over some GiB.
+  // In pieces, because the system takes seconds for some GiB.
   constexpr size_t kPiece = size_t{128} << 20;
   try {
     for (size_t at = 0; at < capacity; at += kPiece) {
@@ -90,7 +90,7 @@ bool keep_freed_memory() {
                             "MALLOC_TOP_PAD_", "GLIBC_TUNABLES"}) {
       if (std::getenv(own) != nullptr) return false;
     }
-    // No request is mapped on its own, and the end of the heap is never given back.
+    // malloc maps no request separately, and never returns the end of the heap.
     return mallopt(M_MMAP_MAX, 0) == 1 && mallopt(M_TRIM_THRESHOLD, -1) == 1;
   }();
   return done;
@@ -125,7 +125,7 @@ std::shared_ptr<void> MemoryPool::allocate(size_t bytes) {
   {
     std::lock_guard lock(mutex_);
     if (wanted < bytes || wanted > most_ || used_bytes_ > most_ - wanted) refuse(bytes);
-    // A block may be up to a quarter larger than asked for, so that nearby shapes share blocks.
+    // A block may be up to a quarter larger than requested, so that similar shapes share blocks.
     auto it = idle_.lower_bound(wanted);
     if (it != idle_.end() && it->first <= wanted + wanted / 4) {
       capacity = it->first;
@@ -161,7 +161,7 @@ std::shared_ptr<void> MemoryPool::allocate(size_t bytes) {
 }
 
 void MemoryPool::give_back(void* block, size_t capacity) noexcept {
-  std::multimap<size_t, Idle> surplus;  // takes over entries of idle_: nothing is allocated
+  std::multimap<size_t, Idle> surplus;  // takes nodes of idle_: no allocation
   {
     std::lock_guard lock(mutex_);
     --used_blocks_;
@@ -172,9 +172,10 @@ void MemoryPool::give_back(void* block, size_t capacity) noexcept {
     } catch (const std::bad_alloc&) {
       release(block, capacity);
     }
-    // A step asks for each of its blocks once. One that has slept while every block could have
-    // served twice belongs to shapes that are gone; it may stay while memory was that high before.
-    // Shapes that never come back would leave more and more blocks: those of eight count, no more.
+    // A step requests each of its blocks once. So a block that stayed idle while each block could
+    // have been requested twice belongs to shapes that are no longer used. It is released only
+    // while the total exceeds the peak of used bytes. Shapes that change all the time would leave
+    // more and more idle blocks, so the count is limited to eight times the peak.
     const size_t twice = 2 * std::min(used_blocks_ + idle_.size(), 8 * peak_used_blocks_);
     for (auto it = idle_.end(); it != idle_.begin();) {
       if (idle_bytes_ + used_bytes_ <= peak_used_bytes_) break;

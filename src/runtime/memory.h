@@ -1,5 +1,5 @@
-// Memory that is touched once and used again. First touch of fresh pages costs about 1 ms per MiB,
-// which is a third and more of a training step that allocates anew each time.
+// Memory that is reused after its pages were touched once. The first touch of new pages costs about
+// 1 ms per MiB. That is at least a third of a training step that allocates new memory each time.
 #pragma once
 
 #include <cstddef>
@@ -11,39 +11,39 @@
 
 namespace steep {
 
-/// Makes malloc keep what is freed for the next request: for loops that allocate the same large
-/// arrays at every step outside the engine, as PyTorch's losses do. Otherwise glibc returns them to
-/// the system, and touching them anew takes longer than computing them. The process then keeps the
-/// most that it ever held; it holds no more than that at once. Concerns the whole process, from the
-/// first call on. Does nothing, and returns false, where malloc is not glibc's, and where the
-/// environment says otherwise: STEEP_MALLOC=system, or settings of malloc's own (MALLOC_*_,
-/// GLIBC_TUNABLES). Thread-safe.
+/// Makes malloc keep freed memory for later requests. This is for code outside of the engine that
+/// allocates the same large arrays at every step, such as PyTorch's losses. Otherwise glibc returns
+/// them to the system, and touching new pages takes longer than the computation. The process then
+/// keeps the most memory that it ever used, and no more. Affects the whole process from the first
+/// call on. Returns false, and does nothing, if malloc is not glibc's, or if the environment
+/// forbids it: STEEP_MALLOC=system, or malloc's own settings (MALLOC_*_, GLIBC_TUNABLES).
+/// Thread-safe.
 bool keep_freed_memory();
 
-/// Returns to the system what malloc keeps of freed memory at this moment. glibc seldom reuses a
-/// large aligned block that was just freed. So memory that one step frees may not serve the next
-/// step, and would never return to the system. Does nothing where malloc is left alone (see
-/// keep_freed_memory()). Thread-safe.
+/// Returns freed memory that malloc keeps to the system. glibc seldom reuses a large aligned block
+/// that was just freed, so that memory that one step frees may not serve the next step and would
+/// never return to the system. Does nothing if keep_freed_memory() does nothing. Thread-safe.
 void return_freed_memory();
 
-/// Throws OutOfMemoryError without taking memory itself: what a std::bad_alloc becomes before it
-/// reaches a caller. Thread-safe.
+/// Throws OutOfMemoryError without allocating memory. Functions of the public API replace
+/// std::bad_alloc by it. Thread-safe.
 [[noreturn]] void throw_out_of_memory();
 
-/// For tests: asked before memory for a tensor or an arena is taken from the system, with the bytes
-/// wanted. False fails the request, as a machine without memory would. Null turns it off. Not
-/// thread-safe.
+/// For tests: called before memory for a tensor or an arena is requested from the system, with the
+/// number of bytes. If it returns false, the request fails as if there were no memory. Null turns
+/// it off. Not thread-safe.
 using AllocationHook = bool (*)(size_t bytes);
 void set_allocation_hook(AllocationHook hook);
-/// Asks the hook.
+/// Calls the hook; true without a hook.
 bool allocation_allowed(size_t bytes);
 
-/// Blocks of memory, 64-byte aligned, kept for reuse when they come back. Large blocks are mapped
-/// on their own, huge pages advised, all pages touched up front. Blocks that the recent steps did
-/// not ask for go back to the system. Thread-safe: blocks may return from any thread.
+/// Blocks of memory, aligned to 64 bytes, that are kept for reuse after release. Large blocks are
+/// mapped separately, with advice for huge pages, and all their pages are touched at once. Blocks
+/// that recent steps did not request return to the system. Thread-safe: any thread may release
+/// blocks.
 class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
  public:
-  /// `most`: bytes that may be in use at one time.
+  /// `most`: the bytes that may be in use at one time.
   static std::shared_ptr<MemoryPool> create(size_t most = SIZE_MAX) {
     return std::shared_ptr<MemoryPool>(new MemoryPool(most));
   }
@@ -51,8 +51,8 @@ class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
   MemoryPool(const MemoryPool&) = delete;
   MemoryPool& operator=(const MemoryPool&) = delete;
 
-  /// At least `bytes` of uninitialised memory, which goes back to the pool with the last handle;
-  /// the handles keep the pool alive. Throws OutOfMemoryError.
+  /// At least `bytes` of uninitialised memory. It returns to the pool with the last handle; handles
+  /// keep the pool alive. Throws OutOfMemoryError.
   std::shared_ptr<void> allocate(size_t bytes);
 
   size_t peak_bytes_in_use() const;  ///< the most at one time, so far
@@ -64,7 +64,7 @@ class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
 
   struct Idle {
     void* block;
-    uint64_t since;  // allocations_ when it came back
+    uint64_t since;  // value of allocations_ when the block was released
   };
 
   const size_t most_;

@@ -1,4 +1,4 @@
-// Where the time goes: one event per kernel of a run and per stage of the compiler, written as a
+// Records one event per kernel of a run and per stage of the compiler, and writes them as a
 // Chrome/Perfetto trace.
 #pragma once
 
@@ -18,13 +18,13 @@ class Profiler {
 
   /// One kernel execution, or one stage of the compiler.
   struct Event {
-    std::string node;      ///< name of the node; "fuse_matmul" of a stage
-    std::string op;        ///< "compile" of a stage
-    std::string kernel{};  ///< candidate that ran: "onednn", "simd", …
+    std::string node;      ///< name of the node, or of the stage ("fuse_matmul")
+    std::string op;        ///< "compile" for a stage
+    std::string kernel{};  ///< the candidate that ran: "onednn", "simd", …
     std::string shapes{};  ///< "float32[8, 4] ← float32[8, 3], float32[3, 4]"
     double start_us = 0;
     double duration_us = 0;
-    double flops = 0;  ///< of this execution; 0: not counted
+    double flops = 0;  ///< of this execution; 0: unknown
   };
 
   Profiler() : origin_(Clock::now()) {}
@@ -35,8 +35,8 @@ class Profiler {
   const std::vector<Event>& events() const { return events_; }
   void clear() { events_.clear(); }
 
-  /// JSON in the Trace Event Format, one row (tid) per operator, times in microseconds, GFLOP/s
-  /// where operations are counted. Opens in ui.perfetto.dev.
+  /// JSON in the Trace Event Format: one row (tid) per operator, times in microseconds, and GFLOP/s
+  /// if flops is known. ui.perfetto.dev opens it.
   std::string to_json() const;
   /// Throws IoError.
   void write(const std::string& path) const;
@@ -46,13 +46,14 @@ class Profiler {
   std::vector<Event> events_;
 };
 
-/// Times a stage of the compiler from here to done(). Either pointer may be null.
+/// Measures the time of a compiler stage, from construction to done(). Either pointer may be null.
 class TimedStage {
  public:
   TimedStage(Profiler* profiler, std::vector<CompileStage>* stages, std::string_view name)
       : profiler_(profiler), stages_(stages), name_(name) {}
 
-  /// The stage left a graph of so many nodes: the profiler gets its event, `stages` its row.
+  /// Ends the stage, after which the graph has `nodes` nodes. Adds the profiler's event and the row
+  /// of `stages`.
   void done(size_t nodes);
 
  private:

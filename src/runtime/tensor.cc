@@ -226,7 +226,7 @@ std::vector<int64_t> Tensor::to_ints() const {
 
 void Tensor::require(DType wanted) const {
   if (wanted == dtype_ || (wanted == DType::u8 && dtype_ == DType::boolean)) return;
-  // f16 and bf16 travel as their bits.
+  // The bits of f16 and bf16 are read as u16.
   if (wanted == DType::u16 && (dtype_ == DType::f16 || dtype_ == DType::bf16)) return;
   throw InternalError({.what = "A tensor was read as another dtype than it holds.",
                        .expected = std::string(name_of(dtype_)),

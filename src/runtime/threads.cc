@@ -18,20 +18,20 @@
 namespace steep {
 namespace {
 
-/// What is known of one thread that calls.
+/// The state of one thread that calls the engine.
 struct Caller {
-  int proven = 1;      // so many can compute for it
-  int most = INT_MAX;  // more cannot
-  int lost = 0;        // so many computed before the fork
-  int calls = 0;       // of the engine that it is in, one within the other
+  int proven = 1;      // this many threads can compute for it
+  int most = INT_MAX;  // no more than these can
+  int lost = 0;        // threads that computed before the fork
+  int calls = 0;       // nesting level of calls of the engine
 };
 thread_local Caller caller;
 
 std::atomic<int> callers = 0;           // threads in a call
-std::atomic<bool> left_behind = false;  // some of these, by a fork
+std::atomic<bool> left_behind = false;  // some of these existed when the process was forked
 
-/// OpenMP keeps a team for each thread that calls; of the one that forked it does not know that the
-/// others are gone.
+/// OpenMP keeps a team for each thread that calls it. In a forked process it does not know that the
+/// team of the forking thread no longer exists.
 void enter_child() {
   const int own = caller.calls > 0 ? 1 : 0;
   if (callers > own) left_behind = true;
@@ -41,20 +41,21 @@ void enter_child() {
   if (caller.lost > 1) omp_set_num_threads(1);
 }
 
-/// Asks for this thread's thread-local data, of which a lack ends the process later: what a running
-/// process loads has them made when they are first read, those of exceptions when one is thrown.
+/// Allocates this thread's thread-local data. If memory lacks later, the process ends: libraries
+/// loaded at run time allocate the data at the first read, and that of exceptions at the first
+/// throw.
 int ask_for_thread_local_data() {
   volatile int read = caller.calls;
-  read = std::uncaught_exceptions();  // which is pure: a compiler drops it where nobody reads it
+  read = std::uncaught_exceptions();  // pure, but the volatile store keeps the call
   return read;
 }
 
 [[maybe_unused]] const int asked = ask_for_thread_local_data();
 [[maybe_unused]] const int registered = pthread_atfork(nullptr, nullptr, enter_child);
 
-/// How many of `wanted` threads the system lets live beside the caller's team of `proven`. Where it
-/// lets no more, an eighth of these is left to it: a thread that was joined still counts for a
-/// moment, and others start some too.
+/// How many of `wanted` threads the system can run, including the caller's team of `proven`. If it
+/// cannot run all, an eighth of the new ones is left unused: a joined thread still counts for a
+/// moment, and other programs start threads, too.
 int startable(int proven, int wanted) {
   std::vector<std::thread> started;
   std::latch all(1);
@@ -71,8 +72,8 @@ int startable(int proven, int wanted) {
   return proven + static_cast<int>(started.size()) - left;
 }
 
-/// Starts the team while there is memory for it; each thread with a heap of its own, if that is
-/// what malloc gives it.
+/// Starts the team while there is memory for it. Each thread allocates once, so that malloc makes
+/// its heap now.
 void start_team(int threads) {
 #pragma omp parallel num_threads(threads)
   {
@@ -116,10 +117,10 @@ void leave_call() {
 }  // namespace
 
 int settle_threads(int planned) {
-  if (omp_in_parallel() != 0) return caller.most;  // regions within regions have one thread
+  if (omp_in_parallel() != 0) return caller.most;  // nested regions have one thread
   const int wanted = std::max(planned, omp_get_max_threads());
   if (std::min(wanted, caller.most) > caller.proven) {
-    // Kept from the threads: what they will need to work.
+    // Reserved, so that threads leave the memory that they need for work.
     const Headroom kept(2 * kHeadroom);
     const int found = kept.there() ? startable(caller.proven, wanted) : caller.proven;
     if (found > caller.proven) start_team(found);
@@ -152,7 +153,7 @@ void Turn::lock() {
          .remedy = "Let the handler of a signal, or the destructor of what was fed, set a flag, "
                    "and call the session when the call has returned."});
   }
-  enter_call();  // waiting counts: who is waited for is in a call
+  enter_call();  // a waiting thread counts as in a call, because the holder of the lock is
   mutex_.lock();
   holder_ = std::this_thread::get_id();
 }

@@ -1,4 +1,4 @@
-// Threads: those that compute, which are OpenMP's, and those that call.
+// Threads that compute (OpenMP's) and threads that call the engine.
 #pragma once
 
 #include <atomic>
@@ -7,18 +7,18 @@
 
 namespace steep {
 
-/// The number of threads that may compute for the calling thread. Call it before planning or
-/// running. OpenMP's setting for this thread is lowered to that. It is smaller than requested if
-/// the system starts no more threads (OpenMP would end the process); stderr reports this once per
-/// process. It is one after a fork: the child does not have OpenMP's threads and would wait for
-/// them forever. Other threads that the child starts have all. `planned`: a plan to be run was made
-/// for so many.
+/// Returns the number of threads that may compute for the calling thread, and lowers OpenMP's
+/// setting for this thread to it. Call it before planning or running. The number is smaller than
+/// requested if the system cannot start more threads (OpenMP would end the process); stderr reports
+/// this once per process. After a fork it is one, because the child does not have OpenMP's threads
+/// and would wait for them forever. Other threads that the child starts are not limited. `planned`:
+/// the number of threads that the plan to be run assumes.
 int settle_threads(int planned);
 
-/// Bounds OpenMP's threads, which are the calling thread's setting, for as long as it lives.
+/// Limits the number of OpenMP's threads, a setting of the calling thread, during its lifetime.
 class ThreadBound {
  public:
-  explicit ThreadBound(int most);  ///< 0: as they are
+  explicit ThreadBound(int most);  ///< 0: no change
   ~ThreadBound();
   ThreadBound(const ThreadBound&) = delete;
   ThreadBound& operator=(const ThreadBound&) = delete;
@@ -27,9 +27,9 @@ class ThreadBound {
   int before_;
 };
 
-/// While one lives, the calling thread is in a call of the engine. The constructor throws
-/// ProviderError in a process that was forked while another thread was in one: that thread's locks
-/// are never released, and its work stays unfinished.
+/// Marks the calling thread as being in a call of the engine, during its lifetime. The constructor
+/// throws ProviderError in a process that was forked while another thread was in a call: the locks
+/// of that thread are never released, and its work is never finished.
 class EngineCall {
  public:
   EngineCall();
@@ -38,10 +38,10 @@ class EngineCall {
   EngineCall& operator=(const EngineCall&) = delete;
 };
 
-/// Calls of one object take turns: a mutex, for std::lock_guard. Whoever waits for it must not hold
-/// Python's interpreter lock, which the holder may need. lock() throws ProviderError where it would
-/// wait for ever: within a call of the same object (in a signal's handler, in a destructor of what
-/// was fed), and as EngineCall does.
+/// A mutex for the calls on one object, for std::lock_guard. A thread that waits for it must not
+/// hold Python's interpreter lock, which the holder may need. lock() throws ProviderError instead
+/// of waiting forever: within a call on the same object (in a signal handler, in a destructor of an
+/// input); and as EngineCall does.
 class Turn {
  public:
   void lock();
