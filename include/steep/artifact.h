@@ -1,6 +1,6 @@
 // A training session that reads an artifact: a file with the differentiated graph of a model, its
-// weights and its optimizer. Training from it needs neither the ONNX model nor the part of the
-// library that compiles models.
+// weights and its optimizer. Training from it needs neither the ONNX model nor the code that
+// imports and differentiates models.
 //
 //   steep::TrainingSession session("model.onnx", {.loss = "softmax_cross_entropy"});
 //   session.save_artifact("model.steep", {{x, labels}});       // with the whole library

@@ -1,4 +1,4 @@
-// A dense, row-major array. The one container in which data crosses Steep's boundary.
+// A dense, row-major array: the type of all data that enters and leaves Steep.
 #pragma once
 
 #include <cstring>
@@ -24,8 +24,8 @@ int64_t element_count(const Dims& dims);
 std::string to_string(const Dims& dims);
 
 /// Handle to a contiguous row-major array. Copying the handle shares the bytes. The owner keeps the
-/// bytes alive: our own allocation, a pool's buffer, or somebody else's array (NumPy, PyTorch, a
-/// mapped file). Thread-safety: as std::shared_ptr for the handle; none for the bytes.
+/// bytes alive: an allocation of Steep, a buffer of a pool, or memory of other code (NumPy,
+/// PyTorch, a mapped file). Thread-safety: as std::shared_ptr for the handle; none for the bytes.
 class Tensor {
  public:
   Tensor() = default;

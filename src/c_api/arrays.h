@@ -59,8 +59,8 @@ class Fed {
   /// The arrays by name. If they have no names, they get those of `wanted`, in order. Throws as
   /// named(), and DataError if the number of arrays is wrong.
   std::map<std::string, Tensor> named(const std::vector<TensorInfo>& wanted) const;
-  /// The arrays in the order of `wanted`; arrays at its end may be missing. Throws DataError if an
-  /// array before the last given one is missing, and for an unknown name.
+  /// The arrays in the order of `wanted`; unchanged if they have no names. Throws DataError for a
+  /// missing array and for an unknown name.
   std::vector<Tensor> ordered(const std::vector<TensorInfo>& wanted) const;
 
   /// Returns the result, as a copy if its bytes are the caller's: a result may be an input or a

@@ -84,7 +84,7 @@ void refuse_foreign_folder(const fs::path& target) {
   if (status.type() == fs::file_type::not_found) return;
   if (status.type() != fs::file_type::directory) throw_io("write", target, ENOTDIR);
   fs::directory_iterator it(target, error);
-  if (error == std::errc::no_such_file_or_directory) return;  // another save just moved it away
+  if (error == std::errc::no_such_file_or_directory) return;  // another save has renamed it
   for (; !error && it != fs::directory_iterator(); it.increment(error)) {
     const std::string name = it->path().filename().string();
     if (std::find(kFiles.begin(), kFiles.end(), name) == kFiles.end()) {

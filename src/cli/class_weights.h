@@ -17,7 +17,7 @@ CLI::Option* add_class_weights_option(CLI::App& app, const OptionRow& row, std::
 /// Parses "1,2,0.5", or reads a file with one number for each class, in order: an .npy file of one
 /// axis, or text with spaces, commas or line ends between the numbers. Throws DataError that names
 /// file, row and number: no numbers, a text that is not a number, a number that is negative or not
-/// finite, too many numbers. Throws IoError.
+/// finite, a file that is too large. Throws IoError.
 std::vector<double> class_weights_from(const std::string& text, const Limits& limits);
 
 }  // namespace steep::cli

@@ -171,7 +171,7 @@ int print_loss(const EvalChoice& choice, TrainingSession& session) {
 }
 
 int evaluate(const EvalChoice& choice) {
-  const Budget budget(choice.model.options.limits);  // of the data, too
+  const Budget budget(choice.model.options.limits);  // applies to the data, too
   if (!choice.out.empty()) check_destination(choice.out);
   const TrainingOptions options = training_options(choice.model);
   if (options.loss.empty() && options.output.empty() && choice.checkpoint.empty()) {

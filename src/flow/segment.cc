@@ -248,7 +248,8 @@ std::shared_ptr<Segment::Cut> Segment::make_cut(std::vector<Type> types,
 
 namespace {
 
-/// The graph's outputs of a phase that has ended. No node computes them any more; they are inputs.
+/// The graph's outputs of a phase that has ended. No node computes them any more:
+/// they are inputs, constants or states.
 std::vector<Datum> outputs_of(const Graph& g, Phase phase, std::span<const Datum> inputs,
                               const RunContext& context) {
   std::vector<Datum> results;

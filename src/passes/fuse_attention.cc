@@ -16,7 +16,8 @@
 namespace steep {
 namespace {
 
-/// The farthest producer of an operand that still holds the operand's heads as a whole.
+/// The layout at the farthest value above an operand that holds the same heads in one piece.
+/// `factors`: whether constant factors may lie between.
 std::optional<HeadLayout> source(HeadLayout layout, bool factors) {
   std::optional<HeadLayout> best;
   for (std::optional<HeadLayout> at = layout; at; at = at->before()) {
@@ -26,8 +27,8 @@ std::optional<HeadLayout> source(HeadLayout layout, bool factors) {
   return best;
 }
 
-/// The farthest reader of a result that still holds the result's heads as a whole; the constant
-/// factors on the way multiply to `scale`.
+/// The layout at the farthest value below a result that holds the same heads in one piece. The
+/// constant factors between must multiply to `scale`.
 std::optional<HeadLayout> destination(const Readers& readers, HeadLayout layout, double scale) {
   std::optional<HeadLayout> best;
   std::optional<HeadLayout> at = layout;

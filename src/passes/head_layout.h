@@ -19,8 +19,8 @@ struct HeadLayout {
   std::array<int64_t, kHeadAxes> extents{}, strides{};  // the stride of an extent of 1 is 0
   double scale = 1;
 
-  /// Of a value with three or four dimensions, the last two of them rows and columns, or columns
-  /// and rows (`swapped`). Three dimensions have a batch of 1.
+  /// The layout of a value with three or four axes, the last two of them rows and columns, or
+  /// columns and rows (`swapped`). With three axes the batch is 1.
   static HeadLayout of(Value heads, bool swapped);
 
   /// The axes from outermost to innermost, if they are nested in the value's memory with columns

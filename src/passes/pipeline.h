@@ -67,8 +67,8 @@ void precision_bf16(Graph& graph, const Devices& devices);  // products in bfloa
 void precision_fp16(Graph& graph, const Devices& devices);  // products in float16
 void chunk_logits(Graph& graph);      // scores over a vocabulary, a chunk of rows at a time
 void fuse_gather_grad(Graph& graph);  // a sum with a gather's gradient into that gradient
-void recompute(Graph& graph);         // in backward, what forward need not keep
-void claim(Graph& graph, const Devices& devices);  // what devices fuse themselves
+void recompute(Graph& graph);         // values of forward, again in backward
+void claim(Graph& graph, const Devices& devices);  // nodes that devices fuse
 void fuse_elementwise(Graph& graph);               // chains of elementwise nodes into steep.Fused
 void write_through(Graph& graph);                  // updates without the copy of steep.Assign
 

@@ -271,7 +271,7 @@ std::vector<Tensor> Executable::outputs_of(const Frame& frame, Phase phase) cons
   return outputs;
 }
 
-/// Throws DataError for an input or a state that is not finite.
+/// Throws DataError for an input or a state that has NaN.
 void Executable::check_all_fed(const Frame& frame) const {
   for (size_t i = 0; i < input_buffer_.size(); ++i) {
     const Value v = plan_.graph->inputs()[i];
@@ -361,9 +361,9 @@ void Executable::run_steps(Frame& frame, size_t begin, size_t end,
 }
 
 /// Enqueues a copy. The host waits for it before it next reads or writes its own memory; other
-/// devices wait before they copy from or to that memory. A copy from an input, a constant or a
-/// state needs no wait: inputs and constants do not change, and steps that overwrite a state wait
-/// themselves.
+/// devices wait before they copy from or to that memory. A copy to a device from an input, a
+/// constant or a state needs no wait: inputs and constants do not change, and steps that overwrite
+/// a state wait themselves.
 void Executable::cross(Frame& frame, const Step& step, void* to, const void* from) const {
   const auto others = plan_.devices.others();
   const auto d = static_cast<size_t>(step.device) - 1;

@@ -59,7 +59,7 @@ void Program::Impl::index() {
     }
   }
   for (Node n : graph.nodes()) has_backward = has_backward || n.phase() == Phase::backward;
-  // not by nodes: the gradient of a sum, for example, is a backward input itself
+  // also by outputs: a returned gradient may be a backward input, without any node
   for (const Output& o : graph.outputs()) has_backward = has_backward || o.phase == Phase::backward;
   for (Value s : graph.states()) {
     state_of.emplace(s.name(), states.size());

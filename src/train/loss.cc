@@ -90,7 +90,7 @@ Value before_moves(Value v) {
   }
 }
 
-/// Is a = 1 - b?
+/// Whether a is computed as 1 - b.
 bool complement(Value a, Value b) {
   static constexpr Pattern kComplement("Sub(one, p)");
   const auto m = match(kComplement, before_moves(a).producer());
