@@ -1,5 +1,5 @@
-// Attributes of nodes: ONNX's kinds, with floats widened to double so that optimizer constants keep
-// their digits.
+// Attributes of nodes: the kinds that ONNX has, but floats are stored as double, so that optimizer
+// constants keep all their digits.
 #pragma once
 
 #include <cstdint>
@@ -34,16 +34,17 @@ class Attrs {
   void set(std::string_view name, Attr value);
   void erase(std::string_view name);
 
-  /// The attribute, or `otherwise` when absent. Throws ModelError when it is of another kind.
+  /// The attribute, or `otherwise` when the node has none. Throws ModelError when the attribute is
+  /// of another kind.
   int64_t integer(std::string_view name, int64_t otherwise) const;
   double real(std::string_view name, double otherwise) const;
   std::string string(std::string_view name, std::string_view otherwise) const;
   Ints ints(std::string_view name, Ints otherwise = {}) const;
-  /// The attribute. Throws InternalError when absent, too.
+  /// The attribute. Throws ModelError when it is of another kind, InternalError when there is none.
   int64_t integer(std::string_view name) const;
   double real(std::string_view name) const;
   std::string string(std::string_view name) const;
-  /// Throws InternalError when absent.
+  /// The body. Throws InternalError when there is none.
   const Graph& body(std::string_view name) const;
 
   auto begin() const { return items_.begin(); }

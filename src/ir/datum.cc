@@ -12,7 +12,7 @@
 namespace steep {
 namespace {
 
-/// Bytes of tensors, as ranges that do not meet.
+/// The set of bytes that tensors occupy, as disjoint ranges.
 class Taken {
  public:
   void add(const Datum& datum) {
@@ -23,7 +23,8 @@ class Taken {
     }
   }
 
-  /// `datum`, or a copy where its bytes are taken.
+  /// Adds the bytes of `datum` and returns it, or returns a copy when some of the bytes are in the
+  /// set already.
   Datum take(const Datum& datum) {
     if (datum.is_sequence()) {
       Datum::Items items;
@@ -35,7 +36,7 @@ class Taken {
   }
 
  private:
-  /// False when some of the bytes were taken.
+  /// Adds the bytes of `t`. Returns false when some of them were in the set already.
   bool add(const Tensor& t) {
     if (t.nbytes() == 0) return true;
     auto begin = reinterpret_cast<uintptr_t>(t.data()), end = begin + t.nbytes();
@@ -51,7 +52,7 @@ class Taken {
     return free;
   }
 
-  std::map<uintptr_t, uintptr_t> ranges_;  // by begin: end
+  std::map<uintptr_t, uintptr_t> ranges_;  // begin → end
 };
 
 }  // namespace

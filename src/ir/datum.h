@@ -1,4 +1,4 @@
-// Datum (steep/datum.h) beside the types of the graph.
+// Functions on Datum (steep/datum.h) that the runtime needs.
 #pragma once
 
 #include <span>
@@ -8,13 +8,13 @@
 
 namespace steep {
 
-/// Whether it can stand for a value of that kind, of any dtype and shape.
+/// Whether the datum can be a value of that kind. Ignores dtype and shape.
 bool fits(const Datum& datum, Kind kind);
 /// Throws DataError unless every datum is a tensor.
 std::vector<Tensor> to_tensors(std::span<const Datum> data);
 
 /// Copies each result that shares bytes with `fed` or with an earlier result, so that the caller
-/// may write into one without changing another.
+/// may write into a result without changing another result or an input.
 void keep_apart(std::vector<Datum>& results, std::span<const Datum> fed);
 
 }  // namespace steep

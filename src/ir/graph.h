@@ -54,13 +54,13 @@ class Value {
   const std::string& name() const;
   const Type& type() const;
   DType dtype() const { return type().dtype; }
-  /// Throws ModelError naming the value when the rank is unknown.
+  /// Throws ModelError with the value's name when the rank is unknown.
   int64_t rank() const;
   const Shape& shape() const;  ///< as rank()
   Role role() const;
   /// Tensor of a constant or initial tensor of a state; nullptr otherwise.
   const Tensor* tensor() const;
-  /// The node that makes it; null handle for inputs, constants and states.
+  /// The node that computes the value; a null handle for inputs, constants and states.
   Node producer() const;
   int output_index() const;  ///< which output of producer()
 
@@ -104,13 +104,12 @@ struct Output {
   std::string name;
   Value value;
   Phase phase = Phase::forward;
-  /// The caller may write over a forward result before backward, which then reads bytes that the
-  /// caller does not hold.
+  /// The caller may overwrite this forward result before backward runs. If backward reads the
+  /// value, the caller gets a copy.
   bool may_change = false;
 };
 
-/// After a run `state` holds what `value` was. The planner lets the node that makes `value` write
-/// in place.
+/// After a run `state` holds `value`. The planner lets the producer of `value` write in place.
 struct Update {
   Value state;
   Value value;
@@ -126,8 +125,8 @@ class Graph {
   // --- building ---------------------------------------------------------------------------------
 
   Value add_input(std::string name, Type type, Phase phase = Phase::forward);
-  /// A backward input of the type that `like`, a forward value, turns out to have: the gradient of
-  /// an output.
+  /// A backward input: the gradient of an output. It has the type that the forward value `like`
+  /// gets.
   Value add_gradient_input(std::string name, Value like);
   Value add_constant(Tensor tensor, std::string name = "");
   /// A state, whose bytes the caller binds before the first run.
@@ -146,12 +145,12 @@ class Graph {
 
   const std::vector<Value>& inputs() const { return inputs_; }
   Phase input_phase(Value input) const;
-  /// The value whose type a gradient input has; null for other inputs.
+  /// For a gradient input: the forward value whose type it has. Null for other inputs.
   Value gradient_of(Value input) const;
   const std::vector<Value>& states() const { return states_; }
   const std::vector<Output>& outputs() const { return outputs_; }
   const std::vector<Update>& updates() const { return updates_; }
-  /// Whether an output or an update is `v`.
+  /// Whether `v` is an output or the new value of an update.
   bool is_output(Value v) const;
   size_t value_count() const { return values_.size(); }
   size_t node_count() const;                           ///< live nodes
@@ -159,41 +158,41 @@ class Graph {
   Value value(uint32_t id) const { return {const_cast<Graph*>(this), id}; }
   /// First value of that name, or null.
   Value find(std::string_view name) const;
-  /// Live nodes such that every producer stands before its consumers, forward before backward,
-  /// otherwise in the order of insertion (see place_like). Throws ModelError naming a node when
-  /// there is a cycle.
+  /// Live nodes in an order in which every producer precedes its consumers and forward precedes
+  /// backward; otherwise in the order of insertion (see place_like). Throws ModelError with a
+  /// node's name when there is a cycle.
   std::vector<Node> nodes() const;
-  /// Readers of each value, indexed by value id. A node that reads a value twice stands there
-  /// twice.
+  /// Readers of each value, indexed by value id. A node that reads a value twice appears twice.
   std::vector<std::vector<Node>> users() const;
 
   // --- rewriting --------------------------------------------------------------------------------
 
-  /// Every reader of `from`, and outputs and updates too, now reads `to`; what was the gradient of
-  /// `from` is that of `to`. Its cost depends on the number of readers, not on the size of the
+  /// Makes every reader of `from`, outputs and updates included, read `to`. A gradient input for
+  /// `from` becomes one for `to`. The cost depends on the number of readers, not on the size of the
   /// graph.
   void replace_uses(Value from, Value to);
   void erase(Node node);
-  /// REQUIRES: nothing reads `input`.
+  /// REQUIRES: no node, output or update reads `input`.
   void remove_input(Value input);
   /// `node` takes the place of `other` in the order of nodes(), as far as dependencies allow.
   void place_like(Node node, Node other);
-  /// Erases every node on which no output and no update depends. Returns the number erased.
+  /// Erases every node on which no output and no update depends. Returns how many it erased.
   size_t prune();
   void set_type(Value value, Type type);
   void rename(Value value, std::string name);
   void set_tensor(Value value, Tensor tensor);  ///< of a constant or state
-  /// Turns a constant into a state that starts with its tensor, or an input into a state that is
-  /// bound later.
+  /// Turns a constant into a state whose initial tensor is the constant's, or an input into a state
+  /// that is bound later.
   void make_state(Value value);
-  /// What a value of rank at most 1 is known to hold (shape arithmetic); set and read by type
-  /// inference.
+  /// The known elements of a value of rank at most 1, for shape arithmetic. Type inference sets and
+  /// reads them.
   void set_contents(Value value, Shape contents);
   const Shape* contents(Value value) const;
 
   // --- context of insertion ---------------------------------------------------------------------
 
-  /// While it lives, nodes added to the graph get this phase, and names that start with `origin`.
+  /// While a Scope lives, nodes added to the graph get its phase, and names that start with
+  /// `origin`.
   class Scope {
    public:
     Scope(Graph& graph, Phase phase, std::string origin);
@@ -226,11 +225,11 @@ class Graph {
     int output_index = 0;
     std::optional<Shape> contents{};
     int64_t gradient_of = -1;
-    // Who reads it, and perhaps some who once did: whoever follows them looks again.
+    // The readers. The list may also hold former readers: check the node's input before use.
     std::vector<Reader> readers{};
-    std::vector<uint32_t> outputs{};    // by index
-    std::vector<uint32_t> updates{};    // by index
-    std::vector<uint32_t> gradients{};  // inputs, by value id
+    std::vector<uint32_t> outputs{};    // indices into outputs_
+    std::vector<uint32_t> updates{};    // indices into updates_
+    std::vector<uint32_t> gradients{};  // ids of gradient inputs
   };
   static constexpr uint32_t kAbsent = UINT32_MAX;
   struct NodeData {
@@ -240,7 +239,7 @@ class Graph {
     std::vector<uint32_t> inputs;
     std::vector<uint32_t> outputs;
     Phase phase = Phase::forward;
-    uint32_t position = 0;  // order of insertion, or that of the node whose place it took
+    uint32_t position = 0;  // order of insertion; place_like() copies that of another node
     bool erased = false;
   };
 
@@ -261,12 +260,12 @@ class Graph {
   std::string origin_;
 };
 
-/// One line a node: `%y: float32[b, 4] = Relu(%x)  # name`. Stable: equal graphs give equal text.
+/// One line per node: `%y: float32[b, 4] = Relu(%x)  # name`. Stable: equal graphs give equal text.
 std::string to_text(const Graph& graph);
 
-/// Checks what every pass must keep: handles in range, one producer per value, no cycle, no forward
-/// node that reads a backward value, every temp typed. Throws InternalError naming the node and
-/// `after` (the pass).
+/// Checks the invariants that every pass must keep: handles in range, one producer per value, no
+/// cycle, no forward node that reads a backward value, a type for every temp. Throws InternalError
+/// with the node's name and `after` (the pass).
 void verify(const Graph& graph, std::string_view after);
 
 }  // namespace steep

@@ -21,7 +21,7 @@ Value Part::take(Value v) {
     copy = graph_.add_constant(*v.tensor(), v.name());
   } else if (v.role() == Role::state) {
     copy = graph_.add_state(v.name(), v.type());
-    graph_.rename(copy, v.name());  // its name is its identity
+    graph_.rename(copy, v.name());  // the name identifies a state
   } else {
     const bool fed = v.role() == Role::input && !one_phase_;
     copy = graph_.add_input(v.name(), v.type(), fed ? from_.input_phase(v) : Phase::forward);

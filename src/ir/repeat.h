@@ -1,4 +1,4 @@
-// Computing values of forward once more in backward: the order in which their nodes are repeated.
+// Recomputes forward values in backward: the order in which their nodes are repeated.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,13 @@
 
 namespace steep {
 
-/// By id of a value: the value that repeats it.
+/// Id of a value → the value that repeats it.
 using Repeated = std::unordered_map<uint32_t, Value>;
 
-/// The repetition of `x`. Calls `add(y)` for each value that is needed for it and has no entry in
-/// `made` yet, operands first; `add` repeats the producer of y, and notes its results in `made`.
-/// `is_repeated(v)` tells whether a repetition reads one of v, or v itself; it holds for x. Without
-/// recursion: chains may be long.
+/// Returns the repetition of `x`. Calls `add(y)` for each value y that must be repeated for it and
+/// has no entry in `made` yet, operands first. `add` repeats the producer of y and enters its
+/// results into `made`. `is_repeated(v)` tells whether repeated nodes read the repetition of v
+/// (true) or v itself (false); it must hold for x. Not recursive, because chains may be long.
 template <typename IsRepeated, typename Add>
 Value repeat_value(Value x, const Repeated& made, const IsRepeated& is_repeated, const Add& add) {
   for (std::vector<Value> todo{x}; !todo.empty();) {
@@ -35,7 +35,7 @@ Value repeat_value(Value x, const Repeated& made, const IsRepeated& is_repeated,
   return made.at(x.id());
 }
 
-/// What a repetition of `n` reads.
+/// The inputs of the repetition of `n`.
 template <typename IsRepeated>
 std::vector<Value> repeated_inputs(Node n, const Repeated& made, const IsRepeated& is_repeated) {
   std::vector<Value> inputs;

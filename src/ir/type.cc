@@ -27,7 +27,7 @@ Dims Type::dims() const {
 }
 
 size_t Type::nbytes() const {
-  constexpr size_t kMost = size_t{1} << 47;  // what a process can address
+  constexpr size_t kMost = size_t{1} << 47;  // the bytes that a process can address
   const auto count = static_cast<size_t>(element_count(dims()));
   if (count > kMost / std::max<size_t>(size_of(dtype), 1)) {
     throw ShapeError({.what = "A tensor would be larger than any memory.",

@@ -1,4 +1,4 @@
-// What is known of a value before it exists: its dtype and its (possibly symbolic) shape.
+// What is known of a value before a run: its dtype and its (possibly symbolic) shape.
 #pragma once
 
 #include <optional>
@@ -9,8 +9,8 @@
 
 namespace steep {
 
-/// One extent: a number, a named symbol ("batch"), or unknown. Two dims with one symbol are equal
-/// by definition; an unknown dim equals nothing, not even itself.
+/// One extent: a number, a named symbol ("batch"), or unknown. Two dims with the same symbol are
+/// equal by definition. An unknown dim equals nothing, not even itself.
 class Dim {
  public:
   Dim() = default;  ///< unknown
@@ -26,7 +26,7 @@ class Dim {
   friend bool is_one(const Dim& d) { return d.value_ == 1; }
   const std::string& symbol() const { return symbol_; }
 
-  /// True only if the two extents are equal whatever the symbols will be bound to.
+  /// True only if the two extents are equal for every binding of the symbols.
   friend bool provably_equal(const Dim& a, const Dim& b) {
     if (a.known() || b.known()) return a.value_ == b.value_;
     return !a.symbol_.empty() && a.symbol_ == b.symbol_;
@@ -39,8 +39,8 @@ class Dim {
 
 using Shape = std::vector<Dim>;
 
-/// What a value is made of. Of sequences and optionals, `Type::dtype` and `Type::shape` are those
-/// of the tensors in them.
+/// The kind of a value. For sequences and optionals, `Type::dtype` and `Type::shape` describe the
+/// tensors that they hold.
 enum class Kind : uint8_t { tensor, sequence, optional, optional_sequence };
 
 /// `shape` is absent when not even the rank is known.
@@ -49,12 +49,12 @@ struct Type {
   std::optional<Shape> shape{};
   Kind kind = Kind::tensor;
 
-  /// True of a tensor of which every extent is a number.
+  /// Whether this is a tensor with only known extents.
   bool concrete() const;
   /// The extents. REQUIRES: concrete().
   Dims dims() const;
-  /// Of a tensor. REQUIRES: concrete(). Throws ShapeError when no memory could hold that: sums of
-  /// these numbers do not overflow.
+  /// Size of a tensor in bytes. REQUIRES: concrete(). Throws ShapeError when the size exceeds the
+  /// address space, so that sums of sizes do not overflow.
   size_t nbytes() const;
 };
 

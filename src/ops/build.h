@@ -1,9 +1,9 @@
-// How rules and passes write graphs: apply() for any op, and arithmetic on values.
+// Builds graphs for rules and passes: apply() for any op, and arithmetic on values.
 //
 //   Value y = apply("Softmax", {x}, {{"axis", int64_t{-1}}});
 //   Value dx = y * (dy - sum(dy * y, {-1}, true));
 //
-// Every function adds nodes to the graph of its operands and infers the types of what it adds.
+// Every function adds nodes to the graph of its operands and infers the types of their outputs.
 // Errors of inference (ShapeError, ModelError) name the node.
 #pragma once
 
@@ -24,7 +24,7 @@ std::vector<Value> apply_n(std::string op, std::span<const Value> inputs, int ou
 /// Infers and stores the types (and, for shape arithmetic, the contents) of a node's outputs.
 void infer_types(Node n);
 
-// Scalars take the dtype of the value beside them.
+// A scalar operand gets the dtype of the other operand.
 Value scalar(Graph& g, double value, DType dtype);
 Value ints(Graph& g, std::initializer_list<int64_t> values);
 Value ints(Graph& g, const Ints& values);
@@ -65,7 +65,7 @@ inline Value equal(Value a, double b) { return equal(a, scalar(a.graph(), b, a.d
 inline Value less_or_equal(Value a, double b) {
   return less_or_equal(a, scalar(a.graph(), b, a.dtype()));
 }
-/// The sign of x, and 0 of NaN: the slope of |x|, as PyTorch has it.
+/// The sign of x, 0 for NaN: the slope of |x|, as in PyTorch.
 Value slope_of_abs(Value x);
 /// Sum over `axes` (negative counts from the end; empty: all axes).
 Value sum(Value x, const Ints& axes, bool keepdims);
@@ -77,10 +77,10 @@ Value swap_last(Value x);
 Value shape_of(Value x);
 Value reshape(Value x, Value shape);
 Value reshape(Value x, const Ints& shape);
-/// `x` with the shape of `like` (of which only the shape is read at run time).
+/// `x` with the shape of `like`. At run time only the shape of `like` is read.
 Value reshape_like(Value x, Value like);
 Value expand_like(Value x, Value like);
-/// Sum of `x` over the axes along which `like` was broadcast to x's shape: the transpose of
+/// Sum of `x` over the axes along which `like` was broadcast to the shape of x: the transpose of
 /// broadcasting.
 Value sum_to_like(Value x, Value like);
 Value zeros_like(Value x);
@@ -88,17 +88,16 @@ Value cast(Value x, DType dtype);
 Value cast_like(Value x, Value like);
 Value unsqueeze(Value x, const Ints& axes);
 Value squeeze(Value x, const Ints& axes);
-/// One after the other along `axis`; a single part stays as it is. REQUIRES: a part.
+/// Concatenates `parts` along `axis`; returns a single part unchanged. REQUIRES: at least one part.
 Value concat(std::initializer_list<Value> parts, int64_t axis);
 Value concat(std::span<const Value> parts, int64_t axis);
 
-/// The tensor of a constant; nullptr for every other value, states with their initial tensors
-/// included.
+/// The tensor of a constant; nullptr for every other value, also for states with an initial tensor.
 inline const Tensor* constant(Value v) {
   return v && v.role() == Role::constant ? v.tensor() : nullptr;
 }
 
-/// The one element of a constant of float32, float64 or an integer type; nothing for others.
+/// The element of a one-element constant of float32, float64 or an integer type; otherwise nothing.
 std::optional<double> scalar_constant(Value v);
 
 /// Axis counted from the front. REQUIRES: known rank. Throws ShapeError when out of range.

@@ -1,6 +1,6 @@
-// Operators that providers offer (steep/provider.h). Each has an OpDef under its name,
-// "mirror.Swish", as ONNX's and ours have: find_op() knows it from the moment that it is offered to
-// the end of the process. From any thread.
+// Operators that providers offer (steep/provider.h). Each has an OpDef under its name, for example
+// "mirror.Swish", like the operators of ONNX and Steep. find_op() finds it from the moment it is
+// offered until the process ends. Thread-safe.
 #pragma once
 
 #include <functional>
@@ -10,23 +10,23 @@
 
 namespace steep {
 
-/// The attribute of a node with its decomposition: a graph with an input for each operand that the
-/// node has, in order.
+/// The node attribute that holds the decomposition: a graph with one input for each operand of the
+/// node, in order.
 inline constexpr std::string_view kParts = "body";
 
-/// What the provider says of the types of a node's outputs. Extents may be unknown where those of
-/// the node's inputs are.
+/// The provider's type inference: the types of a node's outputs. Extents may be unknown where
+/// extents of the inputs are unknown.
 using OfferedTypes = std::function<std::vector<Type>(Node n)>;
 
-/// Makes an operator known. `types` is empty where its parts alone say what it makes; `in_parts`:
-/// its nodes have parts. REQUIRES: no operator has the name.
+/// Registers an operator. `types` may be empty when its decomposition determines the types.
+/// `in_parts`: its nodes have a decomposition. REQUIRES: no operator has this name.
 void offer_op(const std::string& name, OfferedTypes types, bool in_parts);
 
-/// The operator of that name, or nullptr.
+/// The offered operator of that name, or nullptr.
 const OpDef* find_offered(std::string_view name);
 
-/// Throws ProviderError unless `said`, the type of output i as the provider has it, can be that of
-/// its decomposition.
+/// Throws ProviderError unless `said`, the type of output i that the provider infers, is compatible
+/// with `parts`, the type that the decomposition gives.
 void require_agreement(Node n, int i, const Type& said, const Type& parts);
 
 }  // namespace steep

@@ -1,5 +1,5 @@
-// Our types, tensors and attributes as ONNX's messages: what its shape inference and its builders
-// of function bodies read.
+// Converts Steep's types, tensors and attributes to ONNX messages and back, for ONNX's shape
+// inference and its builders of function bodies.
 #pragma once
 
 #include <onnx/onnx_pb.h>
@@ -11,14 +11,14 @@
 
 namespace steep {
 
-/// Appends the dims; unknown ones stay empty.
+/// Appends the dims; unknown dims stay empty.
 void to_proto(const Shape& shape, onnx::TensorShapeProto* proto);
-/// Without a shape where the rank is not known.
+/// Leaves out the shape when the rank is unknown.
 onnx::TypeProto to_proto(const Type& type);
 Shape shape_from_proto(const onnx::TensorShapeProto& proto);
-/// An undefined dtype for what Steep has no type for: sequences of sequences, maps.
+/// The dtype is undefined for types that Steep does not have: sequences of sequences, maps.
 Type type_from_proto(const onnx::TypeProto& proto);
-/// A copy of the bytes.
+/// Copies the bytes.
 onnx::TensorProto to_proto(const Tensor& tensor);
 /// Doubles are rounded to float. REQUIRES: not a Body.
 onnx::AttributeProto to_proto(const std::string& name, const Attr& attr);

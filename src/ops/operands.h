@@ -1,4 +1,4 @@
-// What kernels, gradients and decompositions of ONNX's operators count on.
+// Checks the operands of ONNX nodes before kernels, gradients and decompositions rely on them.
 #pragma once
 
 #include <onnx/defs/schema.h>
@@ -7,9 +7,9 @@
 
 namespace steep {
 
-/// Throws ShapeError unless the node has the operands that it needs, of agreeing dtypes and of
-/// ranks (where they are known) that its operator works on, and settings of windows and blocks with
-/// which no arithmetic overflows. ONNX's own functions look at some of this, for some operators.
+/// Throws ShapeError unless the node has the required operands, their dtypes agree, their ranks
+/// (where known) are ones that the operator supports, and the settings of windows and blocks are
+/// too small to overflow. ONNX's functions check some of this, for some operators.
 void check_operands(Node n, const onnx::OpSchema& schema);
 
 }  // namespace steep

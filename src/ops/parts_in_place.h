@@ -1,12 +1,12 @@
-// What operators whose results are parts of their operand share.
+// For operators whose results are views of parts of their operand.
 #pragma once
 
 #include "ir/graph.h"
 
 namespace steep {
 
-/// Bytes of one index of `axis` of x, where a part of x along that axis is contiguous: all extents
-/// before it are 1. Nothing elsewhere. REQUIRES: concrete types.
+/// The bytes of one index of x along `axis`, when parts of x along that axis are contiguous (all
+/// extents before the axis are 1). Otherwise nothing. REQUIRES: concrete types.
 std::optional<int64_t> contiguous_bytes(Value x, int64_t axis);
 
 }  // namespace steep

@@ -1,26 +1,26 @@
-// How passes read graphs: a pattern is the text of the expression that it matches.
+// Patterns over graphs, for passes: a pattern is the text of the expression that it matches.
 //
 //   constexpr Pattern kSum("Add{base, slices: only steep.GatherGrad(dy, indices, shape)}");
 //
 //   if (const auto m = match(kSum, node, Match(readers))) add_to((*m)["base"], m->node("slices"));
 //
-//   Op(a, b)     a node of this operator, with these operands and no further ones
-//   Op(a, ...)   further operands, if any
-//   Op{a, b}     two operands in any order; as they stand is tried first
+//   Op(a, b)     a node of this operator, with exactly these operands
+//   Op(a, ...)   any further operands may follow
+//   Op{a, b}     two operands in any order; the written order is tried first
 //   A|B(a)       a node of either operator
-//   name: Op(a)  the same, captured: the node, and its first output
-//   name         any value, captured. Where a name stands twice, both are one value
+//   name: Op(a)  captures the node and its first output
+//   name         captures any value; a name used twice must match the same value twice
 //   _            any value
-//   0.5          a constant of one element, of that number
-//   only Op(a)   a value that is read once, by the match, and is no output of the graph
+//   0.5          a constant with one element of that value
+//   only Op(a)   a value that only the match reads, once, and that is no output of the graph
 //
-// An operand that is a node stands for the node's first output, and absent operands match nothing.
-// Constants of one element and the same number are one value, for exporters write each anew. Text
-// is read by the compiler, which stops at a pattern that it cannot read.
+// A node as operand means its first output. Absent operands match nothing. One-element constants
+// with the same number count as the same value, because exporters write each of them anew. The
+// compiler parses the text; a malformed pattern does not compile.
 //
-// LLVM's PatternMatch.h and XLA's pattern_matcher.h compose such patterns of templates, which bind
-// captures to variables. As text they are data: passes have tables of them (Row), and a table can
-// be printed, logged and tested row by row, as MLIR's declarative rewrite rules are.
+// LLVM's PatternMatch.h and XLA's pattern_matcher.h build such patterns from templates that bind
+// captures to variables. As text, patterns are data: passes have tables of them (Row), and a table
+// can be printed, logged and tested row by row, like MLIR's declarative rewrite rules.
 #pragma once
 
 #include <array>
@@ -35,19 +35,19 @@
 
 namespace steep {
 
-/// A part of a pattern.
+/// A term of a pattern.
 struct Term {
   enum class Kind : uint8_t { value, number, node };
 
   Kind kind = Kind::value;
   bool only = false;
   bool any_order = false;
-  bool more = false;        ///< ends in "..."
-  uint8_t operands = 0;     ///< of a node: so many terms, with what is below each, follow
-  uint8_t order = 0;        ///< of a node with operands in any order: its bit of an order
-  double number = 0;        ///< of a number
+  bool more = false;     ///< ends in "..."
+  uint8_t operands = 0;  ///< of a node: number of operand terms; their subterms follow each of them
+  uint8_t order = 0;     ///< of a node with unordered operands: its bit in `order`
+  double number = 0;     ///< of a number
   std::string_view op{};    ///< of a node: operators, separated by "|"
-  std::string_view name{};  ///< under which it is captured; empty: it is not
+  std::string_view name{};  ///< name of the capture; empty: no capture
 };
 
 class Pattern {
@@ -58,19 +58,19 @@ class Pattern {
     const char* at = text;
     read_term(at);
     if (*at != '\0' || terms_[0].kind != Term::Kind::node) cannot_read("an operator is expected");
-    for (Term& term : terms_) {  // the first operands change places last
+    for (Term& term : terms_) {  // the first operands swap last
       if (term.any_order) term.order = static_cast<uint8_t>(orders_of_operands_ - 1 - term.order);
     }
   }
 
   std::string_view text() const { return text_; }
-  /// In the order of the text. The first one is a node.
+  /// The terms in the order of the text. The first term is a node.
   std::span<const Term> terms() const { return {terms_.data(), size_}; }
-  /// In how many orders operands may stand.
+  /// The number of operand orders to try.
   unsigned orders() const { return 1U << orders_of_operands_; }
 
  private:
-  /// Not constexpr: compilation stops here, and says at which pattern.
+  /// Not constexpr, so that compilation of a malformed pattern fails here with the reason.
   static void cannot_read(const char* why);
 
   static constexpr bool is_letter(char c) {
@@ -164,21 +164,21 @@ class Pattern {
   uint8_t size_ = 0, orders_of_operands_ = 0;
 };
 
-/// What names stand for: those given before, and those that a pattern captured.
+/// The values of names: those given in advance, and those that a pattern captured.
 class Match {
  public:
   static constexpr size_t kMaxNames = 12;
 
   Match() = default;
-  /// For patterns that say "only". `readers` must outlive it.
+  /// Required for patterns with "only". `readers` must outlive the match.
   explicit Match(const Readers& readers) : readers_(&readers) {}
 
-  /// The same with one name more: where a pattern says it, it has to be `v`.
+  /// A copy with one more name. A pattern that uses the name must match `v` there.
   Match with(std::string_view name, Value v) const;
 
-  /// Throws InternalError where the pattern has no such name, as the next ones do.
+  /// Throws InternalError when the pattern has no such name; so do node() and number().
   Value operator[](std::string_view name) const { return find(name).value; }
-  /// The node; null of a value that none makes.
+  /// The node that makes the value; null if no node does.
   Node node(std::string_view name) const { return find(name).node; }
   /// scalar_constant() of the value.
   std::optional<double> number(std::string_view name) const;
@@ -193,7 +193,7 @@ class Match {
   };
 
   const Capture& find(std::string_view name) const;
-  /// False where the name stands for something else.
+  /// Returns false when the name already has another value.
   bool capture(std::string_view name, Value v, Node n);
 
   const Readers* readers_ = nullptr;
@@ -201,15 +201,15 @@ class Match {
   size_t size_ = 0;
 };
 
-/// Whether a node of this operator may be the first of the pattern.
+/// Whether the node's operator is that of the pattern's root.
 bool begins(const Pattern& pattern, Node n);
 
-/// `given` with what the pattern captures at `n`, with operands in the given one of
-/// pattern.orders(); nothing where it does not match.
+/// Matches the pattern at `n` with operands in order number `order` of pattern.orders(). Returns
+/// `given` with the captures added, or nothing when the pattern does not match.
 std::optional<Match> match_in_order(const Pattern& pattern, Node n, const Match& given,
                                     unsigned order);
 
-/// Tries the orders of operands until the pattern matches and `accept` returns true of the Match.
+/// Tries all orders of operands until the pattern matches and `accept` returns true for the match.
 template <typename Accept>
 bool match(const Pattern& pattern, Node n, const Match& given, Accept&& accept) {
   if (!n || !begins(pattern, n)) return false;
@@ -222,26 +222,26 @@ bool match(const Pattern& pattern, Node n, const Match& given, Accept&& accept) 
 
 /// The first match. A null node matches nothing.
 std::optional<Match> match(const Pattern& pattern, Node n, const Match& given = Match());
-/// Of the node whose first output `v` is; nothing where there is none.
+/// Matches at the node whose first output is `v`; nothing when there is no such node.
 std::optional<Match> match(const Pattern& pattern, Value v, const Match& given = Match());
 
 /// A row of a pass's table.
 template <typename... Args>
 struct Row {
-  std::string_view name;    ///< "pass/what it finds"
-  std::string_view reason;  ///< what it is good for, in one sentence
+  std::string_view name;    ///< "pass/name of the match"
+  std::string_view reason;  ///< what the rewrite is good for, in one sentence
   Pattern pattern;
-  /// Does what is to be done with a match, or returns false and leaves all as it was: then the next
-  /// order of operands is tried, and the next row. Null where a match is all that is asked for.
+  /// Applies the rewrite to a match, or returns false and changes nothing; then the next order of
+  /// operands and the next row are tried. Null for rows that only match.
   bool (*then)(const Match& m, Args... args) = nullptr;
 };
 
-/// A row without what it does.
+/// The printable part of a row.
 struct RowInfo {
   std::string_view name, reason, pattern;
 };
 
-/// The rows of tables, whose rows have name, reason and pattern at least.
+/// Lists the rows of tables. Rows must have name, reason and pattern.
 template <typename... Tables>
 std::vector<RowInfo> list_rows(const Tables&... tables) {
   std::vector<RowInfo> list;
@@ -252,10 +252,10 @@ std::vector<RowInfo> list_rows(const Tables&... tables) {
   return list;
 }
 
-/// Tells of it under STEEP_LOGS=patterns.
+/// Logs a rewrite under STEEP_LOGS=patterns.
 void log_row(std::string_view name, Node n);
 
-/// The first row of a table that matches at `n` and takes the match; null where none does.
+/// The first row of the table that matches at `n` and accepts the match; null when there is none.
 template <typename AnyRow, size_t kCount, typename... Args>
 const AnyRow* apply_rows(const AnyRow (&rows)[kCount], Node n, const Match& given, Args&&... args) {
   for (const AnyRow& row : rows) {

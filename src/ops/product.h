@@ -1,4 +1,4 @@
-// Derivatives of products that stay right when factors are zero, and so do derivatives of these.
+// Derivatives of products that are exact when factors are zero, including higher derivatives.
 #pragma once
 
 #include <functional>
@@ -7,23 +7,24 @@
 
 namespace steep {
 
-/// What is known of the factors of products.
+/// Summary of the factors of products.
 struct Factors {
-  Value product;          ///< of the factors other than zero
+  Value product;          ///< of the nonzero factors
   Value zeros;            ///< the number of zero factors
-  Value zero_sum;         ///< Σ of the zero factors: 0, but its gradient is not
-  Value zero_square_sum;  ///< Σ of their squares
+  Value zero_sum;         ///< Σ of the zero factors: 0, but its gradient is not 0
+  Value zero_square_sum;  ///< Σ of the squares of the zero factors
 };
 
-/// `combine(op, of)` combines of(factor) for all factors of each product by `op`, "mul" or "add".
+/// `combine(op, of)` reduces of(factor) over all factors of each product with `op`, "mul" or "add".
 Factors factors_of(
     const std::function<Value(const char* op, const std::function<Value(Value)>& of)>& combine);
 
-/// What `read` makes of each of them.
+/// Applies `read` to each member.
 Factors read_factors(const Factors& f, const std::function<Value(Value)>& read);
 
-/// The product of all factors but x, with `f` broadcast to x. It may be differentiated twice more:
-/// as a function of the zero factors it is their elementary symmetric polynomial, up to the second.
+/// The product of all factors except x, with `f` broadcast to x. May be differentiated two more
+/// times: as a function of the zero factors it is their elementary symmetric polynomial, up to
+/// degree two.
 Value product_without(Value x, const Factors& f);
 
 }  // namespace steep

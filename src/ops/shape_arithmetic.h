@@ -1,6 +1,6 @@
-// The elements of small integer values, if the graph determines them before it runs:
-// `Concat(Gather(Shape(x), 0), -1)` and the like. ONNX's own data propagation covers a part of
-// this; here is the rest.
+// The elements of small integer values that the graph determines before it runs:
+// `Concat(Gather(Shape(x), 0), -1)` and the like. ONNX's data propagation covers only some of
+// these.
 #pragma once
 
 #include <optional>
@@ -11,28 +11,29 @@
 
 namespace steep {
 
-/// One element: a number, a symbol (the extent of some axis, hence not negative), or neither:
-/// unknown.
+/// One element: a number, a symbol (an extent of some axis, hence not negative), or unknown.
 struct Element {
   std::optional<int64_t> number{};
   std::string symbol{};
 };
 
-/// The elements of an integer or bool value of rank at most 1; absent when nothing is known.
+/// The elements of an integer or bool value of rank at most 1; absent when the value is unknown.
 std::optional<Elements> elements_of(Value v);
 
-/// The elements of a node's first output, from those of its inputs. REQUIRES: the output's type is
-/// inferred. Absent when the operator is no shape arithmetic, or nothing is known. Never throws for
-/// bad operands: what would be an error at run time (a division by zero) is unknown here.
+/// The elements of a node's first output, computed from those of its inputs. Absent when the
+/// operator has no rule or nothing is known. Never throws for bad operands: where a run would fail
+/// (division by zero) the element is unknown. REQUIRES: the output's type is inferred.
 std::optional<Elements> evaluate_elements(Node n);
 
-/// Notes evaluate_elements() as the contents of the output, beside what ONNX's propagation found.
+/// Stores evaluate_elements() as the contents of the output, in addition to the result of ONNX's
+/// propagation.
 void propagate_contents(Node n);
 
 /// The output as a tensor, when every element is a number.
 std::optional<Tensor> known_result(Node n);
 
-/// Rules for OpDef::elements. `same`: of operators that give their input another shape or type.
+/// Rules for OpDef::elements. `same`: for operators that only change the shape or dtype of their
+/// input.
 namespace elements {
 
 using Inputs = std::vector<std::optional<Elements>>;

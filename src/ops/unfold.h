@@ -7,8 +7,8 @@
 
 namespace steep {
 
-/// Adds the nodes of a body to `g`, over `operands`, which stand for its inputs, and infers their
-/// types. Returns what stands for its outputs.
+/// Copies the nodes of a body into `g`, with `operands` for its inputs, and infers their types.
+/// Returns the values for its outputs.
 std::vector<Value> unfold(const Graph& body, std::span<const Value> operands, Graph& g);
 
 }  // namespace steep
