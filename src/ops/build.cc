@@ -21,7 +21,7 @@ Value binary(const char* op, Value a, Value b) { return apply(op, {a, b}); }
 Value unary(const char* op, Value x) { return apply(op, {x}); }
 Value like(Value x, double value) { return scalar(x.graph(), value, x.dtype()); }
 
-/// Without a fraction. NaN and what is out of range have no integer.
+/// `value` as an integer, without its fraction. NaN and values out of range are an error.
 template <typename T>
 T whole(double value) {
   constexpr auto kEnd = -static_cast<double>(std::numeric_limits<T>::min());

@@ -1,5 +1,5 @@
-// Types of outputs: ONNX's own inference functions over our graph for ONNX's ops, OpDef::infer for
-// ours.
+// Types of outputs: ONNX's inference functions on Steep's graph for ONNX's ops, OpDef::infer for
+// Steep's ops.
 
 #include <fmt/format.h>
 #include <google/protobuf/arena.h>
@@ -20,11 +20,11 @@
 namespace steep {
 namespace {
 
-// Constants above this size, or beyond one element an output (the sizes of Split), do not take part
-// in inference: no shape function reads them.
+// Larger constants do not take part in inference, unless the node has as many outputs (the sizes of
+// Split): no shape function reads them.
 constexpr int64_t kMaxInferenceData = 1024;
 
-/// ONNX's view of one node of ours. Lives for one inference call.
+/// One node of the graph, as ONNX's inference sees it. Lives for one inference call.
 class Context final : public onnx::InferenceContext, public onnx::DataPropagationContext {
  public:
   explicit Context(Node n) : node_(n) {
@@ -86,7 +86,7 @@ class Context final : public onnx::InferenceContext, public onnx::DataPropagatio
 
   std::vector<std::optional<Shape>>& out_contents() { return out_contents_; }
   const std::vector<onnx::TypeProto*>& out_types() const { return out_types_; }
-  /// Only scalars and vectors have contents. ONNX's functions take every tensor for a vector.
+  /// Only scalars and vectors have contents, but ONNX's functions treat every tensor as a vector.
   bool makes_vector() const {
     const auto& tensor = out_types_.front()->tensor_type();
     return tensor.has_shape() && tensor.shape().dim_size() <= 1;
@@ -98,8 +98,8 @@ class Context final : public onnx::InferenceContext, public onnx::DataPropagatio
   std::vector<std::unique_ptr<onnx::TypeProto>> in_types_;
   std::vector<std::unique_ptr<onnx::TensorProto>> in_data_;
   std::vector<std::unique_ptr<onnx::TensorShapeProto>> in_contents_;
-  // ONNX's functions fill these. In an arena, what they leave half done where there is no memory is
-  // not destroyed, which protobuf does not survive (onnx_proto.cc).
+  // ONNX's functions fill these. They are in an arena because the arena does not destroy a message
+  // that is left incomplete when memory runs out; protobuf would crash there (onnx_proto.cc).
   google::protobuf::Arena arena_;
   std::vector<onnx::TypeProto*> out_types_;
   std::vector<std::optional<Shape>> out_contents_;
@@ -121,7 +121,8 @@ std::string input_types(Node n) {
   return text;
 }
 
-/// ONNX's function for the contents of a Slice adds the step to an index, whatever the sum.
+/// Whether a step of Slice is so large that ONNX's contents function could overflow: it adds the
+/// step to an index without a check.
 bool strides_far(Node n) {
   const Tensor* steps = n.op() == "Slice" ? constant(n.input(4)) : nullptr;
   if (steps == nullptr) return false;
@@ -138,7 +139,7 @@ void infer_onnx(Node n) {
                       .op = n.op(),
                       .remedy = "Run `steep check` on the model for the list of such nodes."});
   }
-  // ONNX's functions narrow some axes to int before they look at them.
+  // ONNX's functions narrow some axes to int before they check them.
   const int64_t axis = n.attrs().integer("axis", 0);
   if (axis != static_cast<int32_t>(axis)) {
     throw ShapeError({.what = "An axis is out of range.",
@@ -148,7 +149,7 @@ void infer_onnx(Node n) {
                       .received = std::to_string(axis),
                       .remedy = "Export the model again."});
   }
-  // GatherND's reads extents before the first.
+  // GatherND's function reads an extent at a negative index.
   if (const int64_t batch = n.attrs().integer("batch_dims", 0); batch < 0) {
     throw ShapeError({.what = "The number of batch dimensions is negative.",
                       .node = n.name(),
@@ -179,10 +180,11 @@ void infer_onnx(Node n) {
   }
 }
 
-/// The extents that Reshape gives to an operand without elements, where ONNX's rules have none. A
-/// -1 beside an extent of 0 could be anything: here it is what it is for every other batch, once
-/// the leading extents that stay are left out. A 0 means "as before" in ONNX, which nothing but
-/// elements could fill: here it is an extent that somebody computed, and that is 0.
+/// The shape that Reshape gives to an operand without elements, in cases that ONNX's rules leave
+/// open. A -1 beside an extent of 0 is ambiguous; here it gets the value that it has for any other
+/// batch size, once the equal leading extents are left out. A 0 means "copy the extent of x" in
+/// ONNX, which is impossible if the copied extents ask for elements; here such a 0 is an extent
+/// that was computed as 0.
 std::optional<Dims> reshape_of_nothing(Node n) {
   const Value x = n.input(0);
   if (!x || !n.output(0) || !x.type().concrete() || integer_of(n, "allowzero") != 0)
@@ -191,7 +193,7 @@ std::optional<Dims> reshape_of_nothing(Node n) {
   const auto target = elements_of(n.input(1));
   if (!target || element_count(from) != 0) return std::nullopt;
 
-  Dims given, to;  // the extents as they stand, and with those of x for zeros
+  Dims given, to;  // the extents as given; the same with zeros replaced by x's
   std::optional<size_t> open;
   for (size_t i = 0; i < target->size(); ++i) {
     const auto& extent = (*target)[i].number;
@@ -219,8 +221,8 @@ std::optional<Dims> reshape_of_nothing(Node n) {
   return to;
 }
 
-/// A view shares its operand's bytes: it must not reach beyond them. ONNX's inference takes the
-/// shape given to Reshape at its word.
+/// Throws ShapeError when a view would have another number of elements than its operand, whose
+/// bytes it shares. ONNX's inference does not check the shape given to Reshape.
 void check_view(Node n) {
   const Value x = n.input(0), y = n.output(0);
   if (!x || !y || !x.type().concrete() || !y.type().concrete()) return;

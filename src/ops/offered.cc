@@ -22,11 +22,11 @@ struct Offered {
 
 struct Table {
   std::shared_mutex mutex;
-  std::deque<Offered> all;  // their addresses stay
+  std::deque<Offered> all;  // a deque, so that addresses stay valid
   std::map<std::string_view, const Offered*> by_name;
 };
 
-/// Never destroyed: threads may still ask while a process ends.
+/// Never destroyed: threads may use it while the process exits.
 Table& table() {
   static auto* const all = new Table;
   return *all;
@@ -39,7 +39,7 @@ const Offered* find(std::string_view name) {
   return it == t.by_name.end() ? nullptr : it->second;
 }
 
-/// The types of the parts' results, for operands of the types that the node's have.
+/// The types of the decomposition's results, for the types of the node's operands.
 std::vector<Type> types_of_parts(Node n) {
   Graph scratch;
   std::vector<Value> operands;
@@ -67,7 +67,7 @@ std::vector<Type> infer(Node n) {
   for (size_t i = 0; i < said.size(); ++i) {
     require_agreement(n, static_cast<int>(i), said[i], parts[i]);
     if (!said[i].shape) continue;
-    // What the one side leaves open the other may know.
+    // Take extents from the provider's types where the decomposition leaves them unknown.
     for (size_t axis = 0; parts[i].shape && axis < said[i].shape->size(); ++axis) {
       if ((*parts[i].shape)[axis].known()) continue;
       (*parts[i].shape)[axis] = (*said[i].shape)[axis];

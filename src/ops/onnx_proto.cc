@@ -17,8 +17,8 @@ void to_proto(const Shape& shape, onnx::TensorShapeProto* proto) {
   }
 }
 
-// A message takes over parts that are complete: protobuf sets the case of a oneof before it asks
-// for the memory, and destroys what it did not get.
+// Submessages are built completely before a message takes them over: protobuf sets the case of a
+// oneof before it allocates, and when that throws, it destroys memory that it never got.
 onnx::TypeProto to_proto(const Type& type) {
   auto tensor = std::make_unique<onnx::TypeProto::Tensor>();
   tensor->set_elem_type(static_cast<int32_t>(type.dtype));

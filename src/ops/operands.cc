@@ -25,7 +25,7 @@ const Parameter& formal_input(const onnx::OpSchema& schema, size_t i) {
   return schema.inputs()[std::min(i, schema.inputs().size() - 1)];
 }
 
-/// How many operands the schema speaks of: those that a body captures come after them.
+/// The number of operands that the schema describes. Captured operands of a body come after them.
 size_t operand_count(Node n, const onnx::OpSchema& schema) {
   const auto& formal = schema.inputs();
   const bool variadic = !formal.empty() && formal.back().GetOption() == onnx::OpSchema::Variadic;
@@ -45,7 +45,8 @@ void check_presence(Node n, const onnx::OpSchema& schema) {
   }
 }
 
-/// Whether the schema names the type. It need not for floats: rules and passes work in every width.
+/// Whether the schema allows the dtype. Float dtypes are always allowed: rules and passes work in
+/// every width.
 bool takes(const Parameter& parameter, DType dtype) {
   if (!is_integer(dtype) && dtype != DType::boolean) return true;
   const std::string text = fmt::format("tensor({})", name_of(dtype));
@@ -68,9 +69,9 @@ std::string type_names(const Parameter& parameter) {
   return fmt::format("{}", fmt::join(names, " or "));
 }
 
-/// ONNX's functions take the dtype of the first operand for that of all, and integers for granted.
-/// What they give is the type of the bytes that kernels and gradients work on: operands of one type
-/// variable must agree, where rules of ours do not say otherwise, and axes, shapes and indices be
+/// ONNX's functions assume that all operands have the dtype of the first, and that indices are
+/// integers. Kernels and gradients rely on the inferred types, so this checks that operands of one
+/// type variable agree (unless Steep has its own type rule), and that axes, shapes and indices are
 /// integers.
 void check_dtypes(Node n, const onnx::OpSchema& schema) {
   std::unordered_map<std::string_view, Value> first;  // by type variable
@@ -108,7 +109,7 @@ void check_dtypes(Node n, const onnx::OpSchema& schema) {
   }
 }
 
-/// Kernels read the first element of such an operand, and ask for no other.
+/// Throws ShapeError unless the operand has one element. Kernels read only its first element.
 void check_single(Node n, int input) {
   const Value x = n.input(input);
   const Shape& shape = x.shape();
@@ -160,7 +161,7 @@ void check_ranks(Node n) {
   }
 }
 
-/// Settings that are multiplied with extents, or divide them.
+/// Settings that are multiplied with extents, or that divide them.
 struct Setting {
   std::string_view name;
   int64_t least, most = kFar;
@@ -185,7 +186,8 @@ constexpr std::array kSettings = {
     Setting{"strides", 1},
 };
 
-/// What a text may say, in words; of one operator, or of all that have such an attribute.
+/// The allowed words of a text attribute; `op` is empty when they hold for all operators that have
+/// the attribute.
 struct Text {
   std::string_view op, name, words;
 };
@@ -222,7 +224,8 @@ bool has_word(std::string_view words, const std::string& word) {
          std::istream_iterator<std::string>();
 }
 
-/// A rule that compares with one of them would take any other text for the rest.
+/// Refuses unknown words: rules compare with one word and would treat any other text as the
+/// default.
 void check_texts(Node n) {
   for (const auto& [op, name, words] : kTexts) {
     if (!op.empty() && op != n.op()) continue;
@@ -238,7 +241,7 @@ void check_texts(Node n) {
   }
 }
 
-/// Products of two of these, and sums of a few, stay far from overflowing.
+/// Limits the settings so that products of two of them, and sums of a few, cannot overflow.
 void check_settings(Node n) {
   auto refuse = [&](std::string_view what, int64_t least, int64_t most, int64_t received) {
     throw ShapeError({.what = "A window or block of a node is out of range.",

@@ -8,7 +8,7 @@ namespace steep {
 
 Grads differentiate_parts(const Parts& parts, std::span<const Value> inputs, const Grads& dy,
                           Differentiate differentiate) {
-  // Every path begins at a copy, so that none leads through what made the inputs.
+  // Differentiate from copies of the inputs, so that no path leads through the inputs' producers.
   std::vector<Value> own(inputs.begin(), inputs.end()), wrt;
   for (Value& v : own) {
     if (!v || !is_float(v.dtype())) continue;

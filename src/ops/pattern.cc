@@ -9,7 +9,7 @@
 namespace steep {
 namespace {
 
-/// Is `op` one of `ops`, which "|" separates?
+/// Whether `op` is one of `ops`, a list separated by "|".
 bool is_one_of(std::string_view op, std::string_view ops) {
   for (size_t bar = ops.find('|'); bar != std::string_view::npos; bar = ops.find('|')) {
     if (op == ops.substr(0, bar)) return true;
@@ -26,7 +26,7 @@ bool is_one_value(Value a, Value b) {
 
 }  // namespace
 
-/// Walks through terms and nodes together.
+/// Walks through the terms of a pattern and the nodes of a graph together.
 class Matching {
  public:
   Matching(const Pattern& pattern, unsigned order, Match& found)
@@ -35,7 +35,7 @@ class Matching {
   bool run(Node n) { return take_node(n.output(0), n); }
 
  private:
-  /// Matches the next term, and those below it. Once it has failed it must not go on.
+  /// Matches the next term and the terms below it. After a failure the matching must not continue.
   bool take(Value v) {
     const Term& term = terms_[at_];
     if (!v || (term.only && !only_read_here(v))) return false;

@@ -9,7 +9,7 @@ Value is_zero(Value x) { return cast_like(equal(x, 0), x); }
 
 Value zero_part(Value x) { return where(equal(x, 0), x, 0); }
 
-/// x where it is finite, else the number nearest to it: 0 times that is 0.
+/// Clips x to finite values, so that its product with 0 is 0.
 Value bounded(Value x) {
   const double largest = x.dtype() == DType::f64    ? 0x1.fffffffffffffp1023
                          : x.dtype() == DType::f32  ? 0x1.fffffep127
@@ -32,7 +32,7 @@ Factors read_factors(const Factors& f, const std::function<Value(Value)>& read) 
 }
 
 Value product_without(Value x, const Factors& f) {
-  // Of the others only: x may be a zero itself.
+  // Leave x out of the sums: x may itself be zero.
   Value zeros = f.zeros - is_zero(x);
   Value first = f.zero_sum - zero_part(x);
   Value squares = f.zero_square_sum - zero_part(x) * zero_part(x);

@@ -6,7 +6,8 @@
 
 namespace steep {
 
-// One line an op. An explicit list, because linkers drop static initialisers from static libraries.
+// One line per op. The list is explicit because linkers drop static initialisers from static
+// libraries.
 // clang-format off
 #define STEEP_OPS(X) \
   X(Abs) \

@@ -10,7 +10,7 @@ namespace {
 using elements::Inputs;
 using elements::Result;
 
-constexpr int64_t kLargest = 64;  // elements; shapes are shorter
+constexpr int64_t kLargest = 64;  // elements; shapes have fewer
 
 bool is_counting(DType d) { return d == DType::i64 || d == DType::i32 || d == DType::boolean; }
 
@@ -92,7 +92,7 @@ Element logical_or(const Element& a, const Element& b) {
 
 // --- all elements --------------------------------------------------------------------------------
 
-/// Element i of a value that is broadcast to `size`.
+/// Element i of a value; a single element is broadcast.
 const Element& at(const Elements& e, size_t i) { return e[e.size() == 1 ? 0 : i]; }
 
 std::optional<size_t> broadcast_size(std::initializer_list<const Elements*> all) {
@@ -142,7 +142,7 @@ Result reduce(Node n, const Inputs& in) {
   return Elements{result};
 }
 
-/// n's result, of at most one axis of known length, where all its elements are `value`.
+/// n's result, when all its elements are `value` and it has at most one axis, of known length.
 Result filled(Node n, const Element& value) {
   const Value y = n.output(0);
   if (!y.type().concrete() || y.type().dims().size() > 1) return std::nullopt;

@@ -31,7 +31,7 @@ Shape broadcast(Node n, const Shape& a, const Shape& b) {
       throw_shape_error(n, "The inputs of a node cannot be broadcast to one shape.", to_string(a),
                         to_string(b));
     } else if (other.known()) {
-      have = other;  // an extent above 1 wins over whatever the symbol will be bound to
+      have = other;  // an extent above 1 holds for every value of the symbol
     } else if (!have.known()) {
       have = Dim();
     }

@@ -5,7 +5,7 @@
 namespace steep {
 
 std::vector<Value> unfold(const Graph& body, std::span<const Value> operands, Graph& g) {
-  std::vector<Value> here(body.value_count());  // body value id → its copy in g
+  std::vector<Value> here(body.value_count());  // id of a body value → its copy in g
   for (size_t i = 0; i < operands.size(); ++i) here[body.inputs()[i].id()] = operands[i];
   auto copy_of = [&](Value v) {
     if (v && !here[v.id()]) here[v.id()] = g.add_constant(*v.tensor(), v.name());

@@ -10,8 +10,8 @@
 namespace steep {
 namespace {
 
-/// Operators whose rules and parts are as good in 16 bits: they move elements, choose between them
-/// or write a sum as one node, or are products, whose kernels sum in float32.
+/// Operators whose rules and decompositions lose nothing in 16 bits: they move elements, choose
+/// between them, write a sum as one node, or are products, whose kernels sum in float32.
 constexpr std::string_view kAnyWidth[] = {
     "Cast",
     "CastLike",
@@ -55,8 +55,8 @@ constexpr std::string_view kAnyWidth[] = {
 };
 static_assert(std::is_sorted(std::begin(kAnyWidth), std::end(kAnyWidth)));
 
-/// Operators whose rules read a result that 16 bits hold too badly, or not at all, for that: it is
-/// computed anew, in float32.
+/// Operators whose rules read a result for which 16 bits have too few digits or too small a range.
+/// The result is recomputed in float32.
 constexpr std::string_view kComputedAnew[] = {"LogSoftmax", "ReduceL2", "ReduceLogSumExp",
                                               "steep.SoftmaxCrossEntropy", "ReduceProd"};
 
@@ -69,7 +69,7 @@ bool is_half(Value v) { return v && v.type().kind == Kind::tensor && is_half(v.d
 
 Value wide(Value v) { return is_half(v) ? cast(v, DType::f32) : v; }
 
-/// As `like`; what was only widened is read as it was.
+/// `v` in the dtype of `like`. If `v` is a float32 cast of a 16-bit value, returns that value.
 Value narrow(Value v, Value like) {
   const Node maker = v.producer();
   if (maker && maker.op() == "Cast" && maker.input(0).dtype() == like.dtype() &&
@@ -78,7 +78,7 @@ Value narrow(Value v, Value like) {
   return cast_like(v, like);
 }
 
-/// The same operator on operands in float32.
+/// A node of the same operator with operands in float32.
 Node wide_node(Node n) {
   Graph& g = n.graph();
   std::vector<Value> inputs;
@@ -97,7 +97,7 @@ Node wide_node(Node n) {
   return made[0].producer();
 }
 
-/// What the rule says of operands of float16 or bfloat16, in float32.
+/// The gradients that the rule gives for float16 or bfloat16 operands, computed in float32.
 Grads wide_gradients(Node n, const Grads& dy, const OpDef& def, Differentiate differentiate) {
   Graph& g = n.graph();
   const Node twin = wide_node(n);

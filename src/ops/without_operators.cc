@@ -1,5 +1,5 @@
-// The table of operators of the runtime (STEEP_RUNTIME), in place of registry.cc: there is none.
-// What the table would say of a node, its attributes' defaults and its views, the artifact says.
+// The operator table of the runtime (STEEP_RUNTIME), in place of registry.cc: it is empty. What the
+// table would say about a node (default attributes, views) is stored in the artifact.
 #include "ops/op_def.h"
 
 namespace steep {

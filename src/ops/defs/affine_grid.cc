@@ -1,5 +1,5 @@
 // AffineGrid(theta[N, rank, rank + 1], size = [N, C, ...]){align_corners} → grid[N, ..., rank]: the
-// places of a regular grid in [-1, 1], moved by theta. Jaderberg et al. 2015.
+// points of a regular grid in [-1, 1], transformed by theta. Jaderberg et al. 2015.
 #include <algorithm>
 
 #include "ops/build.h"
@@ -35,7 +35,7 @@ std::vector<Value> affine_grid_decompose(Node n) {
   const Dims spatial(size.begin() + 2, size.end());
   const bool align = integer_of(n, "align_corners") != 0;
   const int64_t rank = static_cast<int64_t>(spatial.size()), points = element_count(spatial);
-  // Each point as (x, y, .., 1): the last axis first.
+  // Each point is (x, y, .., 1), the last axis first.
   require_bytes(static_cast<size_t>(std::min(points, int64_t{1} << 50)) *
                     static_cast<size_t>(rank + 1) * sizeof(double),
                 "the points of an affine grid");

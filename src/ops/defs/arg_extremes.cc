@@ -1,4 +1,4 @@
-// Positions of extreme values: piecewise constant.
+// Indices of extreme values: piecewise constant.
 #include "ops/op_def.h"
 
 namespace steep {

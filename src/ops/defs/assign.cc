@@ -1,5 +1,6 @@
-// steep.Assign(state, value) → value, over the state: what forward leaves in a buffer, written when
-// the weights are, so that a step that is given up leaves it as it was.
+// steep.Assign(state, value) → value, in place of the state. Forward computes the value of a
+// buffer; the state is written together with the weights, so that a step that is cancelled leaves
+// it unchanged.
 #include "ops/build.h"
 #include "ops/op_def.h"
 

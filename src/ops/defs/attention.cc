@@ -1,14 +1,14 @@
 // steep.Attention(q, k, v, bias?, keep?, seed?){scale, masked, causal, zero_nan, zero_shut, ratio,
 // stream, perm_q, perm_k, perm_v, perm_y} → y, max[B, H, Sq], sum[B, H, Sq].
 //
-// Heads are what perm_x makes of an operand: q[B, H, Sq, D], k[B, H, Sk, D], v[B, H, Sk, Dv];
-// perm_y leads from [B, H, Sq, Dv] to y. With s = scale q kᵀ, `masked` where keep is false and -inf
-// above the diagonal if causal, plus bias (keep and bias broadcast to [B, H, Sq, Sk]):
+// perm_x transposes an operand to heads: q[B, H, Sq, D], k[B, H, Sk, D], v[B, H, Sk, Dv]; perm_y
+// transposes [B, H, Sq, Dv] to y. With s = scale q kᵀ, `masked` where keep is false and -inf above
+// the diagonal if causal, plus bias (keep and bias broadcast to [B, H, Sq, Sk]):
 //   max = the greatest s of each row, sum = Σ exp(s - max), p = exp(s - max) / sum,
 //   y = dropout(p) v.
-// Dropout is that of steep.Dropout on p. zero_shut: a row of p of which all s are -inf counts as 0,
-// and its max and sum as +inf; zero_nan: so does any that is NaN. Made by a fusion pass; the score
-// matrix never exists where a kernel runs it (Dao et al. 2022, FlashAttention; Dao 2023,
+// Dropout is that of steep.Dropout on p. zero_shut: a row of p whose s are all -inf counts as 0,
+// and its max and sum as +inf; zero_nan: the same for rows with NaN. Made by a fusion pass; a
+// kernel never stores the score matrix (Dao et al. 2022, FlashAttention; Dao 2023,
 // FlashAttention-2).
 #include "ops/defs/attention.h"
 

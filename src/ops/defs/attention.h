@@ -1,4 +1,4 @@
-// What steep.Attention and steep.AttentionGrad share: both see their operands as [B, H, S, D]
+// Helpers of steep.Attention and steep.AttentionGrad: both see their operands as [B, H, S, D]
 // heads.
 #pragma once
 
@@ -14,18 +14,18 @@ inline const std::initializer_list<Attribute> kAttentionAttributes = {
     kStream,         {"zero_nan", 0},
     {"zero_shut", 0}};
 
-/// `x` under attrs()[perm]; `x` itself where the attribute is absent.
+/// `x`, transposed by the attribute `perm`; `x` itself when the attribute is absent.
 Value attention_permuted(Node n, Value x, std::string_view perm);
 Shape attention_permuted(Node n, const Shape& shape, std::string_view perm);
-/// [B, H, S, D] of input i under attrs()[perm], or absent when its rank is not known. Throws
-/// ShapeError unless there are four dimensions and the permutation fits.
+/// The shape [B, H, S, D] of input i, transposed by the attribute `perm`; absent when its rank is
+/// unknown. Throws ShapeError unless there are four dimensions and the permutation fits.
 std::optional<Shape> attention_shape(Node n, int i, std::string_view perm);
 
-/// scale q kᵀ with masks. `first` is the input of n that is the bias; keep and seed follow it.
+/// scale q kᵀ with masks. `first` is the index of n's bias input; keep and seed follow it.
 Value attention_scores(Node n, Value q, Value k, int first);
 /// `p` after dropout, if n has a seed.
 Value attention_dropout(Node n, Value p, int first);
-/// f32 for the half-width types, whose sums would lose too much; else x's own.
+/// f32 for 16-bit types, whose sums would lose too much precision; otherwise x's dtype.
 DType attention_precision(Value x);
 
 }  // namespace steep

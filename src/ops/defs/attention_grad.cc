@@ -1,7 +1,8 @@
 // steep.AttentionGrad(dy, q, k, v, y, max, sum, bias?, keep?, seed?){as steep.Attention, perm_dy,
-// perm_dq, perm_dk, perm_dv} → dq, dk, dv: the gradients of steep.Attention's y. The probabilities
-// are made anew from q, k, max and sum. perm_dy leads from dy to heads, as perm_q does; perm_dq …
-// lead from heads to the outputs, as perm_y does. Dao 2023, FlashAttention-2, algorithm 2.
+// perm_dq, perm_dk, perm_dv} → dq, dk, dv: the gradients of steep.Attention's y. Recomputes the
+// probabilities from q, k, max and sum. perm_dy transposes dy to heads, as perm_q does for q;
+// perm_dq … transpose heads to the outputs, as perm_y does. Dao 2023, FlashAttention-2, algorithm
+// 2.
 #include "ops/build.h"
 #include "ops/defs/attention.h"
 #include "ops/steep_types.h"
@@ -30,7 +31,7 @@ std::vector<Value> attention_grad_decompose(Node n) {
   };
   Value dy = heads(0, "perm_dy"), q = heads(1, "perm_q"), k = heads(2, "perm_k"),
         v = heads(3, "perm_v");
-  // perm_y leads to y; sorting the axes by it leads back.
+  // The inverse of perm_y transposes y to heads.
   Value y = cast(n.input(4), dtype);
   if (const Ints perm = n.attrs().ints("perm_y"); !perm.empty()) {
     Ints back(perm.size());

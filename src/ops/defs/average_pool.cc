@@ -18,7 +18,7 @@ std::vector<Type> average_pool_grad_infer(Node n) {
   return {{n.input(0).dtype(), shape_in(n.input(1))}};
 }
 
-/// How many elements each mean is over follows from the sum and the mean of ones.
+/// The element count of each mean follows from the sum and the mean over a tensor of ones.
 std::vector<Value> average_pool_grad_in_parts(Node n) {
   const Value dy = n.input(0), shape = n.input(1);
   const Value ones = apply("Expand", {scalar(n.graph(), 1, dy.dtype()), shape});

@@ -51,7 +51,8 @@ Grads batch_norm_vjp(Node n, const Grads& dy) {
   } else {
     dx[0] = zeros_like(x);
   }
-  // The statistics are read by this op's own gradient, hence by second derivatives.
+  // The statistics have gradients too: this op's own gradient reads them, so second derivatives
+  // need those.
   Value count = extent_product(x, axes_of_statistics(x));
   if (dy.size() > 1 && dy[1]) dx[0] = dx[0] + per_channel(dy[1] / count, x);
   if (dy.size() > 2 && dy[2]) {

@@ -1,12 +1,12 @@
-// Normalisation of each channel by the statistics of the batch, from which the other normalisations
-// of images are made.
+// Normalisation of each channel by the statistics of the batch. The other normalisations of images
+// are built from it.
 #pragma once
 
 #include "ops/build.h"
 
 namespace steep {
 
-/// Attribute of BatchNormalization in training: the running variance averages the sample's.
+/// Attribute of BatchNormalization in training: the running variance averages the sample variance.
 inline constexpr const char* kSampleVariance = "sample_variance";
 
 inline constexpr Attribute kNormEpsilon{"epsilon", 1e-5};
@@ -15,22 +15,23 @@ struct BatchNorm {
   Value y, mean, variance;
 };
 
-/// steep.BatchNorm. scale and bias, one element a channel, are of x's dtype.
+/// steep.BatchNorm. scale and bias have one element per channel and x's dtype.
 BatchNorm batch_norm(Value x, Value scale, Value bias, double epsilon);
 
-/// The running statistic that follows `before` once that of x is `now`: `before` itself where x is
-/// empty, whose statistics are not numbers.
+/// Updates the running statistic `before` with `now`, the statistic of x. Returns `before` when x
+/// is empty, because its statistics are NaN.
 Value running_statistic(Value before, Value now, Value x, double momentum);
 
-/// What the running variance of `n`, a BatchNormalization in training, is an average of, once the
-/// variance of x is `variance`: that one, the population's, as ONNX defines it, or the sample's,
-/// n / (n - 1) times as large, where the attribute sample_variance asks for PyTorch's definition.
+/// The variance that enters the running variance of `n`, a BatchNormalization in training.
+/// `variance` is the population variance of x, which ONNX uses. With the attribute sample_variance
+/// (PyTorch's definition) the result is the sample variance, n / (n - 1) times as large.
 Value averaged_variance(Node n, Value variance, Value x);
 
-/// v, which has one element a channel (axis 1), so that it broadcasts along the other axes of x.
+/// v, with one element per channel (axis 1), reshaped so that it broadcasts along the other axes of
+/// x.
 Value per_channel(Value v, Value x);
 
-/// All axes but the channels'.
+/// All axes except the channel axis.
 Ints axes_of_statistics(Value x);
 
 }  // namespace steep

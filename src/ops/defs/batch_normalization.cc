@@ -1,8 +1,8 @@
 // BatchNormalization(x, scale, bias, mean, variance){epsilon, momentum, training_mode} → y,
 // running_mean, running_variance. Ioffe and Szegedy 2015. In inference the given statistics are
-// constants of the formula; in training they only take part in the running ones, which ONNX defines
-// with the population's variance and PyTorch, {sample_variance}, with the sample's. A file has that
-// attribute as metadata of the node.
+// constants of the formula; in training they only enter the running statistics. ONNX defines the
+// running variance with the population variance, PyTorch ({sample_variance}) with the sample
+// variance. Files store that attribute as metadata of the node.
 #include "ops/defs/batch_norm.h"
 
 namespace steep {

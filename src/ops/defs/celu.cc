@@ -7,7 +7,8 @@ namespace {
 Grads celu_vjp(Node n, const Grads& dy) {
   Value x = n.input(0);
   const double alpha = real_of(n, "alpha");
-  // Of x, as that of Elu. At 0 the slope has none of its own, as in PyTorch. At NaN it is NaN.
+  // Computed from x, as for Elu. The slope at 0 is constant, without a derivative of its own, as in
+  // PyTorch. At NaN it is NaN.
   Value slope = exp(where(greater(x, 0), 0, x) / alpha);
   return {where(greater(x, 0), dy[0], dy[0] * where(equal(x, 0), 1, slope))};
 }

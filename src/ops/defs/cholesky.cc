@@ -1,5 +1,5 @@
-// The lower factor l of symmetric positive-definite matrices, a = l lᵀ, and systems by it. Of a the
-// lower triangle is read; the gradient is that of a symmetric matrix, as PyTorch's.
+// The lower factor l of symmetric positive-definite matrices, a = l lᵀ, and linear systems with it.
+// Only the lower triangle of a is read; the gradient is that of a symmetric matrix, as in PyTorch.
 #include "ops/defs/matrices.h"
 #include "ops/steep_types.h"
 
@@ -13,7 +13,7 @@ std::vector<Type> cholesky_infer(Node n) {
   return {type, stack_of(type, 2, DType::i32)};
 }
 
-/// da = l⁻ᵀ s l⁻¹, where s is symmetric and of the lower triangle of lᵀ dl, its diagonal halved.
+/// da = l⁻ᵀ s l⁻¹, with s symmetric: its lower triangle is that of lᵀ dl with half the diagonal.
 Grads cholesky_vjp(Node n, const Grads& dy) {
   if (!dy[0]) return {};
   const Value l = n.output(0);
@@ -35,9 +35,9 @@ std::vector<Type> cholesky_solve_infer(Node n) {
   return {solution_of(n, 0, 1)};
 }
 
-/// db = a⁻¹ dx for a = l lᵀ, and dl = -(db xᵀ + x dbᵀ) l: that of a whole matrix l, as PyTorch's,
-/// and hence not that of two triangular systems. For the upper factor u, a = uᵀ u, it is u on the
-/// left.
+/// db = a⁻¹ dx for a = l lᵀ, and dl = -(db xᵀ + x dbᵀ) l. This treats l as a full matrix, as
+/// PyTorch does, so it is not the gradient of two triangular systems. For the upper factor u, a =
+/// uᵀ u, u is on the left.
 Grads cholesky_solve_vjp(Node n, const Grads& dy) {
   const Value l = n.input(0), x = n.output(0);
   const Value db = apply("steep.CholeskySolve", {l, dy[0]}, n.attrs());
@@ -49,16 +49,16 @@ Grads cholesky_solve_vjp(Node n, const Grads& dy) {
 }  // namespace
 
 /// steep.Cholesky(a): a [.., n, n] → l [.., n, n], info [..] (int32): the order of the first
-/// leading minor that is not positive, or 0. Where `check` is not 0 such a matrix is a DataError;
-/// else its l is half done.
+/// leading minor that is not positive, or 0. With `check` a matrix with info > 0 is a DataError;
+/// without it the l of such a matrix is incomplete.
 extern const OpDef kSteepCholesky = {.name = "steep.Cholesky",
                                      .in_files = true,
                                      .attributes = {{"check", 1}},
                                      .vjp = cholesky_vjp,
                                      .infer = cholesky_infer};
 
-/// steep.CholeskySolve(l, b): x in l lᵀ x = b, of which one triangle of l [.., n, n] is read; where
-/// `upper`, x in lᵀ l x = b. b [.., n, k] → x [.., n, k]. Stacks broadcast.
+/// steep.CholeskySolve(l, b): x in l lᵀ x = b; only one triangle of l [.., n, n] is read. With
+/// `upper`: x in lᵀ l x = b. b [.., n, k] → x [.., n, k]. Leading axes broadcast.
 extern const OpDef kSteepCholeskySolve = {.name = "steep.CholeskySolve",
                                           .in_files = true,
                                           .attributes = {{"upper", 0}},

@@ -10,7 +10,7 @@ Grads clip_vjp(Node n, const Grads& dy) {
   Value raised = low ? apply("Max", {x, low}) : x;
   Value above = high ? greater(raised, high) : Value();
   Value below = low ? less(x, low) : Value();
-  // What passes the upper end, and then the lower one; nothing of NaN.
+  // The gradient passes where x is below the upper limit and above the lower one; never for NaN.
   Value open = high ? where(less_or_equal(raised, high), dy[0], 0) : dy[0];
   return {low ? where(less_or_equal(low, x), open, 0) : open,
           below ? where(below, open, 0) : Value(), above ? where(above, dy[0], 0) : Value()};

@@ -1,5 +1,5 @@
-// Col2Im(x[N, C Π block, L], image_shape, block_shape): adds blocks up to images. The transpose of
-// a convolution that copies each element of a block into a channel.
+// Col2Im(x[N, C Π block, L], image_shape, block_shape): adds blocks into images. The transpose of a
+// convolution that copies each element of a block into a channel.
 #include "ops/build.h"
 #include "ops/defs/conv.h"
 #include "ops/positions.h"

@@ -1,5 +1,5 @@
-// The slices along `axis` (without it: the elements) whose condition holds: a Gather at computed
-// places.
+// The slices along `axis` (without it: the elements) whose condition is true: a Gather at computed
+// indices.
 #include "ops/build.h"
 
 namespace steep {

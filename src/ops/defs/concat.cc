@@ -1,4 +1,4 @@
-// Joins along one axis; the gradient is split where the inputs meet
+// Concatenation along one axis; the gradient is split at the boundaries of the inputs.
 #include "ops/build.h"
 #include "ops/shape_arithmetic.h"
 #include "ops/simplify.h"

@@ -39,7 +39,7 @@ ConvWindow::ConvWindow(Node n, const Shape& x, const Shape& w)
   pads.assign(2 * axes, 0);
   for (size_t i = 0; auto_pad != "VALID" && i < axes; ++i) {
     const Dim& kernel = w[i + 2];
-    // With a stride of 1 every extent is padded alike.
+    // With a stride of 1 the pads do not depend on the extent.
     const Dim in = strides[i] == 1 ? Dim(1) : x[i + 2];
     if (!in.known() || !kernel.known()) {
       throw ModelError({.what = "The pads of a convolution depend on unknown extents.",

@@ -1,6 +1,6 @@
 // steep.ConvGradInput(dy, w, shape) → dx and steep.ConvGradWeight(dy, x, shape) → dw: the gradients
-// of Conv(x, w) with the same attributes, allow_bf16 for what each reads; `shape` is that of the
-// result.
+// of Conv(x, w) with the same attributes. allow_bf16 applies to the operands that each op reads;
+// `shape` is the shape of the result.
 #include "ops/build.h"
 #include "ops/defs/conv.h"
 #include "ops/positions.h"
@@ -27,8 +27,8 @@ Value swap_first(Value x) {
   return transpose(x, perm);
 }
 
-/// ConvTranspose without padding reaches from the first window to the last; what lies outside is
-/// cut off, or filled up with zeros that no window read.
+/// A ConvTranspose without padding spans from the first window to the last. The result is cropped
+/// to `shape`, or padded with zeros where no window read x.
 std::vector<Value> conv_grad_input_in_parts(Node n) {
   Graph& g = n.graph();
   const Value dy = n.input(0), w = n.input(1), shape = n.input(2);
@@ -45,7 +45,7 @@ std::vector<Value> conv_grad_input_in_parts(Node n) {
   return {apply("Slice", {dx, ints(g, begins), ends, ints(g, counting(2, window.rank + 2))})};
 }
 
-/// A convolution of x with dy, batch and channels having changed places.
+/// A convolution of x with dy, with batch and channel axes swapped.
 std::vector<Value> conv_grad_weight_in_parts(Node n) {
   Graph& g = n.graph();
   const Value dy = n.input(0), x = n.input(1), shape = n.input(2);
@@ -66,7 +66,7 @@ std::vector<Value> conv_grad_weight_in_parts(Node n) {
                           {"dilations", window.strides},
                           {"pads", window.pads},
                           {"group", group}});
-  // A stride that does not divide leaves more places than the kernel had.
+  // If the stride does not divide the extent, the result is larger than the kernel: crop it.
   const Ints starts(static_cast<size_t>(window.rank), 0);
   return {swap_first(
       apply("Slice", {dw, ints(g, starts), part(shape, 2, rank), ints(g, counting(2, rank))}))};

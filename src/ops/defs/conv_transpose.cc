@@ -1,5 +1,5 @@
 // ConvTranspose(x[N, C, ...], w[C, O / group, ...], bias[O]?): the transpose of the convolution
-// with w, which is that convolution's gradient for its input.
+// with w, that is, the gradient of that convolution for its input.
 #include <algorithm>
 
 #include "ops/build.h"
@@ -10,7 +10,7 @@
 namespace steep {
 namespace {
 
-/// The attributes of the convolution of which n is the transpose, with its pads written out.
+/// The attributes of the convolution of which n is the transpose, with auto_pad resolved to pads.
 Attrs convolution_of(Node n) {
   Attrs attrs = conv_attrs(n.attrs());
   const std::string auto_pad = text_of(n, "auto_pad");
@@ -38,7 +38,7 @@ Attrs convolution_of(Node n) {
                         .remedy = "Export with pads instead of output_shape or auto_pad."});
     }
     const int64_t reach = (kernel.value() - 1) * dilations[i] + 1;
-    // With auto_pad alone y has `stride` elements for each of x.
+    // With auto_pad and no output_shape, y has `stride` elements for each element of x.
     const int64_t total = wanted.empty() ? more[i] + reach - strides[i]
                                          : strides[i] * (in.value() - 1) + more[i] + reach -
                                                wanted[wanted.size() - rank + i];
@@ -50,8 +50,9 @@ Attrs convolution_of(Node n) {
   return attrs;
 }
 
-/// Where the output is padded by a stride or more, as dilated kernels allow, the convolution with
-/// `attrs` would have windows beyond x. Without these: shortens its pads, then dy itself.
+/// If output_padding is a stride or more, which dilated kernels allow, the convolution with `attrs`
+/// would have windows beyond x. Removes these windows: reduces the pads in `attrs` first, then
+/// crops dy.
 Value without_windows_beyond(Node n, Value dy, Attrs& attrs) {
   const Ints more = n.attrs().ints("output_padding", {});
   const size_t rank = more.size();

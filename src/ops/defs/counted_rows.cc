@@ -1,10 +1,10 @@
-// steep.CountedRows(labels[…]){ignore_index, even} → rows int64[p]: places of labels, counted in
-// row-major order, ascending and distinct. Every label other than ignore_index has its place among
-// them, and some of the others may, so that p takes few values (flow/rows.cc): what is computed of
-// these rows alone is planned for each p.
+// steep.CountedRows(labels[…]){ignore_index, even} → rows int64[p]: indices of labels, in row-major
+// order, ascending and distinct. They contain the index of every label other than ignore_index, and
+// may contain others, so that p takes few different values (flow/rows.cc): the nodes that compute
+// only these rows are planned once for each p.
 //
-// steep.CheckedRows(rows, labels, leads) → rows, where labels have the shape `leads`: that of the
-// scores without their classes. It ends when shapes are known.
+// steep.CheckedRows(rows, labels, leads) → rows: checks that labels have the shape `leads`, the
+// shape of the scores without their class axis. Specialisation removes it once shapes are known.
 #include "ops/steep_types.h"
 
 namespace steep {

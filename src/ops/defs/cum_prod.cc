@@ -1,6 +1,6 @@
-// Running products along one axis. Their gradient is linear in the number of elements, zeros
-// included: dx[k] = (product before k) s[k], where s[k] = Σ_{i ≥ k} dy[i] (product between k and i)
-// obeys s[k] = dy[k] + x[k+1] s[k+1].
+// Running products along one axis. Their gradient takes time linear in the number of elements, also
+// with zeros: dx[k] = (product before k) s[k], where s[k] = Σ_{i ≥ k} dy[i] (product between k and
+// i) obeys s[k] = dy[k] + x[k+1] s[k+1].
 #include "ops/build.h"
 #include "ops/defs/loop.h"
 #include "ops/parts.h"
@@ -10,7 +10,7 @@
 namespace steep {
 namespace {
 
-/// x[k - by] at k, 0 where there is none. `by` is 1 or -1.
+/// x[k - by] at index k, 0 where that is out of range. `by` is 1 or -1.
 Value shifted(Value x, int64_t axis, int64_t by) {
   return apply("Pad", {x, ints(x.graph(), {by, -by}), Value(), ints(x.graph(), {axis})});
 }
@@ -38,7 +38,7 @@ Grads cum_prod_vjp(Node n, const Grads& dy) {
   const int64_t axis = axis_of(n);
   const bool reverse = integer_of(n, "reverse") != 0;
   const bool exclusive = integer_of(n, "exclusive") != 0;
-  const int64_t back = reverse ? 1 : -1;  // brings the next element here
+  const int64_t back = reverse ? 1 : -1;  // shifts the next element here
   Attrs before = n.attrs();
   before.set("exclusive", int64_t{1});
   Value a = exclusive ? shifted(dy[0], axis, back) : dy[0];
@@ -46,7 +46,8 @@ Grads cum_prod_vjp(Node n, const Grads& dy) {
           recurrence(a, shifted(x, axis, back), axis, !reverse)};
 }
 
-/// The gradient of a runs the other way, with the factors that led from each element to the next.
+/// The gradient of a is a recurrence in the other direction, with the factors shifted by one
+/// element.
 Grads recurrence_vjp(Node n, const Grads& dy) {
   const int64_t axis = integer_of(n, "axis");
   const bool reverse = integer_of(n, "reverse") != 0;
@@ -54,7 +55,7 @@ Grads recurrence_vjp(Node n, const Grads& dy) {
   return {da, da * shifted(n.output(0), axis, reverse ? -1 : 1)};
 }
 
-/// `value` in the shape of x without `axis`.
+/// A tensor filled with `value`, with the shape of x without `axis`.
 Value fill_slice(Value x, int64_t axis, double value) {
   Ints others;
   for (int64_t i = 0; i < x.rank(); ++i) {
@@ -124,7 +125,7 @@ std::vector<Value> recurrence_in_parts(Node n) {
                                        .in_axes = {axis, axis},
                                        .out_axes = {axis},
                                        .from_the_end = integer_of(n, "reverse") != 0})[1];
-  return {reshape_like(y, a)};  // without a step the extents of a slice are not seen
+  return {reshape_like(y, a)};  // zero iterations leave the extents of a slice unknown
 }
 
 std::vector<Value> cum_prod_in_parts(Node n) {
@@ -155,7 +156,7 @@ extern const OpDef kCumProd = {.name = "CumProd",
                                .in_parts = cum_prod_in_parts};
 
 /// steep.Recurrence(a, b){axis, reverse}: s[k] = a[k] + b[k] s[k-1] along `axis` (counted from the
-/// front), or s[k+1] with `reverse`; what lies before the first is 0.
+/// front), or with s[k+1] if `reverse`; s outside the axis is 0.
 extern const OpDef kSteepRecurrence = {.name = "steep.Recurrence",
                                        .in_files = true,
                                        .attributes = {{"axis", 0}, {"reverse", 0}},
@@ -163,7 +164,7 @@ extern const OpDef kSteepRecurrence = {.name = "steep.Recurrence",
                                        .infer = recurrence_infer,
                                        .in_parts = recurrence_in_parts};
 
-/// steep.CumProd(x){axis, exclusive, reverse}: ONNX's CumProd, which only opsets from 26 on have.
+/// steep.CumProd(x){axis, exclusive, reverse}: ONNX's CumProd, which exists only from opset 26 on.
 extern const OpDef kSteepCumProd = {.name = "steep.CumProd",
                                     .in_files = true,
                                     .attributes = {{"axis", 0}, {"exclusive", 0}, {"reverse", 0}},

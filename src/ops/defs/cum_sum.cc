@@ -1,4 +1,4 @@
-// Running sums along one axis; their gradient runs the other way
+// Running sums along one axis; the gradient is a running sum in the other direction.
 #include "ops/build.h"
 
 namespace steep {

@@ -1,6 +1,6 @@
 // DeformConv(x[N, C, H, W], w[O, C / group, h, w], offset, bias?, mask?): a convolution whose taps
-// are moved by `offset` and scaled by `mask`. Dai et al. 2017; Zhu et al. 2019. Bilinear sampling
-// of the images (GridSample), then a matrix product.
+// are moved by `offset` and scaled by `mask`. Dai et al. 2017; Zhu et al. 2019. Computed as
+// bilinear sampling of the images (GridSample), then a matrix product.
 #include <algorithm>
 
 #include "ops/build.h"
@@ -20,7 +20,8 @@ int64_t known(Node n, Value v, int64_t axis) {
   return d.value();
 }
 
-/// Where tap k of window o lies before it is moved: [1, 1, taps, 1, 1] + [1, 1, 1, out_h, out_w].
+/// The position of tap k of window o before the offset: [1, 1, taps, 1, 1] + [1, 1, 1, out_h,
+/// out_w].
 Value positions(Node n, int axis, const Ints& kernel, const Ints& out) {
   const Attrs& attrs = n.attrs();
   const auto a = static_cast<size_t>(axis);
@@ -61,7 +62,7 @@ std::vector<Value> deform_conv_decompose(Node n) {
   const Ints out{known(n, offset, 2), known(n, offset, 3)};
   const int64_t outputs = known(n, w, 0), taps = element_count(kernel);
 
-  // [N moved, taps out_h, out_w, 2] in [-1, 1], x before y, element centres at odd places.
+  // [N moved, taps out_h, out_w, 2] in [-1, 1], x before y, for align_corners = 0.
   Value shifts = reshape(offset, {-1, moved, taps, 2, out[0], out[1]});
   auto coordinate = [&](int axis, int64_t extent) {
     Value shift = squeeze(apply("Slice", {shifts, ints(n.graph(), {axis}),

@@ -1,5 +1,5 @@
-// DepthToSpace and SpaceToDepth (x[N, C, H, W]){blocksize, mode}: channels spread over blocks of
-// pixels, and gathered from them
+// DepthToSpace and SpaceToDepth (x[N, C, H, W]){blocksize, mode}: moves channels into blocks of
+// pixels, and back.
 #include "ops/build.h"
 
 namespace steep {

@@ -12,8 +12,8 @@ Grads det_vjp(Node n, const Grads& dy) {
 
 std::vector<Type> cofactors_infer(Node n) { return {n.input(0).type()}; }
 
-/// c[i, j]: (-1)^(i + j) times the determinant of x without row i and column j. The minors are
-/// gathered by constant indices.
+/// c[i, j]: (-1)^(i + j) times the determinant of x without row i and column j. Constant indices
+/// gather the minors.
 std::vector<Value> cofactors_decompose(Node n) {
   Value x = n.input(0);
   Graph& g = x.graph();

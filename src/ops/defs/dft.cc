@@ -8,7 +8,7 @@
 namespace steep {
 namespace {
 
-/// x with `wanted` indices along `axis`: cut, or filled up with zeros.
+/// x with `wanted` indices along `axis`: cropped, or padded with zeros.
 Value resized(Value x, int64_t axis, Value wanted) {
   Graph& g = x.graph();
   Value zero = scalar(g, 0, DType::i64);
@@ -43,7 +43,7 @@ int64_t axis_of(Node n) {
   return normal_axis(n, given->to_ints()[0], n.input(0).rank());
 }
 
-/// Real (0) or imaginary (1) parts, the transformed axis last.
+/// Real (which = 0) or imaginary (1) part, with the transformed axis last.
 Value part(Value x, int64_t which, const Ints& axis_last) {
   Graph& g = x.graph();
   Value one = slice(x, x.rank() - 1, scalar(g, static_cast<double>(which), DType::i64),
@@ -88,7 +88,7 @@ std::vector<Value> dft_decompose(Node n) {
   Value sines = inverse ? w.sines : -w.sines;
 
   Value y;
-  if (to_real) {  // all but the first and, for even lengths, the last stand for two
+  if (to_real) {  // all frequencies but the first and, for even lengths, the last count twice
     Value k = positions(rows);
     Value ends = apply("Or", {equal(k, 0), equal(k * 2, length)});
     Value weight = where(ends, scalar(x.graph(), 1, wide), scalar(x.graph(), 2, wide));
@@ -107,7 +107,7 @@ std::vector<Value> dft_decompose(Node n) {
   return {cast(y, dtype)};
 }
 
-/// Frames of the signal, under the window, each transformed.
+/// Frames of the signal, multiplied with the window; each is transformed.
 std::vector<Value> stft_decompose(Node n) {
   Value signal = n.input(0), window = n.input(2);
   Graph& g = signal.graph();
@@ -115,7 +115,7 @@ std::vector<Value> stft_decompose(Node n) {
                  : window   ? extent_of(window, 0)
                             : extent_of(signal, 1);
   Value step = as_index(n.input(1));
-  // Rounded towards zero, which is down for a signal shorter than its frames, too.
+  // Integer division truncates, so that a signal shorter than a frame has no frames.
   Value frames = (extent_of(signal, 1) - length + step) / step;
   Value index = unsqueeze(positions(frames) * step, {1}) + unsqueeze(positions(length), {0});
   Value y = apply("Gather", {signal, index}, {{"axis", int64_t{1}}});
@@ -125,8 +125,8 @@ std::vector<Value> stft_decompose(Node n) {
                 {{"onesided", onesided}})};
 }
 
-/// ONNX's function takes spectra that say nothing of it for two-sided ones, and for a signal that
-/// is shorter than a frame rounds up, to one frame.
+/// ONNX's function assumes two-sided spectra when the attribute is absent, and one frame for a
+/// signal that is shorter than a frame.
 void stft_refine(Node n) {
   const Value signal = n.input(0), window = n.input(2), y = n.output(0);
   if (!y.type().shape || !signal.type().shape) return;

@@ -1,9 +1,9 @@
 // steep.Dropout(x, seed){ratio, stream}: yᵢ = xᵢ (keep(i) ? 1 / (1 - ratio) : 0), NaN where xᵢ is
-// no number, as in PyTorch. Srivastava et al. 2014. keep(i) comes from Philox4x32-10 (Salmon et al.
-// 2011) at (seed, run, stream, i): the gradient draws the same mask.
+// NaN, as in PyTorch. Srivastava et al. 2014. keep(i) comes from Philox4x32-10 (Salmon et al. 2011)
+// at (seed, run, stream, i): the gradient draws the same mask.
 //
 // steep.DropoutRows(x[p, k], rows[p], extents, seed){ratio, stream}: rows of steep.Dropout's result
-// for an operand of shape [extents…, k], numbered as steep.TakeRows does.
+// for an operand of shape [extents…, k]; rows are numbered as in steep.TakeRows.
 #include "ops/defs/dropout.h"
 
 #include "ops/build.h"
@@ -32,7 +32,8 @@ Grads dropout_rows_vjp(Node n, const Grads& dy) {
   return {apply("steep.DropoutRows", {dy[0], n.input(1), n.input(2), n.input(3)}, n.attrs())};
 }
 
-/// The whole mask is drawn, and its rows are taken: chance belongs to the element's number.
+/// Draws the whole mask and takes its rows: the mask of an element depends on the element's index
+/// in the whole operand.
 std::vector<Value> dropout_rows_decompose(Node n) {
   const Value x = n.input(0), seed = n.input(3);
   Graph& g = n.graph();
@@ -66,7 +67,7 @@ extern const OpDef kSteepDropoutRows = {.name = "steep.DropoutRows",
                                         .vjp = dropout_rows_vjp,
                                         .infer = dropout_infer,
                                         .decompose = dropout_rows_decompose};
-/// keep itself, for models that read Dropout's second output.
+/// The mask itself, for models that read Dropout's second output.
 extern const OpDef kSteepDropoutMask = {.name = "steep.DropoutMask",
                                         .attributes = {kRatio, kStream},
                                         .stops_gradient = true,

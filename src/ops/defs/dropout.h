@@ -1,4 +1,4 @@
-// What steep.Dropout shares with the operators that drop elements on the way.
+// Shared by steep.Dropout and other operators that include a dropout.
 #pragma once
 
 #include "ops/op_def.h"
@@ -6,7 +6,7 @@
 namespace steep {
 
 inline constexpr Attribute kRatio{"ratio", 0.5};
-/// Random operators of one graph are told apart by it.
+/// Number that separates the random operators of one graph.
 inline constexpr Attribute kStream{"stream", 0};
 
 }  // namespace steep

@@ -1,6 +1,6 @@
-// DynamicQuantizeLinear(x): y, y_scale, y_zero_point of 8 bits that reach from the smallest element
-// to the largest, and to 0. ONNX's own function divides 0 by 0 where all elements are 0; as in its
-// reference evaluator, the scale is then that of a reach of 1.
+// DynamicQuantizeLinear(x): y, y_scale, y_zero_point. The 8-bit range covers the smallest element,
+// the largest and 0. ONNX's own function divides 0 by 0 when all elements are 0; here, as in ONNX's
+// reference evaluator, the range then has length 1.
 #include "ops/build.h"
 
 namespace steep {

@@ -10,7 +10,7 @@
 namespace steep {
 namespace {
 
-/// A letter, or an axis under an ellipsis: kEllipsis + its place counted from the right.
+/// A letter, or an axis under an ellipsis: kEllipsis + the axis's index counted from the right.
 using Label = int;
 using Labels = std::vector<Label>;
 constexpr Label kEllipsis = 256;
@@ -33,7 +33,7 @@ bool has(const Labels& labels, Label label) {
                     .remedy = "Check the equation against the inputs' shapes."});
 }
 
-/// Labels of one term; `hidden` axes stand under its ellipsis.
+/// The labels of one term. `hidden`: the number of axes under its ellipsis.
 Labels labels_of(Node n, std::string_view term, int64_t hidden) {
   Labels labels;
   for (size_t i = 0; i < term.size(); ++i) {
@@ -49,7 +49,7 @@ Labels labels_of(Node n, std::string_view term, int64_t hidden) {
   return labels;
 }
 
-/// Implicit output: the ellipsis, then the letters that occur once, in alphabetical order.
+/// The implicit output: the ellipsis, then the letters that occur once, in alphabetical order.
 Labels implicit_output(const std::vector<Labels>& inputs, int64_t hidden) {
   std::map<Label, int> counts;
   for (const Labels& labels : inputs) {
@@ -118,7 +118,8 @@ Term arranged(const Term& t, const Labels& order) {
   return {std::is_sorted(perm.begin(), perm.end()) ? t.x : transpose(t.x, perm), order};
 }
 
-/// One axis of the two that share a label: with both last, every (n + 1)th element of their rows.
+/// Replaces the two axes that share a label by their diagonal: with both axes last, every (n + 1)th
+/// element of the flattened pair.
 Term diagonal(const Term& t, Label label) {
   Ints perm;
   Labels labels;
@@ -163,7 +164,7 @@ Term summed(const Term& t, const Labels& away) {
   return {axes.empty() ? t.x : sum(t.x, axes, false), left};
 }
 
-/// The axes of each group as one.
+/// Transposes and reshapes so that each group of axes becomes one axis.
 Value merged(const Term& t, const std::vector<Labels>& groups) {
   Labels order;
   bool as_they_are = true;
@@ -185,7 +186,7 @@ Value merged(const Term& t, const std::vector<Labels>& groups) {
   return reshape(x, concat(extents, 0));
 }
 
-/// Products over all shared labels, summed over those in `away`.
+/// Multiplies a and b over all shared labels and sums over those in `away`.
 Term contract(const Term& a, const Term& b, const Labels& away) {
   Labels batch, left, right, shared;
   for (Label label : a.labels) {
@@ -225,7 +226,7 @@ std::vector<Value> einsum_decompose(Node n) {
     }
     terms.push_back(t);
   }
-  // What only the first of the remaining terms reads, and the output does not.
+  // The labels in `labels` that neither the output nor the terms from `next` on read.
   auto only = [&](const Labels& labels, size_t next) {
     Labels away;
     for (Label label : labels) {
@@ -244,7 +245,7 @@ std::vector<Value> einsum_decompose(Node n) {
     const Term next = summed(terms[i], own);
     all = contract(all, next, only(all.labels, i + 1));
   }
-  Labels hidden;  // under an ellipsis that the output leaves out
+  Labels hidden;  // labels under an ellipsis that the output does not have
   for (Label label : all.labels) {
     if (!has(equation.output, label)) hidden.push_back(label);
   }

@@ -5,8 +5,8 @@
 
 namespace steep {
 
-/// Gradient of an elementwise extreme of several inputs: those that attain it share it equally, and
-/// each has all of it where the extreme is NaN, as in PyTorch.
+/// The gradient of an elementwise extreme of several inputs. Inputs that attain the extreme share
+/// the gradient equally; where the extreme is NaN each input gets all of it, as in PyTorch.
 Grads extreme_vjp(Node n, const Grads& dy);
 
 }  // namespace steep

@@ -1,4 +1,4 @@
-// A matrix with ones on one diagonal; of x only the shape and the type are read.
+// A matrix with ones on one diagonal. Only the shape and the dtype of x are read.
 #include "ops/op_def.h"
 
 namespace steep {

@@ -7,7 +7,7 @@
 namespace steep {
 namespace {
 
-/// A dropout's seed is no operand of the loop: it does not broadcast.
+/// The seed of a dropout is not broadcast to the shape of the loop.
 bool is_seed(const Graph& body, int input) {
   const Value v = body.inputs()[static_cast<size_t>(input)];
   for (Node n : body.nodes()) {
@@ -37,8 +37,8 @@ std::vector<Value> fused_decompose(Node n) {
   return unfold(n.attrs().body("body"), operands, n.graph());
 }
 
-/// steep.Claimed(inputs…){name, body} → outputs…: nodes that a provider computes as one, under that
-/// name. Made by the pass `claim`. Its types are those that the nodes had.
+/// steep.Claimed(inputs…){name, body} → outputs…: nodes that a provider computes with one kernel of
+/// that name. Made by the pass `claim`. Its types are those of the replaced nodes.
 std::vector<Type> claimed_infer(Node n) {
   std::vector<Type> types;
   for (const Output& y : n.attrs().body("body").outputs()) types.push_back(y.value.type());

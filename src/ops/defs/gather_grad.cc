@@ -13,7 +13,8 @@ Grads gather_grad_vjp(Node n, const Grads& dy) {
 
 std::vector<Type> gather_grad_infer(Node n) { return {{n.input(0).dtype(), shape_in(n.input(2))}}; }
 
-/// Scatters along the first axis: dy has the index axes moved to the front, the result its `axis`.
+/// Scatters along the first axis: moves the index axes of dy, and `axis` of the result, to the
+/// front.
 std::vector<Value> gather_grad_decompose(Node n) {
   Value dy = n.input(0), indices = n.input(1);
   const int64_t rank = n.output(0).rank(), picks = indices.rank();

@@ -1,12 +1,12 @@
-// y[i] = x[indices[i]] with index tuples; the leading batch_dims axes of x and indices go together.
+// y[i] = x[indices[i]] with index tuples. The leading batch_dims axes of x and indices are common.
 #include "ops/build.h"
 #include "ops/positions.h"
 
 namespace steep {
 namespace {
 
-/// `indices` with the position along each batch axis put in front of each tuple: batch_dims becomes
-/// 0.
+/// Prepends the position along each batch axis to every tuple of `indices`, so that batch_dims
+/// becomes 0.
 Value with_batch_positions(Value indices, int64_t batch_dims) {
   Graph& g = indices.graph();
   const int64_t rank = indices.rank();
@@ -28,7 +28,7 @@ Grads gather_nd_vjp(Node n, const Grads& dy) {
                 {{"reduction", std::string("add")}})};
 }
 
-/// Of a single element: ONNX's function leaves the result without any shape.
+/// Sets the scalar shape of a single element; ONNX's function leaves it unknown.
 void gather_nd_refine(Node n) {
   const Value x = n.input(0), indices = n.input(1), y = n.output(0);
   if (y.type().shape || !x.type().shape || !indices.type().shape || indices.rank() != 1) return;

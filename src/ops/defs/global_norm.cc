@@ -11,7 +11,7 @@ std::vector<Value> global_norm_decompose(Node n) {
   Value total;
   for (int i = 0; i < n.input_count(); ++i) {
     Value g = n.input(i);
-    if (g.dtype() != DType::f64) g = cast(g, DType::f32);  // the squares of 16 bits overflow
+    if (g.dtype() != DType::f64) g = cast(g, DType::f32);  // squares would overflow in 16 bits
     Value squares = cast(sum(g * g, {}, false), DType::f32);
     total = total ? total + squares : squares;
   }

@@ -1,5 +1,5 @@
 // GlobalAveragePool and GlobalMaxPool (x[N, C, ...]): mean and maximum of each plane. The gradient
-// of the maximum goes to the first of the largest elements.
+// of the maximum goes to the first maximal element.
 #include "ops/defs/global_pool.h"
 
 #include "ops/positions.h"

@@ -1,5 +1,5 @@
-// GridSample in terms of gathered elements: along each axis a point has a few taps; their products
-// are the weights of elements. Jaderberg et al. 2015; cubic weights: Keys 1981.
+// GridSample from gathered elements: along each axis a point has a few taps, and the products of
+// tap weights are the weights of elements. Jaderberg et al. 2015; cubic weights: Keys 1981.
 #include "ops/build.h"
 #include "ops/parts.h"
 #include "ops/positions.h"
@@ -7,15 +7,15 @@
 namespace steep {
 namespace {
 
-/// Elements along one axis and their weights, [N, points] both.
+/// Indices of elements along one axis and their weights, both [N, points].
 struct Tap {
   Value index;   // int64, within the axis
-  Value weight;  // 0 for what lies outside
+  Value weight;  // 0 for elements outside
 };
 
 Value floor(Value x) { return apply("Floor", {x}); }
 
-/// Places along one axis of `count` elements.
+/// Coordinates along one axis of `count` elements.
 class Axis {
  public:
   Axis(Node n, Value count, DType dtype)
@@ -28,11 +28,11 @@ class Axis {
         high_(align_ ? last_ : last_ + 0.5) {}
 
   std::vector<Tap> taps(Value coordinate) const {
-    constexpr double kFar = 1e9;  // what is not finite counts as far outside, as PyTorch has it
+    constexpr double kFar = 1e9;  // non-finite values count as far outside, as in PyTorch
     Value x = align_ ? (coordinate + 1.0) * 0.5 * last_ : ((coordinate + 1.0) * count_ - 1.0) * 0.5;
     x = where(less(apply("Abs", {x}), kFar), x, -kFar);
     if (mode_ == "nearest") x = apply("Round", {x});
-    // A cubic has the border for each of its taps, as PyTorch and ONNX Runtime have it.
+    // Cubic mode clamps each of its taps to the border instead, as PyTorch and ONNX Runtime do.
     if (padding_ == "border" && mode_ != "cubic") x = where(outside(x), bounded(x), x);
     if (padding_ == "reflection") x = where(outside(x), reflect(x), x);
     if (padding_ != "zeros" && mode_ == "linear") x = inside_or_end(x);
@@ -50,13 +50,13 @@ class Axis {
   Value outside(Value x) const { return apply("Or", {less(x, low_), greater(x, high_)}); }
   Value bounded(Value x) const { return apply("Clip", {x, low_ * 0.0, last_}); }
 
-  /// The first or the last element, of slope 0, where x is at it or beyond: as in PyTorch.
+  /// Clamps x to the first and last element. The slope is 0 at these and beyond, as in PyTorch.
   Value inside_or_end(Value x) const {
     const Value inside = apply("And", {greater(x, 0), less(x, last_)});
     return where(inside, x, where(greater(x, 0), last_, 0));
   }
 
-  /// Reflected at both ends as often as it takes; at the only element where there is but one.
+  /// Reflects x at both ends as often as needed. An axis with one element gives that element.
   Value reflect(Value x) const {
     const Value span = high_ - low_, wide = greater(span, 0.0);
     const Value distance = apply("Abs", {x - low_}), safe = where(wide, span, 1.0);
@@ -65,7 +65,7 @@ class Axis {
     return where(wide, where(greater(odd, 0.5), high_ - rest, low_ + rest), low_);
   }
 
-  /// The element at `place`, a whole number; `weight` is 1 by default.
+  /// The element at `place`, an integral number. A null `weight` means 1.
   Tap tap(Value place, Value weight) const {
     if (padding_ == "reflection") place = where(outside(place), floor(reflect(place)), place);
     const Value index = bounded(place);
@@ -88,7 +88,7 @@ Value product(Value a, Value b) { return a && b ? a * b : a ? a : b; }
 Value grid_points(Node n, Value x, Value grid) {
   Graph& g = x.graph();
   const int64_t rank = x.rank() - 2;
-  // The grid counts axes from the last.
+  // Coordinates in the grid start with the last axis.
   std::vector<Tap> taps;
   for (int64_t a = 0; a < rank; ++a) {
     const Value count = extent_of(x, 2 + a);

@@ -1,6 +1,6 @@
-// GroupNormalization(x[N, C, ...], scale[C], bias[C]){num_groups, epsilon}: the channels of a group
-// by their common statistics. Wu and He 2018. Batch normalisation of N num_groups channels, then
-// scale and bias.
+// GroupNormalization(x[N, C, ...], scale[C], bias[C]){num_groups, epsilon}: normalises the channels
+// of a group by their common statistics. Wu and He 2018. Computed as batch normalisation of N
+// num_groups channels, then scale and bias.
 #include "ops/defs/batch_norm.h"
 #include "ops/positions.h"
 #include "ops/steep_types.h"
@@ -21,7 +21,7 @@ std::vector<Value> group_normalization_decompose(Node n) {
   return {reshape_like(unit, x) * per_channel(n.input(1), x) + per_channel(n.input(2), x)};
 }
 
-/// ONNX leaves the types to the body of a function.
+/// ONNX has no type inference here except through the body of a function.
 std::vector<Type> group_normalization_infer(Node n) {
   const Type& x = n.input(0).type();
   const int64_t groups = integer_of(n, "num_groups");

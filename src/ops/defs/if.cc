@@ -1,14 +1,15 @@
-// If(condition, captured…){then_branch, else_branch}: the outputs of one of two graphs. Each reads
-// nothing but its inputs: the node's inputs past the condition are those of then_branch, then those
-// of else_branch. The gradient is an If of the branches' gradients, each of which computes what it
-// needs of its branch again.
+// If(condition, captured…){then_branch, else_branch}: the outputs of one of two graphs. A branch
+// reads only its own inputs: the node's inputs after the condition are those of then_branch, then
+// those of else_branch. The gradient is an If of the branches' gradients, each of which recomputes
+// what it needs of its branch.
 #include "ops/build.h"
 
 namespace steep {
 namespace {
 
-/// Gradients of a branch's inputs, then zeros for those of the other branch. Inputs: the branch's,
-/// the gradients of its outputs as far as there are any, the other branch's.
+/// A body with the gradients of a branch's inputs, and zeros for the inputs of the other branch.
+/// Inputs of the body: the branch's inputs, the gradients of its outputs (those that exist), the
+/// other branch's inputs.
 Body branch_gradient(const Graph& branch, const Grads& dy, const Graph& other, bool zeros_first,
                      Differentiate differentiate) {
   auto body = std::make_shared<Graph>(branch);
@@ -65,7 +66,7 @@ Grads if_vjp(Node n, const Grads& dy, Differentiate differentiate) {
   return dx;
 }
 
-/// Known from when the node was made; its bodies do not change.
+/// The types were set when the node was made; its bodies do not change.
 std::vector<Type> if_infer(Node n) {
   std::vector<Type> types;
   for (int i = 0; i < n.output_count(); ++i) types.push_back(n.output(i).type());

@@ -1,5 +1,5 @@
-// InstanceNormalization(x[N, C, ...], scale[C], bias[C]){epsilon}: each plane of each element of
-// the batch by its own statistics. Ulyanov et al. 2016. The same as batch normalisation of N C
+// InstanceNormalization(x[N, C, ...], scale[C], bias[C]){epsilon}: normalises each plane of each
+// batch element by its own statistics. Ulyanov et al. 2016. Computed as batch normalisation of N C
 // channels.
 #include "ops/defs/batch_norm.h"
 

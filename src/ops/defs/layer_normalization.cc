@@ -19,7 +19,7 @@ Grads layer_normalization_vjp(Node n, const Grads& dy) {
   Value x = n.input(0), scale = n.input(1), bias = n.input(2);
   Value mean = n.output(1), inv_std = n.output(2);
   const NormAxes axes = norm_axes(n, x);
-  if (x.dtype() == DType::f64) {  // ONNX keeps both in float32
+  if (x.dtype() == DType::f64) {  // ONNX has mean and inv_std in float32
     mean = steep::mean(x, axes.normalized, true);
     Value centred = x - mean;
     Value variance = steep::mean(centred * centred, axes.normalized, true);
@@ -34,7 +34,8 @@ Grads layer_normalization_vjp(Node n, const Grads& dy) {
   } else {
     dx = {zeros_like(x)};
   }
-  // Mean and inv_std are read by this op's own gradient, hence by second derivatives.
+  // Mean and inv_std have gradients too: this op's own gradient reads them, so second derivatives
+  // need those.
   Value count = extent_product(x, axes.normalized);
   if (dy.size() > 1 && dy[1]) dx[0] = dx[0] + cast_like(dy[1], x) / count;
   if (dy.size() > 2 && dy[2]) {

@@ -1,4 +1,4 @@
-// What LayerNormalization and its gradient share.
+// Shared by LayerNormalization and its gradient.
 #pragma once
 
 #include "ir/graph.h"
@@ -7,10 +7,10 @@ namespace steep {
 
 struct NormAxes {
   Ints kept;        ///< the axes before n's `axis`
-  Ints normalized;  ///< those from it on
+  Ints normalized;  ///< the axes from n's `axis` on
 };
 
-/// Axes of `x` as n's attribute `axis` divides them.
+/// The axes of `x`, divided at n's attribute `axis`.
 NormAxes norm_axes(Node n, Value x);
 
 }  // namespace steep

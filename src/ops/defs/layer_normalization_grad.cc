@@ -1,5 +1,5 @@
-// steep.LayerNormalizationGrad(dy, x, scale, mean, inv_std){axis} → dx, dscale, dbias.
-// dy may be narrower than x.
+// steep.LayerNormalizationGrad(dy, x, scale, mean, inv_std){axis} → dx, dscale, dbias. The dtype of
+// dy may be narrower than that of x.
 #include "ops/build.h"
 #include "ops/defs/layer_normalization.h"
 

@@ -1,18 +1,18 @@
-// steep.Loop: ONNX's Loop and Scan in one, closed under differentiation.
+// steep.Loop: ONNX's Loop and Scan in one operator. Its gradient is again a steep.Loop.
 //
 //   inputs   trips?, condition?, carried…, scanned…, captured…
 //   body     iteration, carried…, slices of scanned…, captured… → condition?, carried…, stacked…
 //   outputs  carried…, stacked…, saved carried…, iterations
 //
-// It runs the body as often as the scanned inputs have slices, `trips` says, or the condition
-// holds. A scanned input is a tensor, cut along in_axes[i], or a sequence. A stacked output is a
-// tensor, put together along out_axes[i], or, where its type says so, a sequence. Directions other
-// than 0 run from the end. `backwards` counts the iterations, and with them slices, from the last
-// to the first. Saved: the sequence of what each carried value was when an iteration began.
-// `keeps_shapes`: those of carried values are the same at each iteration.
+// The scanned inputs, `trips` or the condition determine how often the body runs. A scanned input
+// is a tensor, sliced along in_axes[i], or a sequence. A stacked output is a tensor, stacked along
+// out_axes[i], or a sequence if its type is one. A nonzero direction starts at the end. With
+// `backwards` the iteration numbers, and with them the slices, run from last to first. Saved: for
+// each carried value the sequence of its values at the start of each iteration. `keeps_shapes`: the
+// shapes of carried values are the same in all iterations.
 //
-// The gradient runs backwards over the saved values, computes each iteration again, and carries the
-// gradients of what is carried and the sums of the gradients of what is captured.
+// The gradient runs backwards over the saved values and recomputes each iteration. It carries the
+// gradients of carried values, and the sums of the gradients of captured values.
 #include "ops/defs/loop.h"
 
 #include <fmt/format.h>
@@ -32,7 +32,8 @@ Type sequence_of(Type item) {
   return item;
 }
 
-/// Extents are known outside a loop where every turn and every symbol leave them alone.
+/// The type of a carried value outside the loop. An extent is known if all iterations keep it, and
+/// if it does not depend on symbols of the body.
 Type outside(const Type& inner, const Type& initial) {
   Type type = inner;
   for (size_t i = 0; type.shape && i < type.shape->size(); ++i) {
@@ -83,7 +84,7 @@ std::vector<Type> loop_infer(Node n) {
 
 bool differentiable(Value v) { return is_float(v.dtype()); }
 
-/// Builds the loop that runs backwards, input by input in the order of steep.Loop.
+/// Builds the backward loop, input by input in the order of steep.Loop.
 class Backward {
  public:
   Backward(Node n, const Grads& dy, Differentiate differentiate)
@@ -112,13 +113,13 @@ class Backward {
  private:
   Graph& g() { return part_.graph(); }
 
-  /// Gradients of what is carried, then of what is captured.
+  /// Adds the gradients of carried values, then those of captured values.
   void add_carried(const std::vector<Value>& own) {
     for (int i = 0; i < at_.carried; ++i) {
       const Value x = own[position(1 + i)];
       if (!differentiable(x)) continue;
       const Value d = dy_[static_cast<size_t>(i)];
-      // Of what the turn returns, whose shape may be another.
+      // The type that the iteration returns, which may have another shape than the input.
       const Type& type = body_.outputs()[first() + static_cast<size_t>(i)].value.type();
       d_carried_.push_back(g().add_input("d " + x.name(), type));
       inputs_.push_back(d ? d : zeros_like(n_.output(i)));
@@ -137,7 +138,7 @@ class Backward {
     in_directions_.push_back(direction);
   }
 
-  /// Saved values, slices, gradients of stacked outputs and of saved values.
+  /// Adds saved values, slices, and the gradients of stacked outputs and of saved values.
   void add_scanned(const std::vector<Value>& own) {
     const Ints axes = n_.attrs().ints("in_axes");
     const Ints directions = n_.attrs().ints("in_directions");
@@ -196,7 +197,8 @@ class Backward {
     add_results(differentiate_(g(), outputs, seeds, wrt, Phase::forward));
   }
 
-  /// `found`: gradients of what can have one: of what is carried, of slices, of what is captured.
+  /// Adds the outputs of the body. `found`: the gradients of the differentiable carried values,
+  /// slices and captured values, in this order.
   void add_results(const std::vector<Value>& found) {
     size_t next = 0;
     for (size_t i = 0; i < carried_.size(); ++i) {
@@ -223,7 +225,8 @@ class Backward {
 
   void output(Value v) { g().add_output(v.name(), v); }
 
-  /// Saved values that no gradient needs are not scanned, hence not saved.
+  /// Removes saved values that no gradient reads from the scanned inputs, so that forward need not
+  /// save them.
   void drop_unread() {
     const auto users = g().users();
     const auto first_saved = static_cast<std::ptrdiff_t>(d_carried_.size() + d_captured_.size());
@@ -267,7 +270,7 @@ class Backward {
       const int k = 2 + at_.carried + i;
       if (!differentiable(n_.input(k))) continue;
       const Value d = back.output(next++);
-      // Without an iteration the extents of a slice are not seen.
+      // Zero iterations leave the extents of a slice unknown.
       dx[static_cast<size_t>(k)] =
           n_.input(k).type().kind == Kind::tensor ? reshape_like(d, n_.input(k)) : d;
     }
@@ -289,7 +292,7 @@ class Backward {
                                            {"out_directions", out_directions},
                                            {"backwards", int64_t{backwards}}});
     int next = carried;
-    for (int i = 0; i < at_.scanned; ++i) {  // where a sequence was scanned, one is returned
+    for (int i = 0; i < at_.scanned; ++i) {  // the gradient of a scanned sequence is a sequence
       const Value x = n_.input(2 + at_.carried + i);
       if (!differentiable(x)) continue;
       n_.graph().set_type(back.output(next++), x.type());

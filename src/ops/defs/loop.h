@@ -1,4 +1,4 @@
-// steep.Loop for those who read and write graphs. See loop.cc for what it means.
+// Helpers to read and build steep.Loop. loop.cc describes the operator.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace steep {
 
-/// Where things are among a loop's inputs and outputs.
+/// The numbers of a loop's inputs and outputs of each sort.
 struct LoopLayout {
   int carried, scanned, stacked, captured;
   bool conditional;
@@ -24,23 +24,24 @@ struct LoopLayout {
 struct NewLoop {
   Body body{};
   std::vector<Value> carried{}, scanned{}, captured{};
-  Ints in_axes{}, out_axes{};  ///< one for each scanned, and for each stacked value
-  bool from_the_end = false;   ///< of what is scanned and stacked
+  Ints in_axes{}, out_axes{};  ///< one axis per scanned value, and per stacked value
+  bool from_the_end = false;   ///< slices and stacks from the end
   bool sequences = false;      ///< stacked values are sequences
 };
 
-/// Adds the loop, whose carried values keep their shapes. Returns carried…, stacked….
+/// Adds the loop; carried values must keep their shapes. Returns carried…, stacked….
 std::vector<Value> add_loop(Graph& g, const NewLoop& loop);
 
-/// Attribute of Loop and Scan nodes that loop_in_parts() makes: the number of inputs, the last ones
-/// of node and body, that the body knows by name.
+/// Attribute of the Loop and Scan nodes that loop_in_parts() makes: the number of captured inputs,
+/// the last inputs of node and body. The body refers to them by name.
 inline constexpr const char* kCaptured = "captured";
 
-/// A steep.Loop's outputs as ONNX's Scan or Loop gives them; null for those that nothing reads.
+/// The outputs of a steep.Loop, computed by ONNX's Scan or Loop; null for outputs that nothing
+/// reads.
 std::vector<Value> loop_in_parts(Node n);
 
-/// The type of x's slices along `axis`, for a body: extents without a name get one of `what`, so
-/// that the body can tell which are equal.
+/// The type of x's slices along `axis`, for use in a body. Unknown extents get symbols that start
+/// with `what`, so that the body can tell which extents are equal.
 Type slice_in_body(Value x, int64_t axis, const std::string& what);
 
 }  // namespace steep

@@ -1,5 +1,5 @@
-// steep.Loop as ONNX's Scan, or its Loop where what is carried may change its shape. The states
-// that a gradient needs are stacked, or where their shapes change put into a sequence.
+// Writes steep.Loop as ONNX's Scan, or as ONNX's Loop where Scan does not fit. The carried values
+// that a gradient needs are stacked, or collected in a sequence if their shapes change.
 #include <limits>
 
 #include "ir/part.h"
@@ -23,7 +23,7 @@ std::vector<bool> read_outputs(Node n) {
   return read;
 }
 
-/// x with its slices along `axis` in the other order.
+/// x with its slices along `axis` in reverse order.
 Value from_the_end(Value x, int64_t axis) {
   Graph& g = x.graph();
   return apply("Slice", {x, ints(g, {-1}), ints(g, {std::numeric_limits<int64_t>::min()}),
@@ -80,8 +80,8 @@ class LoopInParts {
     return after.shape && provably_equal(*before.shape, *after.shape);
   }
 
-  /// Scan wants slices to count by, tensors, and states of one shape. ONNX Runtime's wants one
-  /// slice at least: what came from a Loop, which may not run at all, remains one.
+  /// Scan needs scanned tensors, and carried values of constant shape. ONNX Runtime's Scan needs at
+  /// least one slice: a loop that may have zero iterations stays a Loop.
   bool fits_scan() const {
     bool fits =
         at_.scanned > 0 && !at_.conditional && !n_.input(1) && integer_of(n_, "keeps_shapes") != 0;
@@ -92,7 +92,7 @@ class LoopInParts {
     return fits;
   }
 
-  /// How often the body runs, a scalar of the graph around it; null if only a run can tell.
+  /// The number of iterations, a scalar of the outer graph; null if it is known only at run time.
   Value trips() {
     if (at_.conditional || n_.input(1)) return {};
     if (at_.scanned > 0) {
@@ -105,10 +105,10 @@ class LoopInParts {
     return limit.rank() == 0 ? limit : reshape(limit, Ints{});
   }
 
-  /// `output` of the loop under construction stands for that of the old one.
+  /// Uses `value` for the output of the old loop with that index.
   void set_result(int output, Value value) { results_[static_cast<size_t>(output)] = value; }
 
-  /// What the body knows by name.
+  /// Adds an input for a value of the outer graph, to which the body refers by name.
   Value capture(Value from_outside, const Type& type) {
     captured_.push_back(from_outside);
     return inner().add_input(from_outside.name(), type);
@@ -138,7 +138,7 @@ class LoopInParts {
     return v;
   }
 
-  /// Of all iterations' `item`s, one after the other.
+  /// The type of all iterations' `item`s, stacked along a new first axis.
   static Type stack_of(const Type& item) {
     Type type = without_symbols({item.dtype, item.shape});
     if (type.shape) type.shape->insert(type.shape->begin(), Dim());
@@ -178,7 +178,8 @@ class LoopInParts {
     if (read(at_.iterations())) set_result(at_.iterations(), trips());
   }
 
-  /// Adds to the body's results what is carried, stacked and saved; the attributes of the Scan.
+  /// Adds the carried, stacked and saved values to the body's outputs. Returns the attributes of
+  /// the Scan.
   Attrs scan_results() {
     Ints axes, directions;
     for (int i = 0; i < at_.carried; ++i) result(part_.take(returned(i)));
@@ -212,12 +213,12 @@ class LoopInParts {
     return typed(n.output(0), sequence_of(item));
   }
 
-  /// A sequence that the loop carries, and what it grows by each time.
+  /// A sequence that the loop carries; each iteration inserts one item.
   struct Growing {
-    Value now;      // in the body
+    Value now;      // the sequence, in the new body
     Value item;     // in the old body
-    bool in_front;  // where items go
-    int output;     // of the old loop
+    bool in_front;  // whether items go to the front
+    int output;     // output of the old loop
   };
 
   /// A tensor that the loop stacks.
@@ -225,7 +226,7 @@ class LoopInParts {
     Value item;  // in the old body
     int64_t axis;
     bool reversed;
-    int output;  // of the old loop
+    int output;  // output of the old loop
   };
 
   void loop() {
@@ -259,7 +260,7 @@ class LoopInParts {
     if (count && read(at_.iterations())) set_result(at_.iterations(), count);
   }
 
-  /// Adds to the body's results what grows and what is stacked.
+  /// Adds the growing sequences and the stacked items to the body's outputs.
   void add_gathered() {
     for (const Growing& s : growing_) {
       const Value item = part_.take(s.item);
@@ -269,7 +270,7 @@ class LoopInParts {
     for (const Stacked& s : stacked_) result(part_.take(s.item));
   }
 
-  /// `counted`: whether the loop counts its turns.
+  /// `counted`: whether the loop counts its iterations.
   void take_results(Node loop, bool counted) {
     int next = 0;
     for (int i = 0; i < at_.carried; ++i)
@@ -280,7 +281,7 @@ class LoopInParts {
     for (const Stacked& s : stacked_) {
       Value y = first_axis_to(typed(loop.output(next++), stack_of(s.item.type())), s.axis);
       if (s.reversed) y = from_the_end(y, s.axis);
-      // Saved values are a tensor now.
+      // Saved values are a tensor here, but a sequence in the old loop: do not set their old type.
       if (s.output < at_.carried + at_.stacked) typed(y, n_.output(s.output).type());
       set_result(s.output, y);
     }
@@ -341,7 +342,7 @@ class LoopInParts {
   std::vector<bool> read_;
   bool backwards_;
   Ints in_axes_, in_directions_, out_axes_, out_directions_;
-  std::vector<Value> captured_;  // of the graph around
+  std::vector<Value> captured_;  // values of the outer graph
   std::vector<Growing> growing_;
   std::vector<Stacked> stacked_;
   std::vector<Value> results_;

@@ -24,7 +24,8 @@ Value pick(Value scores, Value labels) {
 
 Value is_label(Value scores, Value labels) {
   Graph& g = scores.graph();
-  // A number where it is known: a plan takes apart what has no kernel, and folds nothing any more.
+  // Use a constant where the number of classes is known: a plan decomposes ops that have no kernel,
+  // but does not fold constants afterwards.
   const auto& shape = scores.type().shape;
   Value classes = shape && shape->at(1).known()
                       ? ints(g, {shape->at(1).value()})

@@ -1,28 +1,29 @@
-// What the losses over class scores share.
+// Shared by the losses over class scores.
 #pragma once
 
 #include "ops/build.h"
 
 namespace steep {
 
-/// Per-row view of labels: which rows count, a label that is safe to index with, and the weight of
-/// each row (0 where it does not count).
+/// Labels per row: which rows count, a label that is a valid index, and the weight of each row (0
+/// for rows that do not count).
 struct LabelRows {
   Value counts;   ///< bool; null when every row counts
-  Value labels;   ///< 0 where the row does not count
-  Value weights;  ///< of dtype `dtype`; null when every row counts once
+  Value labels;   ///< 0 in rows that do not count
+  Value weights;  ///< of dtype `dtype`; null when every row has weight 1
 };
 LabelRows label_rows(Node n, Value labels, Value class_weights, DType dtype);
 
-/// Of scores [N, C] and labels [N]: the labels' scores [N, 1]; where the labels are, bool [N, C].
+/// For scores [N, C] and labels [N]: pick() gives the scores at the labels, [N, 1]; is_label() is
+/// true at the labels, bool [N, C].
 Value pick(Value scores, Value labels);
 Value is_label(Value scores, Value labels);
 
-/// mean: Σ losses / Σ weights; sum: Σ losses; none: as they are. `losses` hold their weights
-/// already.
+/// mean: Σ losses / Σ weights; sum: Σ losses; none: unchanged. `losses` are already multiplied by
+/// their weights.
 Value reduce_losses(Node n, Value losses, Value weights);
 
-/// (N, C, d…) → (N d…, C): the classes last, everything else joined.
+/// (N, C, d…) → (N d…, C): moves the classes last and joins the other axes.
 Value classes_last(Value scores);
 
 }  // namespace steep

@@ -1,4 +1,4 @@
-// LpNormalization(x){axis, p}: x divided by its norm along the axis; 0 where that is 0
+// LpNormalization(x){axis, p}: x divided by its norm along the axis; 0 where the norm is 0.
 #include "ops/build.h"
 
 namespace steep {

@@ -27,7 +27,7 @@ std::vector<Value> lp_pool_decompose(Node n) {
 std::vector<Value> global_lp_pool_decompose(Node n) {
   Value x = n.input(0);
   Value powers = power(x, p_of(n));
-  // Without axes a sum would be one over all.
+  // With an empty list of axes, sum() would reduce all axes.
   return {root(x.rank() == 2 ? powers : sum(powers, spatial_axes(x), true), p_of(n))};
 }
 

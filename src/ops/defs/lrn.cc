@@ -1,5 +1,5 @@
 // LRN(x[N, C, ...]){size, alpha, beta, bias}: x divided by a power of the mean square of the `size`
-// channels around. Krizhevsky et al. 2012. The mean is an average pooling along the channels.
+// neighbouring channels. Krizhevsky et al. 2012. The mean is an average pooling along the channels.
 #include "ops/positions.h"
 
 namespace steep {

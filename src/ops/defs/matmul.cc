@@ -22,7 +22,7 @@ Grads matmul_vjp(Node n, const Grads& dy) {
     return {squeeze(matmul(row, swap_last(b)), {-2}), unsqueeze(a, {1}) * row};
   }
   Value da = matmul(d, swap_last(b));
-  // One b for a whole batch: one product over all rows, not a batch of products and their sum.
+  // When b has no batch axes, one product over all rows replaces a batch of products and their sum.
   if (rank_b == 2 && rank_a > 2) return {da, matmul(swap_last(rows_of(a)), rows_of(d))};
   return {da, matmul(swap_last(a), d)};
 }

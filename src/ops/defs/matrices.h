@@ -1,5 +1,5 @@
-// What the rules of linear algebra share: operators of our own on stacks of matrices, the last two
-// axes of their operands.
+// Shared by the rules of linear algebra: Steep's own operators on stacks of matrices. The matrices
+// are the last two axes of an operand.
 #pragma once
 
 #include <string>
@@ -8,21 +8,21 @@
 
 namespace steep {
 
-/// The type of input i of an operator of our own. Throws ShapeError unless it is there and a
-/// float32 or float64 tensor of two dimensions or more (or an unknown number of them).
+/// The type of input i of one of Steep's own operators. Throws ShapeError unless the input is
+/// present and a float32 or float64 tensor of rank 2 or more (or of unknown rank).
 Type matrices_in(Node n, int i);
 
-/// The same of square matrices; one extent that is known stands for both.
+/// As matrices_in(), for square matrices; one known extent determines the other.
 Type squares_in(Node n, int i);
 
-/// The type of x in a x = b, where a's matrices are input i and b's are input j: stacks broadcast.
-/// Throws ShapeError where they do not fit.
+/// The type of x in a x = b, where input i holds a and input j holds b. Leading axes broadcast.
+/// Throws ShapeError when the shapes do not fit.
 Type solution_of(Node n, int i, int j);
 
-/// A type of the stack alone, without the last `axes` axes of `type`, of another dtype.
+/// The type with `dtype` that has the leading axes of `type`, without its last `axes` axes.
 Type stack_of(const Type& type, int64_t axes, DType dtype);
 
-/// The identity matrix of the size of square matrices, [n, n], in their dtype.
+/// The identity matrix [n, n] with the size and dtype of the given square matrices.
 Value identity_for(Value squares);
 
 }  // namespace steep

@@ -1,5 +1,5 @@
-// MaxPool(x[N, C, ...]) → y, indices? and steep.MaxPoolGrad(dy, x) → dx, which gives each element
-// of dy to the first of the largest elements of its window.
+// MaxPool(x[N, C, ...]) → y, indices? and steep.MaxPoolGrad(dy, x) → dx, which adds each element of
+// dy at the first maximal element of its window.
 #include "ops/build.h"
 #include "ops/defs/pool.h"
 

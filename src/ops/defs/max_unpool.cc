@@ -1,13 +1,13 @@
 // MaxUnpool(x[N, C, ...], indices, output_shape?): zeros, with the elements of x at `indices` of
-// the flat array that MaxPool with the same attributes would have read. A larger output_shape is
-// filled up with zeros at the end of each axis.
+// the flattened input of the MaxPool with the same attributes. A larger output_shape is padded with
+// zeros at the end of each axis.
 #include "ops/positions.h"
 #include "ops/steep_types.h"
 
 namespace steep {
 namespace {
 
-/// The shape that `indices` count in.
+/// The shape of the array that `indices` refer to.
 std::optional<Shape> unpooled_shape(Node n) {
   const auto& x = shape_if_known(n.input(0));
   if (!x) return {};

@@ -1,6 +1,6 @@
 // MeanVarianceNormalization(x){axes}: (x - mean) / (deviation + 1e-9). ONNX's own function
-// subtracts the square of the mean from the mean of squares, of which nothing is left where the
-// mean is large.
+// subtracts the square of the mean from the mean of squares, which loses all digits when the mean
+// is large.
 #include "ops/build.h"
 
 namespace steep {
@@ -11,13 +11,13 @@ std::vector<Value> mean_variance_normalization_decompose(Node n) {
   const Ints axes = n.attrs().ints("axes", {0, 2, 3});
   const Value centered = x - mean(x, axes, true);
   const Value variance = mean(centered * centered, axes, true);
-  // Where all elements are alike, the deviation has no slope; PyTorch's is 0.
+  // Where all elements are equal the deviation has no derivative; as in PyTorch, 0 is used.
   const Value flat = equal(variance, 0);
   const Value deviation = where(flat, 0, sqrt(where(flat, 1, variance)));
   return {centered / (deviation + 1e-9)};
 }
 
-// ONNX's schema infers nothing.
+// ONNX's schema has no inference function.
 std::vector<Type> mean_variance_normalization_infer(Node n) { return {n.input(0).type()}; }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // NegativeLogLikelihoodLoss(log_prob[N, C, d…], labels[N, d…], weights[C]?){ignore_index,
-// reduction} → loss. Of a LogSoftmax it is cross entropy, which is exact where this is rounded.
+// reduction} → loss. When log_prob comes from a LogSoftmax, this is cross entropy, which the fused
+// op computes with a smaller rounding error.
 #include "ops/defs/losses.h"
 #include "ops/positions.h"
 

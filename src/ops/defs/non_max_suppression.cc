@@ -1,4 +1,4 @@
-// Indices of the boxes that remain once those that overlap a better one are dropped.
+// Indices of the boxes that remain after every box that overlaps a better box is dropped.
 #include "ops/op_def.h"
 
 namespace steep {

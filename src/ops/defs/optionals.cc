@@ -1,4 +1,4 @@
-// Optionals: a tensor or a sequence, or nothing. What is there passes unchanged, and so does its
+// Optionals hold a tensor, a sequence, or nothing. Their content passes unchanged, and so does its
 // gradient.
 #include "ops/build.h"
 

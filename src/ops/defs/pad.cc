@@ -1,12 +1,13 @@
-// Pad(x, pads, value?, axes?): x in a frame of `value` or, in the other modes, of repeated
-// elements. Negative pads cut first: what is repeated lies in the rest.
+// Pad(x, pads, value?, axes?): x surrounded by `value` or, in the other modes, by repeated
+// elements. Negative pads crop first; only elements that remain are repeated.
 #include "ops/positions.h"
 #include "steep/error.h"
 
 namespace steep {
 namespace {
 
-/// Which index of an axis of `extent` is repeated at each index `at`, from 0 where the axis begins.
+/// The index into an axis of `extent` elements that each index `at` repeats; `at` is 0 at the start
+/// of the axis.
 Value repeated(const std::string& mode, Value extent, Value at) {
   Value last = extent - 1;
   Graph& g = at.graph();
@@ -17,7 +18,7 @@ Value repeated(const std::string& mode, Value extent, Value at) {
   return apply("Min", {there, period - there});
 }
 
-/// Which index of an axis of `extent` stands at each of the `total` indices of the result.
+/// The index into an axis of `extent` elements for each of the `total` indices of the result.
 Value sources(const std::string& mode, Value extent, Value before, Value total) {
   const Value zero = scalar(extent.graph(), 0, DType::i64);
   const Value after = total - extent - before;
@@ -26,7 +27,7 @@ Value sources(const std::string& mode, Value extent, Value before, Value total) 
   return cut + repeated(mode, rest, positions(total) - apply("Max", {before, zero}));
 }
 
-/// Every axis gathers from the input, so its gradient scatters back, one axis after the other.
+/// Forward gathers along every axis, so the gradient scatters back, one axis after the other.
 Value repeated_back(Node n, Value dy, const std::string& mode) {
   Value x = n.input(0), pads = n.input(1);
   const Tensor* axes = constant(n.input(3));
@@ -63,7 +64,7 @@ Grads pad_vjp(Node n, const Grads& dy) {
   } else {
     pads = -pads;
   }
-  // Cutting the frame off is padding by its negative.
+  // Padding with the negated pads removes the frame.
   Value dx = axes ? apply("Pad", {dy[0], pads, Value(), axes}) : apply("Pad", {dy[0], pads});
   return {dx, Value(), n.input(2) ? sum(dy[0], {}, false) - sum(dx, {}, false) : Value()};
 }

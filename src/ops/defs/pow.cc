@@ -1,4 +1,5 @@
-// y = xᵉ, of x's type. Where 0⁰ makes a formula undefined the gradient is 0, as in PyTorch.
+// y = xᵉ, in x's dtype. Where the term 0⁰ makes a formula undefined, the gradient is 0, as in
+// PyTorch.
 #include <limits>
 
 #include "ops/build.h"
@@ -6,7 +7,7 @@
 namespace steep {
 namespace {
 
-/// xᵉ without a power where a product will do.
+/// xᵉ, with a product instead of Pow where possible.
 Value power(Value x, double e) {
   if (e == 1) return x;
   if (e == 2) return x * x;
@@ -21,8 +22,8 @@ Grads pow_vjp(Node n, const Grads& dy) {
     return {dy[0] * (*e * power(x, *e - 1))};
   }
   Value e = cast_like(n.input(1), x);
-  // 0 times what a power of -1 gives at 0, beside it, or of what is no number. Elsewhere the
-  // product is 0 by itself, and its slope in e is not.
+  // Use 0 where e is 0 and xᵉ⁻¹ is infinite or NaN. Elsewhere the product is 0 by itself, and keeps
+  // its derivative in e.
   Value rest = apply("Pow", {x, e - 1.0});
   Value undefined =
       apply("Not", {less(apply("Abs", {rest}), std::numeric_limits<double>::infinity())});

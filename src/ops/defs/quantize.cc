@@ -1,5 +1,6 @@
-// QuantizeLinear, DequantizeLinear, and the two in a row: steep.FakeQuantize, through which a
-// gradient passes straight (Bengio, Léonard and Courville 2013) wherever nothing was clipped.
+// QuantizeLinear, DequantizeLinear, and both in sequence: steep.FakeQuantize. Its gradient passes
+// unchanged wherever nothing was clipped (straight-through estimator; Bengio, Léonard and Courville
+// 2013).
 #include "ops/defs/quantize.h"
 
 #include "ops/positions.h"
@@ -34,12 +35,12 @@ QuantisedRange quantised_range(DType dtype) {
 
 namespace {
 
-/// The attributes that say which elements share a scale.
+/// The attributes that determine which elements share a scale.
 Attrs granularity(Node n) {
   return {{"axis", integer_of(n, "axis")}, {"block_size", integer_of(n, "block_size")}};
 }
 
-/// A scale or zero point (as a float) for every element of x.
+/// Expands a scale or a (float) zero point to one value for every element of x.
 Value spread(Node n, Value x, Value scale) {
   Tensor one = Tensor::zeros(DType::i8, {1});
   *one.data<int8_t>() = 1;
@@ -47,7 +48,7 @@ Value spread(Node n, Value x, Value scale) {
   return apply("DequantizeLinear", {ones, scale}, granularity(n));
 }
 
-/// Sums over the elements that share a scale.
+/// Sums x over the elements that share a scale.
 Value gathered(Node n, Value x, Value scale) {
   const int64_t block = integer_of(n, "block_size");
   if (scale.rank() == 0) return sum(x, {}, false);
@@ -114,7 +115,7 @@ extern const OpDef kDequantizeLinear = {
     .name = "DequantizeLinear",
     .attributes = {{"axis", 1}, {"block_size", 0}, {"output_dtype", 0}},
     .vjp = dequantize_vjp};
-/// steep.FakeQuantize(x, scale, zero_point?){those of QuantizeLinear, dtype}: QuantizeLinear to
+/// steep.FakeQuantize(x, scale, zero_point?){as QuantizeLinear, dtype}: QuantizeLinear to
 /// `output_dtype`, then DequantizeLinear to `dtype`.
 extern const OpDef kSteepFakeQuantize = {
     .name = "steep.FakeQuantize",

@@ -1,4 +1,4 @@
-// What quantising operators share.
+// Shared by the quantising operators.
 #pragma once
 
 #include "ops/build.h"
@@ -9,7 +9,7 @@ struct QuantisedRange {
   double low, high;
 };
 
-/// The numbers that a quantised type holds: an integer of 16 bits or less, or a narrow float.
+/// The range of a quantised dtype: an integer of at most 16 bits, or a narrow float.
 QuantisedRange quantised_range(DType dtype);
 
 }  // namespace steep

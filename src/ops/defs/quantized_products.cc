@@ -1,11 +1,12 @@
-// Products of quantised numbers: exact in integers, or in doubles that hold every sum of them.
+// Products of quantised numbers. They are exact: computed in integers, or in doubles that hold
+// every sum exactly.
 #include "ops/defs/quantize.h"
 #include "ops/positions.h"
 
 namespace steep {
 namespace {
 
-/// Numbers less their zero point. A vector of zero points has one a row (`rows`) or a column.
+/// x minus its zero point. A vector of zero points has one element per row (`rows`) or per column.
 Value centred(Value x, Value zero, DType dtype, bool rows) {
   x = cast(x, dtype);
   if (!zero) return x;
@@ -18,7 +19,7 @@ std::vector<Value> matmul_integer_decompose(Node n) {
                  centred(n.input(1), n.input(3), DType::i32, false))};
 }
 
-/// Rounded to the quantised type `zero`'s.
+/// Rounds the scaled sums to the quantised dtype of `zero`.
 Value requantised(Value sums, Value factor, Value zero) {
   const DType type = zero.dtype();
   Value y = sums * cast(factor, DType::f64);
@@ -39,7 +40,7 @@ std::vector<Value> qlinear_matmul_decompose(Node n) {
   return {requantised(sums, a_scale * b_scale / n.input(6), n.input(7))};
 }
 
-/// As the node, its quantised operands centred and in doubles.
+/// The convolution of the node, with its quantised operands centred and in float64.
 Value convolved(Node n, Value x, Value x_zero, Value w, Value w_zero) {
   x = centred(x, x_zero, DType::f64, false);
   w = cast(w, DType::f64);

@@ -1,6 +1,6 @@
 // steep.RandomUniform(seed, shape){low, high}, steep.RandomNormal(seed, shape){mean, scale}, both
-// {stream, dtype}: drawn from Philox4x32-10 at (seed, run, stream, element); normal numbers by the
-// method of Box and Muller.
+// {stream, dtype}: Philox4x32-10 at (seed, run, stream, element); normal numbers by the Box-Muller
+// method.
 #include "ops/build.h"
 #include "ops/defs/dropout.h"
 #include "ops/steep_types.h"

@@ -1,5 +1,5 @@
-// yᵢ = start + i delta. Its extent follows from the inputs' values, so that these cannot be
-// trained.
+// yᵢ = start + i delta. The extent depends on the values of the inputs, so that they have no
+// gradient.
 #include <algorithm>
 
 #include "ops/build.h"
@@ -9,7 +9,7 @@
 namespace steep {
 namespace {
 
-/// ONNX's inference takes the distance of integers in their own type, which may be too narrow.
+/// ONNX's inference subtracts integers in their own dtype, which may overflow.
 void range_refine(Node n) {
   if (!is_integer(n.output(0).dtype())) return;
   __int128 values[3];
@@ -19,7 +19,7 @@ void range_refine(Node n) {
     values[i] = t->to_ints()[0];
   }
   const auto [start, limit, delta] = values;
-  if (delta == 0) return;  // the kernel's to say
+  if (delta == 0) return;  // the kernel reports the error
   const __int128 away = delta > 0 ? delta - 1 : delta + 1;
   const __int128 count = std::max<__int128>((limit - start + away) / delta, 0);
   if (count > __int128{kFar} * kFar) {

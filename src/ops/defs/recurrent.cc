@@ -1,6 +1,6 @@
 // LSTM, GRU and RNN, and steep.RecurrentGrad(dy, dy_h, dy_c, x, w, r, b, lens, h0, c0, p){cell, and
 // the attributes of the layer} → dx, dw, dr, db, dh0, dc0, dp, the gradient of all three. Gradients
-// and inputs that a layer lacks are absent; results for absent inputs are empty.
+// and inputs that a layer does not have are absent; outputs for absent inputs are empty.
 #include "ops/build.h"
 #include "ops/parts.h"
 
@@ -43,7 +43,7 @@ std::vector<Type> recurrent_grad_infer(Node n) {
   return types;
 }
 
-/// The gradients of the layer, which is computed again step by step.
+/// The gradients of the layer, which is recomputed step by step.
 std::vector<Value> layer_gradients(Node n, std::span<const Value> inputs,
                                    Differentiate differentiate) {
   const std::string cell = text_of(n, "cell");

@@ -1,5 +1,5 @@
-// LSTM, GRU and RNN as loops over their steps. The products with the input are one for all steps,
-// outside of the loop.
+// LSTM, GRU and RNN as loops over their steps. One product outside the loop multiplies the inputs
+// of all steps.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -73,8 +73,8 @@ Floats reals(Node n, std::string_view name) {
   return values == nullptr ? Floats() : *values;
 }
 
-/// All directions' functions; each takes its parameters from the two lists, in order, if it has
-/// any.
+/// The activation functions of all directions. Each function takes its parameters, if it has any,
+/// from the two lists, in order.
 std::vector<Activation> read_activations(Node n, const Strings& defaults, size_t directions) {
   Strings names;
   if (const Attr* a = n.attrs().find("activations")) names = std::get<Strings>(*a);
@@ -104,7 +104,7 @@ std::vector<Activation> read_activations(Node n, const Strings& defaults, size_t
 
 // --- one direction -------------------------------------------------------------------------------
 
-/// `count` equal parts of x along its last axis, each `size` wide.
+/// Splits x along its last axis into `count` parts of extent `size`.
 std::vector<Value> split(Value x, size_t count, int64_t size) {
   if (count == 1) return {x};
   return apply_n("Split", std::vector{x, ints(x.graph(), Ints(count, size))},
@@ -173,7 +173,7 @@ class Layer {
   Graph& graph() const { return n_.graph(); }
   bool lstm() const { return cell_ == "LSTM"; }
 
-  /// A direction's part of a weight.
+  /// The part of a weight for one direction.
   Value of(Value weight, int64_t direction, const Ints& shape) const {
     const Value part =
         apply("Gather", {weight, scalar(graph(), static_cast<double>(direction), DType::i64)});
@@ -187,12 +187,12 @@ class Layer {
                    state_shape_);
   }
 
-  /// Final h, (c), all h.
+  /// Runs one direction. Returns the final h, the final c (LSTM), and h of all steps.
   std::vector<Value> run_direction(int64_t d, bool reversed) {
     const int64_t width = gates_ * hidden_;
     const Value w = of(w_, d, {width, -1});
     Value products = matmul(x_, transpose(w, {1, 0}));
-    Value late_bias;  // GRU's, which its reset gate multiplies
+    Value late_bias;  // GRU: a bias that the reset gate multiplies
     if (b_) {
       const std::vector<Value> b = split(of(b_, d, {2 * width}), 2, width);
       products = products + b[0];
@@ -256,9 +256,9 @@ class Layer {
   // --- one step, inside of the body --------------------------------------------------------------
 
   struct Step {
-    Value x;                        // products with the input, with their biases
-    Value h, c;                     // states before
-    Value r, late_bias, peepholes;  // what all steps share
+    Value x;                        // products with the input, biases included
+    Value h, c;                     // states before the step
+    Value r, late_bias, peepholes;  // shared by all steps
   };
   struct States {
     Value h, c;
@@ -308,7 +308,7 @@ class Layer {
   Value x_;  // [steps, batch, input]
   int64_t hidden_ = 0;
   Value state_shape_;
-  Value there_;  // [steps, batch, 1]: which elements have that step; null: all
+  Value there_;  // [steps, batch, 1]: the sequences that have that step; null: all
   std::span<const Activation> functions_;
 };
 

@@ -3,7 +3,7 @@
 namespace steep {
 namespace {
 
-/// No axes given: all are reduced, or none (noop_with_empty_axes).
+/// Without axes, all axes are reduced, or none (noop_with_empty_axes).
 bool lacks_axes(Node n) {
   Value axes = n.input(1);
   return !axes || (constant(axes) != nullptr && constant(axes)->size() == 0);
@@ -16,7 +16,7 @@ void reduce_refine(Node n) {
   if (!axes || constant(axes) != nullptr || !x.type().shape || y.type().shape) return;
   size_t rank = x.shape().size();
   if (integer_of(n, "keepdims") == 0) {
-    // No axes may be all of them, or none.
+    // Zero axes may mean all axes or none: leave the rank open.
     const auto& count = axes.type().shape;
     if (!count || count->size() != 1 || !count->front().known()) return;
     const auto reduced = static_cast<size_t>(count->front().value());

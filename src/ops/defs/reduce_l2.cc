@@ -6,7 +6,7 @@ namespace {
 
 Grads reduce_l2_vjp(Node n, const Grads& dy) {
   Value y = with_reduced_axes(n, n.output(0));
-  // There is no second derivative where y = 0: it is NaN, as in PyTorch.
+  // Where y = 0 the second derivative does not exist: it is NaN, as in PyTorch.
   return {with_reduced_axes(n, dy[0]) * where(equal(y, 0), 0, n.input(0) / y)};
 }
 

@@ -1,4 +1,4 @@
-// y = Π x. Each factor's slope is the product of the others, also where some factors are zero.
+// y = Π x. The slope of each factor is the product of the other factors, also with zero factors.
 #include "ops/defs/reduce.h"
 #include "ops/product.h"
 #include "ops/shape_arithmetic.h"

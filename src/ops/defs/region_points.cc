@@ -1,6 +1,5 @@
-// RoiAlign (He et al. 2017) in terms of gathered elements: means of interpolated samples, or the
-// largest of the weighted elements; MaxRoiPool (Girshick 2015) in terms of masks of rows and
-// columns.
+// RoiAlign (He et al. 2017) from gathered elements: the mean of interpolated samples, or the
+// largest of the weighted elements. MaxRoiPool (Girshick 2015) with masks of rows and columns.
 #include <algorithm>
 #include <limits>
 
@@ -11,32 +10,32 @@
 namespace steep {
 namespace {
 
-/// Elements along one axis and their weights, [regions, bins x samples] both.
+/// Indices of elements along one axis and their weights, both [regions, bins x samples].
 struct Tap {
   Value index;  // int64, within the axis
   Value weight;
 };
 
-/// Where the samples of all bins lie along one axis.
+/// The samples of all bins along one axis.
 struct Samples {
   std::vector<Tap> taps;
-  Value in_a_bin;  // the most that there are in any, a vector of one element
-  Value counts;    // bool [regions, bins x samples]: those that a region's bin has
+  Value in_a_bin;  // the largest number of samples per bin, a vector of one element
+  Value counts;    // bool [regions, bins x samples]: samples that the region's bin has
 };
 
-/// `begin`, `end`: the regions' sides, [regions]. `extent`: of the images, an int64 scalar. With
-/// `mean` the weights of a bin's samples are those of their mean.
+/// `begin`, `end`: the start and end of each region, [regions]. `extent`: that of the images, an
+/// int64 scalar. With `mean` the weights divide by the number of samples of a bin.
 Samples sample(Node n, Value begin, Value end, Value extent, int64_t bins, bool half_pixel,
                bool mean) {
   Graph& g = begin.graph();
   const DType dtype = begin.dtype();
   const int64_t sampling = std::max<int64_t>(integer_of(n, "sampling_ratio"), 0);
   Value size = end - begin;
-  // Without the half pixel a region is never smaller than one element.
+  // Without the half pixel offset a region has at least the size of one element.
   if (!half_pixel) size = apply("Max", {size, scalar(g, 1, dtype)});
   const Value bin = unsqueeze(size / static_cast<double>(bins), {1, 2});
   const Value none = scalar(g, 0, dtype), one = scalar(g, 1, dtype);
-  // [regions, 1, 1]: how many samples there are in each of a region's bins.
+  // [regions, 1, 1]: the number of samples in each bin of a region.
   const Value count = sampling > 0
                           ? expand_like(scalar(g, static_cast<double>(sampling), dtype), bin)
                           : apply("Max", {apply("Ceil", {bin}), none});
@@ -67,7 +66,7 @@ Samples sample(Node n, Value begin, Value end, Value extent, int64_t bins, bool 
 
 constexpr double kLeast = -std::numeric_limits<double>::infinity();
 
-/// The first of the largest elements along `axis`, which goes.
+/// The first maximal element along `axis`; removes the axis.
 Value largest(Value x, int64_t axis) {
   const Value at = apply("ArgMax", {x}, {{"axis", axis}});
   return squeeze(apply("GatherElements", {x, at}, {{"axis", axis}}), {axis});
@@ -128,8 +127,8 @@ Value region_points(Node n, Value x, Value regions, Value images) {
 
 namespace {
 
-/// Which of an axis's elements lie in which bin: bool [regions, bins, elements]. `begin`, `end`:
-/// the first and last element of each region, float64.
+/// Which elements of an axis lie in which bin: bool [regions, bins, elements]. `begin`, `end`: the
+/// first and the last element of each region, float64.
 Value bins_along(Value begin, Value end, Value extent, int64_t bins) {
   Graph& g = begin.graph();
   const Value one = scalar(g, 1, DType::f64);
@@ -152,7 +151,7 @@ Value region_maxima(Node n, Value x, Value regions) {
   auto column = [&](double i) {
     return apply("Gather", {regions, scalar(g, i, DType::i64)}, {{"axis", int64_t{1}}});
   };
-  auto side = [&](double i) {  // to the nearest element; halves away from zero
+  auto side = [&](double i) {  // to the nearest element, halves away from zero
     const Value v = cast(column(i), DType::f64) * scale;
     return apply("Sign", {v}) * apply("Floor", {apply("Abs", {v}) + 0.5});
   };

@@ -31,14 +31,15 @@ Grads resize_grad_vjp(Node n, const Grads& dy) {
 
 std::vector<Type> resize_grad_infer(Node n) { return {{n.input(0).dtype(), shape_in(n.input(1))}}; }
 
-/// 1 where the last axis stands at the position of the first, [extent, extent].
+/// The identity matrix [extent, extent].
 Value unit_matrix(Value extent, DType dtype) {
   const Value zero = scalar(extent.graph(), 0, dtype);
   return apply("EyeLike", {apply("Expand", {zero, concat({extent, extent}, 0)})});
 }
 
-/// What the Resize whose gradient n is multiplies by along its i-th axis, [before, after], where
-/// all its axes share one scale: seen on whole images that vary along that axis alone.
+/// The matrix [before, after] by which the Resize of gradient n multiplies along its i-th axis,
+/// when all axes share one scale: a Resize of images of the full shape that vary only along that
+/// axis.
 Value shared_scale_matrix(Node n, const Ints& axes, int64_t i, Attrs attrs) {
   Graph& g = n.graph();
   const auto count = static_cast<int64_t>(axes.size());
@@ -64,8 +65,8 @@ Value shared_scale_matrix(Node n, const Ints& axes, int64_t i, Attrs attrs) {
   return reshape(y, concat(result, 0));
 }
 
-/// The same where each axis has a scale, or a region (in `roi`, if any), of its own: Resize of the
-/// unit matrix.
+/// As shared_scale_matrix(), when each axis has its own scale, or its own region (`roi`, may be
+/// null): a Resize of the identity matrix.
 Value own_scale_matrix(Node n, Value roi, const Ints& axes, int64_t i, const Attrs& attrs) {
   const Value scales = n.input(3);
   const Value extent = part(n.input(1), axes[static_cast<size_t>(i)]);
@@ -84,8 +85,8 @@ Value own_scale_matrix(Node n, Value roi, const Ints& axes, int64_t i, const Att
   return apply("Resize", {unit, region, {}, concat({extent, after}, 0)}, attrs);
 }
 
-/// Along each axis Resize multiplies by a matrix. What lies outside is constant, which the matrix
-/// shows as zeros.
+/// Resize multiplies by a matrix along each axis, so the gradient multiplies by the transposes.
+/// Points outside get a constant, so their entries in the matrix are zeros.
 std::vector<Value> resize_grad_in_parts(Node n) {
   Value dx = n.input(0);
   const Value shape = n.input(1), scales = n.input(3);
@@ -114,14 +115,14 @@ std::vector<Value> resize_grad_in_parts(Node n) {
     const Value matrix = shares
                              ? shared_scale_matrix(n, axes, at, attrs)
                              : own_scale_matrix(n, crops ? n.input(2) : Value(), axes, at, attrs);
-    Ints perm = counting(0, rank);  // its own inverse
+    Ints perm = counting(0, rank);  // a swap, its own inverse
     std::swap(perm[static_cast<size_t>(axis)], perm.back());
     dx = transpose(matmul(transpose(dx, perm), swap_last(matrix)), perm);
   }
   return {reshape(dx, shape)};
 }
 
-/// To no elements along an axis: where ONNX's function finds a size of 0 it finds nothing.
+/// Sets the shape when a size is 0, which ONNX's function does not support.
 void resize_refine(Node n) {
   const Tensor* sizes = constant(n.input(3));
   const Value y = n.output(0);

@@ -5,8 +5,8 @@
 namespace steep {
 namespace {
 
-/// Step t of a sequence of length l comes from step l - 1 - t, padding from itself. A length beyond
-/// the axis, or below 0, asks for a step that does not exist, which GatherND refuses.
+/// Step t of a sequence of length l comes from step l - 1 - t; padding is copied in place. A length
+/// beyond the axis, or below 0, gives an index out of range, which GatherND refuses.
 std::vector<Value> reverse_sequence_decompose(Node n) {
   Value x = n.input(0), lengths = unsqueeze(cast(n.input(1), DType::i64), {1});
   const int64_t batch = integer_of(n, "batch_axis");

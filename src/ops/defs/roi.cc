@@ -26,7 +26,7 @@ Grads max_roi_pool_vjp(Node n, const Grads& dy) {
 
 std::vector<Type> roi_grad_infer(Node n) { return {n.input(1).type()}; }
 
-/// Regions are no inputs of what is differentiated: they have no gradient.
+/// Only x is differentiated: regions have no gradient.
 std::vector<Value> align_gradient(Node n, Value dy, Value x, Differentiate differentiate) {
   return gradients_in_parts(
       [&](std::span<const Value> own) {

@@ -1,4 +1,4 @@
-// Step functions: the derivative is zero wherever there is one.
+// Step functions: the derivative is zero wherever it exists.
 #include "ops/op_def.h"
 
 namespace steep {

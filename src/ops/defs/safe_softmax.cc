@@ -1,5 +1,5 @@
-// steep.SafeSoftmax(x){axis} → y: Softmax, but 0 for a row of nothing but -inf, which has nothing
-// to attend to (PyTorch's aten::_safe_softmax). NaN stays NaN.
+// steep.SafeSoftmax(x){axis} → y: Softmax, but 0 for rows that contain only -inf (PyTorch's
+// aten::_safe_softmax). NaN stays NaN.
 #include <limits>
 
 #include "ops/build.h"

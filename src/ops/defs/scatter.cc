@@ -18,7 +18,7 @@ Grads scatter_vjp(Node n, const Grads& dy, const ScatterOps& ops) {
     return {dy[0] * product_without(data, factors), Value(),
             ops.read(n, dy[0]) * product_without(updates, read)};
   }
-  // max, min: those that attain the result share its gradient.
+  // max, min: the elements that attain the result share its gradient.
   Value data_attains = cast_like(equal(data, y), y);
   Value updates_attain = cast_like(equal(updates, ops.read(n, y)), y);
   Value share = dy[0] / ops.write(n, data_attains, updates_attain, "add");

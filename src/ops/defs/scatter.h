@@ -1,4 +1,4 @@
-// What ScatterElements and ScatterND share: y = data with updates written, or combined, at indices.
+// Shared by ScatterElements and ScatterND: y = data with updates written, or combined, at indices.
 #pragma once
 
 #include "ops/op_def.h"
@@ -12,8 +12,8 @@ struct ScatterOps {
                  const std::string& reduction);  ///< the op itself
 };
 
-/// Gradients of (data, indices, updates) under any `reduction`: none, add, mul, max, min. With
-/// "none", duplicate indices have no defined winner, and no defined gradient.
+/// Gradients of (data, indices, updates) for any `reduction`: none, add, mul, max, min. With "none"
+/// the result and the gradient are undefined for duplicate indices.
 Grads scatter_vjp(Node n, const Grads& dy, const ScatterOps& ops);
 
 }  // namespace steep

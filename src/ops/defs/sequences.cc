@@ -1,8 +1,8 @@
 // Sequences of tensors. The gradient of a sequence is the sequence of its items' gradients.
 //
 //   steep.SequenceExtents(s){axis}  int64[n]: extent of each item along an axis
-//   steep.ZerosLike(x)              zeros in the place of all that a sequence or optional holds
-//   steep.SumOf(a, b)               item by item, of two sequences or optionals
+//   steep.ZerosLike(x)              zeros for every tensor in a sequence or optional
+//   steep.SumOf(a, b)               sum of two sequences or optionals, item by item
 #include "ops/build.h"
 #include "ops/defs/loop.h"
 #include "ops/steep_types.h"
@@ -22,7 +22,7 @@ Grads construct_vjp(Node n, const Grads& dy) {
 }
 
 Grads at_vjp(Node n, const Grads& dy) {
-  // Zeros with one item taken out and the gradient put in its place.
+  // The gradient: zeros, with the item at that position replaced by dy.
   const Value s = n.input(0);
   const Value length = apply("SequenceLength", {s});
   Value position = cast(n.input(1), DType::i64);
@@ -31,7 +31,7 @@ Grads at_vjp(Node n, const Grads& dy) {
   return {apply("SequenceInsert", {others, dy[0], position})};
 }
 
-/// Where an insertion put its item, in the longer sequence.
+/// The position of the inserted item in the longer sequence.
 Value inserted_at(Node n) {
   if (!n.input(2)) return last(n.output(0));
   const Value position = cast(n.input(2), DType::i64);
@@ -53,7 +53,7 @@ Grads erase_vjp(Node n, const Grads& dy) {
 Grads split_vjp(Node n, const Grads& dy) {
   const bool dropped = !n.input(1) && integer_of(n, "keepdims") == 0;
   const Attrs attrs{{"axis", integer_of(n, "axis")}, {"new_axis", int64_t{dropped}}};
-  // Nothing to put together where the axis is empty: the shape is that of x.
+  // If the axis is empty there is nothing to concatenate: the result has the shape of x.
   return {apply("ConcatFromSequence", {dy[0]}, attrs)};
 }
 
@@ -78,7 +78,7 @@ std::vector<Type> extents_infer(Node n) {
 std::vector<Type> insert_infer(Node n) {
   Type item = n.input(1).type();
   item.kind = Kind::sequence;
-  // Nothing is known of the items of an empty sequence but their type.
+  // An empty sequence says nothing about the shape of items: use the type of the inserted item.
   const Node made = n.input(0).producer();
   if (made && made.op() == "SequenceEmpty") return {item};
   return {either(n.input(0).type(), item)};
@@ -100,7 +100,7 @@ Grads sum_vjp(Node n, const Grads& dy) {
   return {dy[0], dy[0]};
 }
 
-/// The sequence of what `f`, given the items at one position of each of n's inputs, makes of them.
+/// The sequence of the results of `f`, applied to the items at each position of n's inputs.
 template <typename F>
 std::vector<Value> for_items(Node n, F f) {
   Graph body;

@@ -1,4 +1,4 @@
-// Shape, Size: extents as int64. The values of x play no part.
+// Shape, Size: extents as int64. The data of x is not read.
 #include "ops/op_def.h"
 #include "ops/shape_arithmetic.h"
 

@@ -1,4 +1,4 @@
-// Operators that make features of signals and texts, without gradients.
+// Operators that compute features of signals and texts. They have no gradients.
 #include "ops/op_def.h"
 
 namespace steep {

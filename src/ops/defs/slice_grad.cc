@@ -15,7 +15,7 @@ Grads slice_grad_vjp(Node n, const Grads& dy) { return {slice_alike(n, dy[0])}; 
 
 std::vector<Type> slice_grad_infer(Node n) { return {{n.input(0).dtype(), shape_in(n.input(1))}}; }
 
-/// Slices the elements' numbers, then scatters dy to those numbers.
+/// Slices the flat indices of the elements, then scatters dy to these indices.
 std::vector<Value> slice_grad_decompose(Node n) {
   Graph& g = n.graph();
   Value dy = n.input(0), shape = n.input(1);

@@ -1,8 +1,9 @@
-// steep.SoftmaxCrossEntropy(logits[N, C], labels[N], weights[C]?){ignore_index, reduction, dtype}
-// → loss, lse[N], lse_rest[N]: lossᵢ = weights[labelsᵢ] (lseᵢ - logits[i, labelsᵢ]) with
-// lse = ln Σ exp(logits) of each row, from which rounding took lse_rest. The results are of
-// `dtype`, by default that of the logits. Errors of the loss are relative to the loss, however
-// small. Attribute some_rows: the rows are some of the caller's, who knows them by other numbers.
+// steep.SoftmaxCrossEntropy(logits[N, C], labels[N], weights[C]?){ignore_index, reduction, dtype} →
+// loss, lse[N], lse_rest[N]: lossᵢ = weights[labelsᵢ] (lseᵢ - logits[i, labelsᵢ]) with lse = ln Σ
+// exp(logits) of each row; lse_rest is the rounding error of lse. The results are of `dtype`, by
+// default that of the logits. The error of the loss is relative to the loss, even for tiny losses.
+// Attribute some_rows: the rows are a subset of the caller's rows, so that row numbers differ from
+// the caller's.
 #include "ops/defs/losses.h"
 #include "ops/steep_types.h"
 
@@ -43,7 +44,7 @@ std::vector<Type> softmax_cross_entropy_infer(Node n) {
   return {none ? rows : Type{rows.dtype, Shape{}}, rows, rows};
 }
 
-/// ln(1 + x), exact near 0: what rounding took from the sum is added to its logarithm.
+/// ln(1 + x), exact near 0: adds a correction for the rounding error of the sum.
 Value log1p(Value x) {
   Value y = x + 1;
   return log(y) + (x - (y - 1)) / y;
@@ -55,7 +56,8 @@ std::vector<Value> softmax_cross_entropy_decompose(Node n) {
   const LabelRows rows = label_rows(n, n.input(1), n.input(2), logits.dtype());
   Value max = apply("ReduceMax", {logits, ints(g, {1})}, {{"keepdims", int64_t{1}}});
   max = apply("steep.StopGradient", {max});  // any shift gives the same results
-  // What is added to 1 is all but the greatest term, where that is the label's.
+  // The number added to 1 is the sum of all other terms, plus exp(picked) - 1, which is 0 when the
+  // label has the greatest logit.
   Value shifted = logits - max;
   Value picked = pick(shifted, rows.labels);
   Value others = sum(where(is_label(shifted, rows.labels), 0, exp(shifted)), {1}, true);
@@ -63,7 +65,7 @@ std::vector<Value> softmax_cross_entropy_decompose(Node n) {
   Value losses = squeeze(log_sum - picked, {1});
   if (rows.weights) losses = losses * rows.weights;
   if (rows.counts) losses = where(rows.counts, losses, 0);
-  // Knuth's sum of two numbers, and what rounding takes from it.
+  // Knuth's two-sum: the sum of two numbers and its rounding error.
   Value lse = max + log_sum, added = lse - max;
   Value rest = apply("steep.StopGradient", {(max - (lse - added)) + (log_sum - added)});
   return {reduce_losses(n, losses, rows.weights), squeeze(lse, {1}), squeeze(rest, {1})};

@@ -19,7 +19,7 @@ std::vector<Value> softmax_cross_entropy_grad_decompose(Node n) {
   const DType dtype = logits.dtype();
   const LabelRows rows = label_rows(n, n.input(2), n.input(5), dtype);
   Value log_p = (logits - unsqueeze(lse, {1})) - unsqueeze(n.input(4), {1});
-  // p - 1, exact where p is nearly 1.
+  // p - 1, exact where p is close to 1.
   Value t = tanh(pick(log_p, rows.labels) * 0.5);
   Value slope = where(is_label(log_p, rows.labels), 2.0 * t / (1.0 - t), exp(log_p));
   Value scale = rows.weights ? dloss * rows.weights : dloss;

@@ -1,5 +1,5 @@
 // SoftmaxCrossEntropyLoss(scores[N, C, d…], labels[N, d…], weights[C]?){ignore_index, reduction} →
-// loss, log_prob?. Runs, and is differentiated, as steep.SoftmaxCrossEntropy over rows.
+// loss, log_prob?. It runs as steep.SoftmaxCrossEntropy over rows, and is differentiated as that.
 #include "ops/defs/losses.h"
 
 namespace steep {

@@ -1,5 +1,5 @@
-// Systems of equations by LU decomposition with partial pivoting, and the logarithm of determinants
-// by the same decomposition, which backward shares.
+// Systems of linear equations by LU decomposition with partial pivoting, and the logarithm of
+// determinants from the same decomposition. Backward shares the decomposition.
 #include "ops/defs/matrices.h"
 #include "ops/steep_types.h"
 #include "steep/error.h"
@@ -7,7 +7,7 @@
 namespace steep {
 namespace {
 
-/// lu, pivots and info of square matrices.
+/// Returns lu, pivots and info of square matrices.
 std::vector<Value> decompose_lu(Value a, int64_t check) {
   return apply_n("steep.LU", std::vector<Value>{a}, 3, {{"check", check}});
 }
@@ -16,7 +16,7 @@ Value solve_with(Value a, Value lu, Value pivots, Value b, bool transpose) {
   return apply("steep.LUSolve", {a, lu, pivots, b}, {{"transpose", int64_t{transpose}}});
 }
 
-/// Sign and logarithm, one of each a matrix.
+/// The types of sign and logarithm, with one element per matrix.
 std::vector<Type> logarithm_of(const Type& squares) {
   return std::vector<Type>(2, stack_of(squares, 2, squares.dtype));
 }
@@ -30,7 +30,7 @@ std::vector<Type> lu_infer(Node n) {
   return {type, stack_of(type, 1, DType::i64), stack_of(type, 2, DType::i32)};
 }
 
-/// Throws ShapeError unless inputs 0 to 2 are matrices, their decomposition and its pivots.
+/// Throws ShapeError unless inputs 0 to 2 are matrices, their LU decomposition and its pivots.
 void require_decomposed(Node n, int inputs) {
   require_operands(n, inputs, inputs == 3 ? 2 : 1);
   const Type a = squares_in(n, 0), lu = squares_in(n, 1);
@@ -43,7 +43,8 @@ void require_decomposed(Node n, int inputs) {
                     to_string(lu) + (pivots ? ", " + to_string(pivots.type()) : ""));
 }
 
-/// What reads the decomposition is differentiated with respect to the matrices themselves.
+/// A decomposition has no gradient itself: the ops that read it are differentiated with respect to
+/// the matrices.
 Grads lu_vjp(Node n, const Grads&) {
   throw ModelError({.what = "A matrix decomposition has no gradient.",
                     .node = n.name(),
@@ -60,7 +61,7 @@ std::vector<Type> lu_solve_infer(Node n) {
   return {solution_of(n, 0, 3)};
 }
 
-/// db = op(a)⁻ᵀ dx, and da = -db xᵀ, or its transpose for the transpose.
+/// db = op(a)⁻ᵀ dx and da = -db xᵀ; with `transpose`, da is transposed.
 Grads lu_solve_vjp(Node n, const Grads& dy) {
   const bool transposed = integer_of(n, "transpose") != 0;
   const Value x = n.output(0);
@@ -80,7 +81,8 @@ std::vector<Type> lu_slog_det_infer(Node n) {
 Grads lu_slog_det_vjp(Node n, const Grads& dy) {
   if (!dy[1]) return {};
   const Value a = n.input(0);
-  // Solved for the matrix as it is: of singular ones, which slopes are infinite follows from it.
+  // Solve with a itself, not with its transpose. For singular matrices this determines which slopes
+  // are infinite.
   const Value inverse = solve_with(a, n.input(1), n.input(2), identity_for(a), false);
   return {unsqueeze(dy[1], {-2, -1}) * swap_last(inverse)};
 }
@@ -114,17 +116,17 @@ std::vector<Value> slog_det_decompose(Node n) {
 }  // namespace
 
 /// steep.LU(a): a [.., n, n] → lu [.., n, n], pivots [.., n] (int64), info [..] (int32). lu holds
-/// both factors of a, its rows swapped: row i with row pivots[i], one after the other. `info`: the
-/// first pivot that is zero, counted from 1, or 0; where `check` is not 0 it is a DataError. For
-/// the two operators below alone, which are differentiated with respect to a itself.
+/// both factors of a with swapped rows: row i with row pivots[i], for i in ascending order. `info`:
+/// the first pivot that is zero, counted from 1, or 0; with `check` a zero pivot is a DataError.
+/// Only the two operators below may read the results; they are differentiated with respect to a.
 extern const OpDef kSteepLU = {.name = "steep.LU",
                                .in_files = true,
                                .attributes = {{"check", 1}},
                                .vjp = lu_vjp,
                                .infer = lu_infer};
 
-/// steep.LUSolve(a, lu, pivots, b): x in op(a) x = b by the decomposition of a; of a itself nothing
-/// is read. `transpose`: op(a) is aᵀ. Stacks broadcast.
+/// steep.LUSolve(a, lu, pivots, b): x in op(a) x = b by the decomposition of a; a itself is not
+/// read. `transpose`: op(a) is aᵀ. Leading axes broadcast.
 extern const OpDef kSteepLUSolve = {.name = "steep.LUSolve",
                                     .in_files = true,
                                     .attributes = {{"transpose", 0}},
@@ -138,7 +140,7 @@ extern const OpDef kSteepLUSlogDet = {.name = "steep.LUSlogDet",
                                       .vjp = lu_slog_det_vjp,
                                       .infer = lu_slog_det_infer};
 
-/// steep.Solve(a, b): a [.., n, n], b [.., n, k] → x [.., n, k] in a x = b, info [..] as of
+/// steep.Solve(a, b): a [.., n, n], b [.., n, k] → x [.., n, k] in a x = b; info [..] as in
 /// steep.LU.
 extern const OpDef kSteepSolve = {.name = "steep.Solve",
                                   .in_files = true,
@@ -146,7 +148,7 @@ extern const OpDef kSteepSolve = {.name = "steep.Solve",
                                   .infer = solve_infer,
                                   .decompose = solve_decompose};
 
-/// steep.SlogDet(a): a [.., n, n] → sign [..], log |det a| [..]. `check` as of steep.LU.
+/// steep.SlogDet(a): a [.., n, n] → sign [..], log |det a| [..]. `check` as in steep.LU.
 extern const OpDef kSteepSlogDet = {.name = "steep.SlogDet",
                                     .in_files = true,
                                     .attributes = {{"check", 0}},

@@ -13,7 +13,7 @@ Grads split_vjp(Node n, const Grads& dy) {
   return {concat(parts, integer_of(n, "axis"))};
 }
 
-/// At computed places: all other extents are those of the input.
+/// Sets the types of parts whose sizes are computed: all other extents are those of the input.
 void split_refine(Node n) {
   const Value x = n.input(0);
   if (!x.type().shape) return;

@@ -1,7 +1,8 @@
 // steep.MatMul(a, b, bias?, addend?){perm_a, perm_b, perm_y, alpha, activation, dtype}: a matrix
-// product with everything around it that a kernel can take along; `addend` has the result's shape
-// and type and comes last. Made by passes. The attribute `dtype` is the type of the result, by
-// default that of `a`; then sums are of the wider type, and so may be the bias.
+// product with the operations around it that a kernel can fuse; `addend` has the result's shape and
+// dtype and is added last. Made by passes. The attribute `dtype` is that of the result, by default
+// that of `a`. With another dtype, sums are computed in the wider dtype, which the bias may have
+// too.
 #include "ops/build.h"
 #include "ops/steep_types.h"
 #include "steep/error.h"

@@ -1,5 +1,5 @@
-// steep.StopGradient(x) → y = x, from which no gradient reaches x: PyTorch's detach. A file has it
-// as an Identity with the metadata kStopGradientKey. Specialising leaves nothing of it.
+// steep.StopGradient(x) → y = x, through which no gradient flows: PyTorch's detach. Files store it
+// as an Identity with the metadata kStopGradientKey. Specialisation removes it.
 #include "ops/build.h"
 
 namespace steep {

@@ -1,5 +1,5 @@
 // steep.SumPool(x[N, C, ...]) → y and steep.SumPoolGrad(dy, shape) → dx, with the attributes of
-// ONNX's poolings: sums over windows. Padding counts as 0.
+// ONNX's pooling operators: sums over windows. Padding counts as 0.
 #include "ops/build.h"
 #include "ops/defs/conv.h"
 #include "ops/defs/pool.h"
@@ -40,7 +40,7 @@ std::optional<Shape> pooled_shape(Node node, Value x) {
     const int64_t padded = in.value() + begin + (given ? pads[rank + i] : 0);
     const int64_t room = padded - ((kernel[i] - 1) * dilations[i] + 1);
     int64_t extent = room < 0 ? 0 : (room + (ceil ? strides[i] - 1 : 0)) / strides[i] + 1;
-    // The last window has to start before the padding at the end.
+    // The last window must not start in the padding at the end.
     if (ceil && (extent - 1) * strides[i] >= in.value() + begin) --extent;
     y.emplace_back(extent);
   }
@@ -78,8 +78,8 @@ Value window_of_ones(Node n, DType dtype) {
   return apply("Expand", {scalar(n.graph(), 1, dtype), ints(n.graph(), dims)});
 }
 
-/// With ceil_mode the last window may reach over the padding, but has to start before that at the
-/// end.
+/// With ceil_mode the last window may extend beyond the padding, but must not start in the padding
+/// at the end.
 std::vector<Value> sum_pool_in_parts(Node n) {
   Graph& g = n.graph();
   const Value x = n.input(0), ones = window_of_ones(n, x.dtype());

@@ -29,8 +29,8 @@ std::vector<Type> sum_to_infer(Node n) {
   return {{result_dtype(n, x.dtype()), std::move(to)}};
 }
 
-/// Splits each extent into (from / to) × to, and sums the quotients away: that needs no axes, so
-/// it serves extents that are not known, which are equal or reach 1.
+/// Splits each extent into (from / to) × to and sums over the quotients. This needs no known axes,
+/// so it works for unknown extents, which are either equal or reduced to 1.
 Value sum_quotients(Value x, Value to, int64_t lead) {
   Graph& g = x.graph();
   const Ints ones(static_cast<size_t>(lead), 1);

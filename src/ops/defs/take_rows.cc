@@ -1,7 +1,6 @@
-// steep.TakeRows(x[n, d…], rows[p]) → x[rows], and its transpose,
-// steep.PutRows(y[p, d…], rows[p], shape) → zeros of `shape` with the slices of y at `rows`.
-// REQUIRES: rows ascending and distinct, so that as many rows as there are, are all of them in
-// order: then both do nothing.
+// steep.TakeRows(x[n, d…], rows[p]) → x[rows], and its transpose, steep.PutRows(y[p, d…], rows[p],
+// shape) → zeros of `shape` with the slices of y at `rows`. REQUIRES: rows are ascending and
+// distinct. Hence p = n means all rows in order, and both ops are identities.
 #include "ops/simplify.h"
 #include "ops/steep_types.h"
 

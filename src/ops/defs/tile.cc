@@ -5,7 +5,7 @@ namespace steep {
 namespace {
 
 Grads tile_vjp(Node n, const Grads& dy) {
-  // Seen as (repeats[0], x[0], repeats[1], x[1], …): the even axes number the copies.
+  // Reshape dy to (repeats[0], x[0], repeats[1], x[1], …) and sum over the even axes, the copies.
   Value x = n.input(0), repeats = n.input(1);
   Value pairs = concat({unsqueeze(repeats, {1}), unsqueeze(shape_of(x), {1})}, 1);
   Ints copies;

@@ -1,13 +1,13 @@
-// The k largest (or smallest) elements along `axis`, and where they are. Of equal elements TopK
+// The k largest (or smallest) elements along `axis`, and their indices. Of equal elements TopK
 // picks the first; steep.TopK(x){k, axis, largest, sorted} → values, indices picks those that
-// PyTorch's topk does. NaN counts as the largest number.
+// PyTorch's topk picks. NaN counts as the largest number.
 #include "ops/build.h"
 #include "ops/steep_types.h"
 
 namespace steep {
 namespace {
 
-/// Of both operators: the first operand has the numbers.
+/// For both operators: input 0 holds the elements.
 Grads top_k_vjp(Node n, const Grads& dy) {
   if (!dy[0]) return {};
   return {apply("ScatterElements", {zeros_like(n.input(0)), n.output(1), dy[0]},

@@ -20,7 +20,7 @@ Grads transpose_vjp(Node n, const Grads& dy) {
   return {transpose(dy[0], inverse)};
 }
 
-/// ONNX's inference takes any list of axes that are there.
+/// ONNX's inference accepts any list of existing axes, also with duplicates.
 void check_permutation(Node n) {
   const Ints perm = n.attrs().ints("perm");
   const Type& x = n.input(0).type();

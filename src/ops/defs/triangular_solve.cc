@@ -1,4 +1,4 @@
-// x = op(a)⁻¹ b for triangular matrices a, of which one triangle is read. Stacks broadcast.
+// x = op(a)⁻¹ b for triangular matrices a; only one triangle is read. Leading axes broadcast.
 #include "ops/defs/matrices.h"
 #include "ops/steep_types.h"
 
@@ -11,7 +11,8 @@ std::vector<Type> triangular_solve_infer(Node n) {
   return {solution_of(n, 0, 1)};
 }
 
-/// db = op(a)⁻ᵀ dx, and da = -db xᵀ (its transpose for the transpose) in the triangle that is read.
+/// db = op(a)⁻ᵀ dx and da = -db xᵀ (with `transpose`, its transpose), restricted to the triangle
+/// that is read.
 Grads triangular_solve_vjp(Node n, const Grads& dy) {
   const Value a = n.input(0), x = n.output(0);
   const bool transposed = integer_of(n, "transpose") != 0, unit = integer_of(n, "unit") != 0;
@@ -28,8 +29,8 @@ Grads triangular_solve_vjp(Node n, const Grads& dy) {
 }  // namespace
 
 /// steep.TriangularSolve(a, b): a [.., n, n], b [.., n, k] → x [.., n, k]. `upper`: the upper
-/// triangle of a is read, else the lower; `transpose`: op(a) is aᵀ; `unit`: a's diagonal is not
-/// read, and taken for ones. A zero on the diagonal divides.
+/// triangle of a is read, else the lower; `transpose`: op(a) is aᵀ; `unit`: the diagonal is not
+/// read and counts as ones. A zero on the diagonal is a division by zero.
 extern const OpDef kSteepTriangularSolve = {
     .name = "steep.TriangularSolve",
     .in_files = true,

@@ -1,4 +1,4 @@
-// The distinct elements (or slices along `axis`), with where they are; as in PyTorch no gradient
+// The distinct elements (or slices along `axis`) and their indices. As in PyTorch, no gradient
 // passes.
 #include "ops/op_def.h"
 

@@ -11,7 +11,7 @@ Grads where_vjp(Node n, const Grads& dy) {
   return {Value(), where(condition, dy[0], 0), where(condition, 0, dy[0])};
 }
 
-/// A choice that is made already.
+/// A constant condition selects one operand.
 Value where_simplify(Node n) {
   const Tensor* condition = constant(n.input(0));
   if (condition == nullptr || condition->size() != 1) return {};

@@ -1,12 +1,12 @@
-// A gradient of the model's own, as of PyTorch's torch.autograd.Function:
+// User-defined gradients, like those of PyTorch's torch.autograd.Function:
 //
-//   dy = steep.GradientOf(y)                    a name for the gradient of y, which is yet to come
+//   dy = steep.GradientOf(y)                    placeholder for the gradient of y
 //   z  = steep.WithGradient(y…, x…, dx…, dy…)   z = y, and the gradients of x are dx
 //
-// As many dy and z as y (`outputs`), as many dx as x; a dy may be absent. dx are computed from dy
-// by ordinary nodes: those are computed anew, from the gradients that come in. They are no way for
-// gradients themselves, nor are those from x to y; hence y and dx come by way of
-// steep.StopGradient. forget_gradients() leaves nothing of all this.
+// There are as many dy and z as y (`outputs`), and as many dx as x; a dy may be absent. Ordinary
+// nodes compute dx from dy. The rule repeats these nodes with the incoming gradients. No gradient
+// flows through them, nor through the nodes from x to y; hence y and dx pass through
+// steep.StopGradient. forget_gradients() removes all these nodes.
 #include "ops/defs/with_gradient.h"
 
 #include <fmt/format.h>
@@ -24,8 +24,8 @@ namespace {
 
 constexpr std::string_view kWithGradient = "steep.WithGradient";
 
-/// Values of a graph, computed once more from others than they were. What does not depend on these
-/// is shared.
+/// Recomputes values of a graph after some values are replaced. Nodes that do not depend on the
+/// replaced values are shared.
 class Replay {
  public:
   void put(Value v, Value instead) {
@@ -52,7 +52,7 @@ class Replay {
   }
 
  private:
-  /// Not looked at yet; what is older than the first value put cannot depend on it.
+  /// A node not visited yet. Nodes older than the first replaced value cannot depend on it.
   bool is_new(Node n) const { return n && n.id() > oldest_ && seen_.count(n.id()) == 0; }
 
   Value latest(Value v) const {
@@ -76,7 +76,7 @@ class Replay {
     }
   }
 
-  std::unordered_map<uint32_t, Value> computed_anew_;  // by value id
+  std::unordered_map<uint32_t, Value> computed_anew_;  // value id → replacement
   std::unordered_set<uint32_t> seen_;                  // node ids
   uint32_t oldest_ = UINT32_MAX;                       // node id
 };
@@ -87,7 +87,7 @@ class Replay {
                     fmt::format("{} operands, {} results", n.input_count(), n.output_count()));
 }
 
-/// How many y and x there are. Throws ShapeError.
+/// The numbers of y and x. Throws ShapeError.
 std::pair<int, int> counts(Node n) {
   const int64_t y = integer_of(n, "outputs");
   if (y < 1 || y > n.input_count()) refuse_operands(n);
@@ -102,7 +102,7 @@ Grads with_gradient_vjp(Node n, const Grads& dy) {
   const auto [outputs, count] = counts(n);
   Replay replay;
   for (int i = 0; i < outputs; ++i) {
-    if (n.output(i)) replay.put(n.input(i), n.output(i));  // whose own gradient is this one
+    if (n.output(i)) replay.put(n.input(i), n.output(i));  // z's gradient is the one defined here
     const Value name = n.input(outputs + 2 * count + i);
     const Value given = static_cast<size_t>(i) < dy.size() ? dy[static_cast<size_t>(i)] : Value();
     if (name && name.producer() && name.producer().op() == "steep.GradientOf") {
@@ -132,7 +132,8 @@ std::vector<Value> with_gradient_decompose(Node n) {
   return results;
 }
 
-/// A gradient may be that of its input broadcast, over whose axes it will be summed.
+/// Whether a gradient of shape `from` can be that of `to`: its input, or its input broadcast. In
+/// the latter case it is summed over the broadcast axes later.
 bool reaches(const Shape& from, const Shape& to) {
   if (from.size() < to.size()) return false;
   for (size_t i = 0; i < to.size(); ++i) {
@@ -165,7 +166,7 @@ Grads checked_gradient_vjp(Node n, const Grads& dy) {
   return {dy[0]};
 }
 
-/// Elsewhere a sum with zeros of x's shape, which do not fit either.
+/// Without a kernel: a sum with zeros of x's shape, which fails when the shapes do not fit.
 std::vector<Value> checked_gradient_decompose(Node n) {
   const Value dx = n.input(0);
   return {dx + apply("Expand", {scalar(n.graph(), 0, dx.dtype()), n.input(1)})};
@@ -210,7 +211,7 @@ extern const OpDef kSteepWithGradient = {.name = kWithGradient,
                                          .infer = with_gradient_infer,
                                          .decompose = with_gradient_decompose};
 
-/// steep.CheckedGradient(dx, shape of x){node, op, input}: dx, if x can be broadcast to its shape.
+/// steep.CheckedGradient(dx, shape of x){node, op, input}: dx, if x can be broadcast to dx's shape.
 extern const OpDef kSteepCheckedGradient = {.name = "steep.CheckedGradient",
                                             .attributes = {{"node", ""}, {"op", ""}, {"input", ""}},
                                             .view = true,

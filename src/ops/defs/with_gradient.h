@@ -1,4 +1,4 @@
-// Operators that say what a gradient is: with_gradient.cc.
+// Operators that define gradients: see with_gradient.cc.
 #pragma once
 
 #include <string>
@@ -7,11 +7,12 @@
 
 namespace steep {
 
-/// Takes them out of a graph that is not to be differentiated any more.
+/// Removes these operators from a graph that will not be differentiated any more.
 void forget_gradients(Graph& g);
 
-/// `gradient`, which must have the shape of `x` or what that broadcasts to. Where that is not known
-/// yet it is checked once it is: then a ModelError names `node`, of operator `op`, and its `input`.
+/// Checks that `gradient` has the shape of `x`, or one to which that broadcasts; returns
+/// `gradient`. If shapes are unknown yet, the check runs once they are known. Throws ModelError
+/// that names `node`, of operator `op`, and its `input`.
 Value checked_gradient(Value gradient, Value x, const std::string& node, const std::string& op,
                        const std::string& input);
 

@@ -1,8 +1,8 @@
 // steep.Adam{beta1, beta2, epsilon, weight_decay, bias_correction, decoupled, maximize}, states m,
 // v, greatest v?: Kingma & Ba 2015, as torch.optim.Adam; with a third state AMSGrad, Reddi et al.
 // 2018; decoupled = 1: Loshchilov & Hutter 2019, as torch.optim.AdamW; decoupled = 2: as AdamW of
-// Hugging Face's transformers, whose epsilon is beside a root that is not corrected, and whose
-// decay is of the updated parameter.
+// Hugging Face's transformers, which adds epsilon to the root before bias correction and decays the
+// updated parameter.
 #include "ops/defs/optimizers/optimizers.h"
 
 namespace steep {

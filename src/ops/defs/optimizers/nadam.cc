@@ -15,7 +15,7 @@ std::vector<Value> nadam_decompose(Node n) {
     return beta1 * (1.0 - 0.5 * apply("Pow", {scalar(n.graph(), 0.96, DType::f64), exponent}));
   };
   const Value now = mu(t), next = mu(t + 1.0), before = n.input(kFirstState + 2);
-  const Value product = before * cast_like(now, before);  // rounded, as PyTorch's
+  const Value product = before * cast_like(now, before);  // rounded, as in PyTorch
   const Value so_far = cast(product, DType::f64);
   const Value of_gradient = lr * (1.0 - now) / (1.0 - so_far);
   const Value of_m = lr * next / (1.0 - so_far * next);

@@ -1,5 +1,6 @@
 // steep.RAdam{beta1, beta2, epsilon, weight_decay, decoupled, maximize}, states m, v: Liu et al.
-// 2020, as torch.optim.RAdam. While too few steps tell the variance, m alone gives the direction.
+// 2020, as torch.optim.RAdam. In the first steps, when the variance estimate is not reliable, m
+// alone gives the direction.
 #include "ops/defs/optimizers/optimizers.h"
 
 namespace steep {

@@ -12,7 +12,7 @@ std::vector<Value> sgd_decompose(Node n) {
   if (!buffer) return {param - lr * gradient};
   const Value momentum = settings("momentum");
   const Value take = cast_like(1.0 - settings.exact("dampening"), param);
-  // the first step has nothing to dampen
+  // The first velocity is the gradient, without dampening.
   const Value first = equal(n.input(kStepInput), 1);
   const Value velocity = where(first, gradient, momentum * buffer + take * gradient);
   const bool nesterov = integer_of(n, "nesterov") != 0;
