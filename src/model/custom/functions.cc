@@ -25,7 +25,7 @@ struct Store {
 };
 
 Store& store() {
-  static Store* const store = new Store;  // outlives whoever asks while the process ends
+  static Store* const store = new Store;  // never destroyed: other threads may still use it
   return *store;
 }
 
@@ -39,7 +39,7 @@ void each_node(const Nodes& nodes, const Visit& visit) {
   }
 }
 
-/// Gives values the names v0, v1, … in the order in which they come up, and nodes none.
+/// Renames values to v0, v1, … in order of appearance, and removes the names of nodes.
 class Renamer {
  public:
   void rename(onnx::FunctionProto* f) {
@@ -61,7 +61,7 @@ class Renamer {
   void rename(Nodes* nodes) {
     for (auto& node : *nodes) {
       node.clear_name();
-      // Empty text may be there or not.
+      // Normalise fields in which an empty text means the same as an absent one.
       if (node.domain().empty() || node.domain() == "ai.onnx") node.clear_domain();
       if (node.overload().empty()) node.clear_overload();
       node.clear_doc_string();
@@ -100,7 +100,8 @@ class Renamer {
                               "register another function."});
 }
 
-/// Does the node call the function as it is? Inputs that are left out are for the body to miss.
+/// Throws unless the call fits the function. Missing inputs are allowed: the body has to handle
+/// them.
 void check_call(const onnx::NodeProto& node, const onnx::FunctionProto& f) {
   if (node.input_size() > f.input_size()) {
     refuse_call(node, f, "A function is called with too many inputs.",
@@ -126,7 +127,7 @@ void check_call(const onnx::NodeProto& node, const onnx::FunctionProto& f) {
   }
 }
 
-/// Files are written for a version of the operators that they call.
+/// Throws when the model imports a version of the domain before the operator's.
 void check_version(const onnx::NodeProto& node, const CustomOp& op, const Imports& imports) {
   for (const auto& import : imports) {
     if (import.domain() != node.domain() || import.version() >= op.since) continue;
@@ -144,7 +145,7 @@ class Adder {
 
   std::unordered_map<std::string, GradientCall> add() {
     look_at(model_->graph().node(), model_->opset_import());
-    // Those that are added call others: the list grows.
+    // Added functions may call further functions, so the list grows during this loop.
     for (int i = 0; i < model_->functions_size(); ++i) {
       const onnx::FunctionProto f = model_->functions(i);
       look_at(f.node(), f.opset_import());
@@ -187,7 +188,7 @@ class Adder {
 
   onnx::ModelProto* model_;
   const CustomFunctions& own_;
-  std::unordered_map<std::string, const onnx::FunctionProto*> there_;  // in the file
+  std::unordered_map<std::string, const onnx::FunctionProto*> there_;  // functions in the file
   std::set<std::string> taken_;
   std::unordered_map<std::string, GradientCall> gradients_;
 };
@@ -219,7 +220,7 @@ std::unordered_map<std::string, GradientCall> add_custom_functions(onnx::ModelPr
 std::string identity_of(const onnx::FunctionProto& function) {
   onnx::FunctionProto plain = function;
   Renamer().rename(&plain);
-  int64_t opset = 0;  // of the default domain, which has two names
+  int64_t opset = 0;  // of the default domain, which may be spelled "" or "ai.onnx"
   for (const auto& import : plain.opset_import()) {
     if (import.domain().empty() || import.domain() == "ai.onnx") opset = import.version();
   }

@@ -77,7 +77,7 @@ std::set<std::string> locations_in(const fs::path& model) {
   std::error_code error;
   if (!fs::exists(model, error)) return {};
   try {
-    // The data of a larger one lies inside.
+    // A model above 256 MiB has its data inside.
     const std::string bytes = read_file(model, size_t{256} << 20);
     const auto message = std::as_bytes(std::span(bytes));
     scan_model(message, {});

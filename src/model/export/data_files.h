@@ -1,4 +1,4 @@
-// Files that hold the data of a model beside it, as DetachedModel::write() names them.
+// Files with a model's external data, named as DetachedModel::write() names them.
 #pragma once
 
 #include <filesystem>
@@ -8,13 +8,13 @@
 
 namespace steep {
 
-/// MODEL.data, or MODEL.data-2, …: the first name that nobody has.
+/// MODEL.data, or MODEL.data-2, …: the first name that does not exist.
 std::filesystem::path unused_data_file(const std::filesystem::path& model);
 
-/// Regular files of such names that are there.
+/// The existing regular files with such names.
 std::vector<std::filesystem::path> data_files_of(const std::filesystem::path& model);
 
-/// What the tensors of a model file say of where their data lies. Empty for what is no model.
+/// The external data locations in a model file. Empty when the file is no model.
 std::set<std::string> locations_in(const std::filesystem::path& model);
 
 }  // namespace steep

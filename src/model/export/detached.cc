@@ -29,8 +29,8 @@ constexpr uint32_t kTensorDataLocation = 14;
 const std::set<uint32_t> kTensorData = {
     4, 5, 6, 7, 9, 10, 11, kTensorExternalData, kTensorDataLocation};
 
-/// The key of a placeholder's number among its external data. No file's own entries are looked at
-/// where placeholders are expected: all that is external became one.
+/// The key of a placeholder's number in its external data. It cannot collide with keys of the file:
+/// all external tensors of the file became placeholders.
 constexpr const char* kNumber = "steep.number";
 
 struct TensorLook {
@@ -103,7 +103,7 @@ void check_same_type(const std::string& name, const onnx::TensorProto& old, cons
                     .remedy = "Check the names; give the weights of this model."});
 }
 
-/// Cheaper than parsing every node.
+/// Whether the node is a Constant. Cheaper than parsing every node.
 bool mentions_constant(std::span<const std::byte> node) {
   WireReader reader(node);
   for (WireField f; reader.next(f);) {
@@ -130,10 +130,10 @@ std::string serialise(const google::protobuf::MessageLite& message) {
 }  // namespace
 
 struct DetachedModel::Data {
-  std::span<const std::byte> message{};  ///< as it stood in the file; empty: there is another now
-  std::span<const std::byte> raw{};      ///< within the message
+  std::span<const std::byte> message{};  ///< as in the file; empty: replaced
+  std::span<const std::byte> raw{};      ///< the raw data within the message
   std::optional<ExternalSlice> slice{};
-  Tensor tensor{};  ///< as a file holds it
+  Tensor tensor{};  ///< in the form that files use
   std::string name{};
   size_t bytes = 0;
 };
@@ -153,7 +153,7 @@ class DetachedModel::Detaching : public Copier {
     WireReader reader(model_.model_);
     for (WireField f; reader.next(f);) {
       if (child(Message::model, f.number) == Message::graph && ++graphs > 1) {
-        // protobuf would merge them; no exporter writes this
+        // protobuf would merge two graphs; no exporter writes this
         throw ModelError(
             {.what = "The model has two graphs.", .remedy = "Export the model again."});
       }
@@ -261,8 +261,9 @@ class DetachedModel::Detaching : public Copier {
 
 class DetachedModel::Attaching : public Copier {
  public:
-  /// `keeps`: external data that was not replaced stays outside, under its location. `beside`: the
-  /// name of the file for data of kDetachedBytes and more; "": inside.
+  /// `keeps`: external data that was not replaced stays where it is, under its location. `beside`:
+  /// the name of the external data file for tensors of at least kDetachedBytes; "": all data
+  /// inside.
   Attaching(DetachedModel& model, bool keeps, std::string beside)
       : model_(model), keeps_(keeps), beside_(std::move(beside)) {
     const auto skeleton = std::as_bytes(std::span(model.skeleton_));
@@ -275,7 +276,7 @@ class DetachedModel::Attaching : public Copier {
   }
 
   const Pieces& pieces() const { return pieces_; }
-  /// Of the file beside, in order.
+  /// Offset and number of each tensor in the external data file, in order.
   const std::vector<std::pair<size_t, size_t>>& laid_out() const { return laid_out_; }
   const std::set<std::string>& locations() const { return locations_; }
 
@@ -318,7 +319,7 @@ class DetachedModel::Attaching : public Copier {
   }
 
  private:
-  /// Tensors that lay on the same bytes do so again.
+  /// The offset of a tensor in the data file. Tensors that shared bytes share them again.
   size_t place_of(size_t number) {
     const Data& data = model_.data_[number];
     std::pair<std::string, std::pair<int64_t, size_t>> source;
@@ -338,7 +339,7 @@ class DetachedModel::Attaching : public Copier {
   bool keeps_;
   std::string beside_;
   Pieces pieces_;
-  std::vector<std::pair<size_t, size_t>> laid_out_;  // offset, number
+  std::vector<std::pair<size_t, size_t>> laid_out_;  // offset, number of the tensor
   std::set<std::string> locations_;
   std::map<std::pair<std::string, std::pair<int64_t, size_t>>, size_t> shared_;
   size_t end_ = 0;
@@ -431,7 +432,8 @@ std::string DetachedModel::whole() {
   return bytes;
 }
 
-/// Whether external data that is not trained stays where it is: in the folder of `target`.
+/// Whether external data that was not replaced stays where it is: when `target` is in the same
+/// folder.
 bool DetachedModel::keeps_data_in(const std::filesystem::path& target) const {
   namespace fs = std::filesystem;
   if (folder_.empty()) return true;
@@ -440,7 +442,7 @@ bool DetachedModel::keeps_data_in(const std::filesystem::path& target) const {
   return fs::equivalent(folder_, into, error) && !error;
 }
 
-/// Of the files with its external data.
+/// The names of the files with its external data.
 std::set<std::string> DetachedModel::locations() const {
   std::set<std::string> found;
   for (const Data& data : data_) {
@@ -453,7 +455,7 @@ void DetachedModel::write(const std::filesystem::path& path, const ExportOptions
   namespace fs = std::filesystem;
   const fs::path target = check_destination(path);
   const bool keeps = keeps_data_in(target);
-  // By this model, now or when it is written again.
+  // Files that this model reads, now or when it is written again.
   const std::set<std::string> needed = keeps ? locations() : std::set<std::string>();
   const size_t limit = std::min(options.max_file_bytes, size_t{INT_MAX});
   bool beside = options.external_data;
@@ -478,7 +480,7 @@ void DetachedModel::write(const std::filesystem::path& path, const ExportOptions
     old = data_files_of(target);
     if (!old.empty()) before = locations_in(target);
     if (attached->laid_out().empty()) return;
-    lay_out();  // whom we waited for may have taken the name
+    lay_out();  // another process that held the lock may have taken the name
     write_file(data_file, [&](FileWriter& file) {
       const std::string padding(64, '\0');
       for (const auto& [offset, number] : attached->laid_out()) {

@@ -1,5 +1,5 @@
-// A model without the data of its tensors: what exporters copy, rewrite and write, however large
-// the weights are.
+// A model without the data of its tensors. Exporters copy, rewrite and write models of any size
+// this way.
 #pragma once
 
 #include <onnx/onnx_pb.h>
@@ -22,39 +22,41 @@
 
 namespace steep {
 
-/// What has fewer bytes stays in the model's own file.
+/// Smaller tensors stay in the model's own file.
 constexpr size_t kDetachedBytes = 1024;
 
 class DetachedModel {
  public:
-  /// Of a serialised model, which is borrowed. The weights are in the places of initializers and
-  /// Constant nodes by the names of their outputs; inside of bodies, as model/read/body_names.h has
-  /// them. External data, of any tensor of the model, lies in `folder`; with none it stays where it
-  /// is. Throws ModelError: see with_weights().
+  /// Borrows the serialised model. `weights` replace initializers, and Constant nodes by the names
+  /// of their outputs; in bodies they are named as in model/read/body_names.h. External data of the
+  /// model is read from `folder`; without a folder it stays where it is. Throws ModelError: see
+  /// with_weights().
   DetachedModel(std::span<const std::byte> model, const std::map<std::string, Tensor>& weights,
                 const std::filesystem::path& folder, const Limits& limits = {});
   ~DetachedModel();
   DetachedModel(const DetachedModel&) = delete;
   DetachedModel& operator=(const DetachedModel&) = delete;
 
-  /// The model with placeholders for tensors that are replaced, external, or have kDetachedBytes of
-  /// raw data. A small message, for protobuf to read; set_skeleton() takes what became of it.
+  /// The model with placeholders for tensors that are replaced, external, or have at least
+  /// kDetachedBytes of raw data. It is small enough for protobuf to parse. set_skeleton() sets the
+  /// edited skeleton.
   const std::string& skeleton() const { return skeleton_; }
   void set_skeleton(std::string bytes) { skeleton_ = std::move(bytes); }
 
-  /// The data of a tensor of the skeleton, a placeholder or not; none where it stays outside.
-  /// Throws ModelError, IoError.
+  /// The data of a tensor of the skeleton, placeholder or not; nothing if it stays external. Throws
+  /// ModelError, IoError.
   std::optional<Tensor> read(const onnx::TensorProto& tensor);
   /// Makes `tensor` a placeholder for data of its dtype and extents.
   void hold(onnx::TensorProto* tensor, const Tensor& data);
-  /// Bytes of a tensor's data.
+  /// The size of a tensor's data in bytes.
   size_t bytes_of(const onnx::TensorProto& tensor) const;
 
-  /// The skeleton with all data in it, but for what stays outside. Throws ModelError for more than
-  /// protobuf's 2 GiB.
+  /// The serialised model: the skeleton with all data except data that stays external. Throws
+  /// ModelError when it exceeds protobuf's 2 GiB.
   std::string whole();
-  /// Writes it: ExportOptions says in which files. In the folder of its external data, tensors that
-  /// were not replaced stay where they are. Throws IoError; then what was at `path` is as it was.
+  /// Writes the model; ExportOptions determines the files. External tensors that were not replaced
+  /// stay where they are if `path` is in the same folder. Throws IoError; then the file at `path`
+  /// is unchanged.
   void write(const std::filesystem::path& path, const ExportOptions& options);
 
  private:

@@ -24,17 +24,17 @@
 namespace steep {
 namespace {
 
-constexpr int kOldestOpset = 18;  // the first in which every reduction takes its axes as an input
-constexpr int kIrVersion = 10;    // knows every element type that Steep holds
-constexpr size_t kShownBytes = 1024;  // of a constant whose values a person would read
+constexpr int kOldestOpset = 18;  // the first opset in which axes are an input of all reductions
+constexpr int kIrVersion = 10;    // the first version with all element types that Steep has
+constexpr size_t kShownBytes = 1024;  // of a constant small enough for a person to read
 
-/// What ONNX can say by metadata alone.
+/// Written as an Identity with metadata.
 bool stops_gradient(Node n) { return n.op() == "steep.StopGradient"; }
 
 constexpr std::string_view kOwnDomain = "steep";
 
-/// For Steep itself, which may be asked to differentiate the model again. No standard operator says
-/// it.
+/// Written in the domain "steep" for Steep, which may differentiate the model again. ONNX has no
+/// operator for it.
 bool says_gradient(Node n) {
   return n.op() == "steep.WithGradient" || n.op() == "steep.GradientOf";
 }
@@ -44,18 +44,20 @@ bool is_steep(Node n) {
   return n.op().rfind("steep.", 0) == 0 && !stops_gradient(n) && !says_gradient(n);
 }
 
-/// Of ours, and ONNX can say it otherwise, or no file holds it: models for runtimes are written
-/// without. What only a capture says stays: the model is read by Steep again.
+/// Whether the node is one of Steep's operators that models for runtimes must not contain: ONNX can
+/// express it in other ways, or it is never allowed in files. Operators that only captures contain
+/// stay, because Steep itself reads those models.
 bool is_inner(Node n) {
   if (!is_steep(n)) return false;
   const OpDef* def = find_op(n.op());
   return def == nullptr || !def->in_files || def->decompose != nullptr || def->in_parts;
 }
 
-/// Runtimes know operators later than ONNX does: these are written out.
+/// Operators of recent opsets that common runtimes do not have yet: they are decomposed.
 bool too_new(Node n) { return n.op() == "CumProd"; }
 
-/// Operators whose meaning changed although older schemas would accept the newest form.
+/// The opset from which on an operator has its present meaning, although older schemas would accept
+/// its newest form.
 int first_with_todays_meaning(const std::string& op) {
   if (op == "Resize" || op == "AveragePool" || op == "Pad") return 19;
   if (op == "GridSample" || op == "DFT") return 20;
@@ -70,14 +72,14 @@ bool takes(const std::vector<onnx::OpSchema::FormalParameter>& formal, size_t i,
   return types.count(onnx::Utils::DataTypeUtils::ToType(type)) != 0;
 }
 
-/// How many inputs a node is written with; the others its bodies know by name.
+/// The number of inputs that a node is written with. Bodies refer to the other inputs by name.
 int inputs_of_its_own(Node n) {
   if (n.op() == "If") return 1;
   const bool loops = n.op() == "Loop" || n.op() == "Scan";
   return n.input_count() - (loops ? static_cast<int>(n.attrs().integer(kCaptured, 0)) : 0);
 }
 
-/// Can `opset` say this node?
+/// Whether the node can be written with `opset`.
 bool expressible(Node n, const onnx::NodeProto& proto, int opset) {
   if (opset < first_with_todays_meaning(n.op())) return false;
   const onnx::OpSchema* schema = onnx::OpSchemaRegistry::Schema(proto.op_type(), opset);
@@ -99,7 +101,7 @@ bool expressible(Node n, const onnx::NodeProto& proto, int opset) {
   return true;
 }
 
-/// For whom a model is written.
+/// The purpose of a written model.
 enum class Reader : uint8_t { runtime, person };
 
 class Writer {
@@ -139,7 +141,8 @@ class Writer {
     throw ModelError({.what = what, .node = node, .op = op, .remedy = remedy});
   }
 
-  /// What gradients of a model's own mean to other runtimes: results are what they are.
+  /// Adds a function that defines GradientOf or WithGradient for other runtimes: outputs are copies
+  /// of the first inputs.
   void add_function(const std::string& name, const std::pair<int, int>& counts) {
     onnx::FunctionProto* f = model_.add_functions();
     f->set_domain(std::string(kOwnDomain));
@@ -170,11 +173,11 @@ class Writer {
     *info->mutable_type() = to_proto(type);
   }
 
-  /// Nodes, and what gives results the names of outputs.
+  /// Adds the nodes, and nodes that give values the names of outputs where needed.
   void add_contents(const std::vector<std::string>& outputs) {
     for (size_t i = 0; i < outputs.size(); ++i) {
       const Value v = graph_->outputs()[i].value;
-      // A node's result is called as the output that it is.
+      // A node's output has the name of the graph output.
       if (v.role() == Role::temp) names_.try_emplace(v.id(), outputs[i]);
     }
     for (Node n : graph_->nodes()) add_node(n);
@@ -191,13 +194,13 @@ class Writer {
     copy->add_output(wanted);
   }
 
-  /// By name that is taken: the number for the next one of that name.
+  /// A name in use → the number to append for the next value of that name.
   using Taken = std::unordered_map<std::string, int>;
 
   static std::string unused_in(Taken& taken, const std::string& wanted) {
     const auto [it, fresh] = taken.try_emplace(wanted, 2);
     if (fresh) return wanted;
-    int& next = it->second;  // stays where it is
+    int& next = it->second;  // stable across rehashing
     std::string name;
     do name = fmt::format("{}_{}", wanted, next++);
     while (!taken.try_emplace(name, 2).second);
@@ -239,7 +242,7 @@ class Writer {
       refuse("A Steep operator cannot be written as ONNX.", n.name(), n.op(),
              "Replace the operator that it came from.");
     }
-    // What a body reads has to be made before the node; so has the name that it reads.
+    // The values and names that a body reads must be made before its node.
     std::vector<std::string> inputs;
     for (int i = 0; i < n.input_count(); ++i)
       inputs.push_back(n.input(i) ? name_of_value(n.input(i)) : "");
@@ -270,7 +273,7 @@ class Writer {
   void set_operator(Node n, onnx::NodeProto* proto) {
     proto->set_op_type(stops_gradient(n) ? "Identity" : n.op());
     if (stops_gradient(n)) proto->add_metadata_props()->set_key(kStopGradientKey);
-    if (is_steep(n)) {  // ours, or a provider's: "mirror.Swish"
+    if (is_steep(n)) {  // Steep's operator, or a provider's: "mirror.Swish"
       const size_t dot = n.op().rfind('.');
       proto->set_domain(n.op().substr(0, dot));
       proto->set_op_type(n.op().substr(dot + 1));
@@ -280,14 +283,14 @@ class Writer {
       proto->set_domain(std::string(kOwnDomain));
       proto->set_op_type(n.op().substr(kOwnDomain.size() + 1));
       const int operands = n.input_count(), results = n.output_count();
-      // A name for each number of operands: runtimes do not know functions by anything else.
+      // One function per number of operands and outputs: functions have a fixed signature.
       if (n.op() == "steep.WithGradient")
         *proto->mutable_op_type() += fmt::format("_{}_{}", operands, results);
       says_gradients_[proto->op_type()] = {operands, results};
     }
   }
 
-  /// Null for what is no attribute in a file.
+  /// Null for attributes that files do not contain.
   static onnx::AttributeProto* add_attribute(onnx::NodeProto* proto, const std::string& name,
                                              const Attr& attr) {
     if (name == kCaptured) return nullptr;
@@ -306,8 +309,8 @@ class Writer {
     return attribute;
   }
 
-  /// `captured`: what the last inputs of the body are called out here. Names are unique in the
-  /// whole model: runtimes refuse, or misread, those that hide others.
+  /// `captured`: names, in the enclosing graph, of the last inputs of the body. Names are unique in
+  /// the whole model: runtimes refuse or misread bodies with shadowed names.
   void add_body(const Graph& body, const std::string& name,
                 const std::vector<std::string>& captured, onnx::GraphProto* out) {
     std::unordered_map<uint32_t, std::string> names;
@@ -368,7 +371,8 @@ class Writer {
     return bytes;
   }
 
-  /// The checker wants a shape everywhere; where the rank is not known there is none to write.
+  /// Runs ONNX's checker. It requires a shape for every input and output, so values of unknown rank
+  /// get one during the check.
   void check() {
     std::vector<onnx::TypeProto::Tensor*> unranked;
     for (auto* infos : {out_->mutable_input(), out_->mutable_output()}) {
@@ -388,21 +392,21 @@ class Writer {
     for (auto* tensor : unranked) tensor->clear_shape();
   }
 
-  const Graph* graph_;  // being written: the model's, or a body
+  const Graph* graph_;  // the graph being written: the model's, or a body
   Reader reader_;
   onnx::ModelProto model_;
-  onnx::GraphProto* out_ = nullptr;                  // what it becomes
+  onnx::GraphProto* out_ = nullptr;                  // the message for graph_
   std::unordered_map<uint32_t, std::string> names_;  // by value id of graph_
-  Taken taken_;                                      // names of values
-  Taken nodes_;                                      // names of nodes
-  std::set<std::string> own_domains_;                // of nodes of ours and of providers
+  Taken taken_;                                      // of values
+  Taken nodes_;                                      // of nodes
+  std::set<std::string> own_domains_;                // of operators of Steep and of providers
   std::vector<std::pair<Node, const onnx::NodeProto*>> written_;
   size_t bytes_ = 0;
-  // Their names in the file: how many operands and results.
+  // Name in the file → numbers of operands and outputs.
   std::map<std::string, std::pair<int, int>> says_gradients_;
 };
 
-/// The node's outputs by other operators; none where it has no decomposition.
+/// The node's outputs in terms of other operators; empty when it has no decomposition.
 std::vector<Value> in_parts(Node n) {
   const OpDef* def = find_op(n.op());
   if (def == nullptr || !(def->in_parts || def->decompose != nullptr)) return {};
@@ -423,8 +427,8 @@ void expand_bodies(Graph& g) {
   }
 }
 
-/// The gradient of an If has one for everything that its branches read. What nobody asks for may be
-/// that of an optional, for which there are no words.
+/// Removes unused outputs of If nodes. The gradient of an If has an output for every captured
+/// value; an unused one may be the gradient of an optional, which ONNX cannot express.
 void drop_unread_results(Graph& g) {
   const auto users = g.users();
   for (Node n : g.nodes()) {

@@ -1,4 +1,4 @@
-// Rewrites the file's own messages, since all but a few nodes are to stay as they are.
+// Edits the messages of the file, because nearly all nodes stay unchanged.
 #include "model/export/for_inference.h"
 
 #include <fmt/format.h>
@@ -53,7 +53,7 @@ void erase_attribute(onnx::NodeProto& node, std::string_view name) {
   }
 }
 
-/// Numbers in double precision, and what they were stored in.
+/// Numbers in double precision, with the dtype in which the file stores them.
 struct Array {
   std::vector<double> values;
   Dims dims;
@@ -83,7 +83,7 @@ Tensor narrow(const Array& array) {
   return array.dtype == DType::f32 ? narrowed<float>(array) : narrowed<double>(array);
 }
 
-/// y = x · factor + offset, a channel each.
+/// y = x · factor + offset, per channel.
 struct Affine {
   std::vector<double> factor, offset;
   size_t channels() const { return factor.size(); }
@@ -144,8 +144,8 @@ class Rewriter {
   }
   void forget(const std::string& name) { --readers_[name]; }
 
-  /// Takes every operator of these nodes, and of the bodies among them, out of training mode.
-  /// `counted`: readers_ knows their values; those of functions have names of their own.
+  /// Switches every operator of these nodes, and of their bodies, to inference mode. `counted`:
+  /// readers_ counts the readers of their values; values in functions are not counted.
   void freeze_all(google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes, int64_t opset,
                   bool counted) {
     google::protobuf::RepeatedPtrField<onnx::NodeProto> frozen;
@@ -166,8 +166,9 @@ class Rewriter {
     nodes.Swap(&frozen);
   }
 
-  /// Training mode off: opset 14 and newer have an attribute for it, older ones count outputs.
-  /// Evaluation leaves the running statistics as they are: that is what their readers get.
+  /// Switches training mode off: opset 14 and newer have an attribute for it, older opsets count
+  /// outputs. Inference does not change the running statistics: their readers get the inputs
+  /// instead.
   void freeze(onnx::NodeProto& node, int64_t opset, bool counted,
               google::protobuf::RepeatedPtrField<onnx::NodeProto>& frozen) {
     if (opset >= 14) erase_attribute(node, "training_mode");
@@ -199,7 +200,7 @@ class Rewriter {
     }
   }
 
-  /// A constant of float32 or float64 that no input of the model can replace.
+  /// A float32 or float64 constant that no input of the model can replace.
   std::optional<Array> constant(const std::string& name) const {
     const auto it = initializers_.find(name);
     if (it == initializers_.end() || fed_.count(name) != 0) return std::nullopt;
@@ -279,7 +280,8 @@ class Rewriter {
     return true;
   }
 
-  /// Of matrices: then the channels are the columns, and Gemm can say it.
+  /// Folds into a product of matrices: the channels are the columns, and Gemm can express the
+  /// offset.
   bool fold_matmul(onnx::NodeProto& node, const Affine& a) {
     auto weight = constant(input(node, 1));
     if (!weight || weight->dims.size() != 2 || !fits(weight->dims[1], a)) return false;
@@ -296,7 +298,8 @@ class Rewriter {
     return extent == static_cast<int64_t>(a.channels());
   }
 
-  /// (beta · bias) · factor + offset, if the bias is a constant of one number a channel, or absent.
+  /// (beta · bias) · factor + offset, if the bias is absent or a constant with one element per
+  /// channel.
   std::optional<std::vector<double>> bias_of(const std::string& name, double beta,
                                              const Affine& a) const {
     if (name.empty()) return a.offset;
@@ -320,7 +323,7 @@ class Rewriter {
       weight.values[i] *= a.factor[i / inner % a.channels()];
   }
 
-  /// A new initializer in the place of input i, under a name made of the node's result.
+  /// Replaces input i by a new initializer, named after the node's output.
   void replace(onnx::NodeProto& node, int i, const Array& array) {
     onnx::TensorProto& proto = *graph_.add_initializer();
     std::string name = node.output(0) + (i == 1 ? "/weight" : "/bias");
@@ -339,11 +342,10 @@ class Rewriter {
     ++readers_[name];
   }
 
-  /// By ONNX's own inference.
+  /// Infers ranks with ONNX's inference.
   void infer_ranks() {
     onnx::ModelProto copy = model_;
-    for (auto& tensor :
-         *copy.mutable_graph()->mutable_initializer()) {  // extents may be among them
+    for (auto& tensor : *copy.mutable_graph()->mutable_initializer()) {  // may be extents
       if (tensor.data_location() != onnx::TensorProto::EXTERNAL) continue;
       if (data_.bytes_of(tensor) >= kDetachedBytes) continue;
       const std::optional<Tensor> data = data_.read(tensor);
@@ -355,7 +357,7 @@ class Rewriter {
     try {
       onnx::shape_inference::InferShapes(copy);
     } catch (const std::exception&) {
-      return;  // what it does not understand is not folded
+      return;  // do not fold what ONNX's inference cannot handle
     }
     auto note = [&](const auto& values) {
       for (const auto& v : values) {
@@ -368,7 +370,7 @@ class Rewriter {
     note(copy.graph().output());
   }
 
-  /// Drops the folded nodes, and the initializers and notes that nobody needs any more.
+  /// Removes the folded nodes, and the initializers and value infos that nothing uses any more.
   void sweep(const std::unordered_set<int>& gone) {
     google::protobuf::RepeatedPtrField<onnx::NodeProto> nodes;
     std::unordered_set<std::string> made;
@@ -383,7 +385,7 @@ class Rewriter {
         if (!wanted(list->Get(i).name())) list->DeleteSubrange(i, 1);
       }
     };
-    // An initializer that nobody ever read is somebody else's affair.
+    // Keep initializers that had no reader before.
     keep(graph_.mutable_initializer(), [&](const std::string& name) {
       const auto it = readers_.find(name);
       return it == readers_.end() || it->second > 0 || fed_.count(name) != 0;
@@ -397,10 +399,11 @@ class Rewriter {
   onnx::GraphProto& graph_;
   DetachedModel& data_;
   int64_t opset_;
-  std::unordered_map<std::string, int> readers_;  // of all graphs; an output of a graph counts
-  std::unordered_set<std::string> fed_;           // inputs of the model
+  std::unordered_map<std::string, int>
+      readers_;                          // in all graphs; a graph output counts as a reader
+  std::unordered_set<std::string> fed_;  // inputs of the model
   std::unordered_map<std::string, int> initializers_, makers_;
-  std::unordered_map<std::string, int> ranks_;  // of values, where there are products of matrices
+  std::unordered_map<std::string, int> ranks_;  // of values, when there are matrix products
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A model in training mode becomes one that runs: steep/export.h says how.
+// Turns a model in training mode into a model for inference: see steep/export.h.
 #pragma once
 
 #include "model/export/detached.h"

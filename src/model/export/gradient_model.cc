@@ -1,4 +1,4 @@
-// gradient_model(): import, differentiate on symbolic shapes, write as ONNX.
+// gradient_model(): imports, differentiates with symbolic shapes, and writes an ONNX model.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -27,7 +27,7 @@ namespace {
        .received = name});
 }
 
-/// The differentiated outputs, and no others, become those of the graph.
+/// Makes the differentiated outputs the only outputs of the graph.
 void keep_outputs(Graph& g, const std::vector<std::string>& names) {
   std::vector<Output> floats;
   std::vector<std::string> known;
@@ -70,7 +70,7 @@ std::vector<Value> find_sources(Graph& g, const GradientOptions& options,
   return sources;
 }
 
-/// Of inputs and outputs.
+/// The names of inputs and outputs.
 class Names {
  public:
   explicit Names(const Graph& g) {
@@ -78,7 +78,7 @@ class Names {
     for (const Output& o : g.outputs()) taken_.insert(o.name);
   }
 
-  /// `name`, or `name_2`, … if an input or output is called so.
+  /// `name`, or `name_2`, … if an input or output has that name already.
   std::string unused(const std::string& name) {
     std::string text = name;
     for (int i = 2; !taken_.insert(text).second; ++i) text = fmt::format("{}_{}", name, i);

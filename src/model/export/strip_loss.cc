@@ -15,7 +15,7 @@ namespace {
 
 using NameSet = std::unordered_set<std::string>;
 
-/// What a node reads, its bodies too; names that a body defines itself are there for nothing.
+/// The names that a node reads, its bodies included. Names that a body defines itself do no harm.
 void add_reads(const onnx::NodeProto& node, std::vector<std::string>& names) {
   names.insert(names.end(), node.input().begin(), node.input().end());
   auto add_body = [&](const onnx::GraphProto& body) {
@@ -37,7 +37,7 @@ class Reader {
     }
   }
 
-  /// Every name on which a value depends, its own included.
+  /// The names of all values on which a value depends, including its own name.
   NameSet needed_by(const std::string& output) const {
     NameSet needed;
     std::vector<std::string> open{output};

@@ -1,4 +1,4 @@
-// The file is copied field by field; only the data of named, and of external, tensors changes.
+// Copies the file field by field; only the data of named and of external tensors changes.
 #include "model/export/with_weights.h"
 
 #include <new>

@@ -57,7 +57,7 @@ std::vector<Value> OpenBody::captured(size_t own) const {
   std::vector<Value> values;
   for (size_t i = own; i < graph_->inputs().size(); ++i) {
     const Value input = graph_->inputs()[i];
-    // The engine's own input, added by random operators.
+    // The seed, an input that random operators add.
     const auto it = outer_of_.find(input.id());
     values.push_back(it != outer_of_.end() ? it->second : seed_of(*outer_));
   }

@@ -1,5 +1,5 @@
-// Bodies of control flow under construction: what they read of the graphs around them is made their
-// inputs.
+// Construction of the bodies of control flow: values of enclosing graphs that a body reads become
+// its inputs.
 #pragma once
 
 #include <memory>
@@ -11,10 +11,10 @@
 
 namespace steep {
 
-constexpr size_t kBodyNodes = 16;  ///< what a graph of its own costs, in nodes
+constexpr size_t kBodyNodes = 16;  ///< the cost of a graph, in nodes
 
-/// While it lives, Importer::graph() is the body's. Values of the outer graphs become inputs of the
-/// body; constants that are not weights become constants.
+/// While an OpenBody lives, Importer::graph() is the body's graph. Values of enclosing graphs
+/// become inputs of the body; constants that are not weights become constants of the body.
 class OpenBody {
  public:
   explicit OpenBody(Importer& importer);
@@ -23,12 +23,12 @@ class OpenBody {
   OpenBody& operator=(const OpenBody&) = delete;
 
   const std::shared_ptr<Graph>& graph() const { return graph_; }
-  /// `v`, of this graph or of one around it, in this graph.
+  /// `v`, a value of this graph or of an enclosing one, as a value of this graph.
   Value capture(Value v);
-  /// The body's outputs, by the names that they have in the file; drops what none of them reads.
+  /// Adds the body's outputs, by their names in the file; removes nodes that no output needs.
   /// Throws ModelError for a name that nothing defines.
   void add_outputs(const onnx::GraphProto& body, const NameScope& scope);
-  /// By input of the body past the first `own`: the value outside, in the enclosing graph.
+  /// For each input of the body after the first `own`: the captured value in the enclosing graph.
   std::vector<Value> captured(size_t own) const;
 
  private:
@@ -36,11 +36,11 @@ class OpenBody {
   std::shared_ptr<Graph> graph_ = std::make_shared<Graph>();
   Graph* outer_;
   OpenBody* outside_;
-  std::unordered_map<uint32_t, Value> inner_of_;  // by id in the enclosing graph
-  std::unordered_map<uint32_t, Value> outer_of_;  // by id of an input
+  std::unordered_map<uint32_t, Value> inner_of_;  // by value id in the enclosing graph
+  std::unordered_map<uint32_t, Value> outer_of_;  // by id of the body's input
 };
 
-/// Throws ModelError, saying `what`, where the two dtypes differ.
+/// Throws ModelError with the text `what` when the two dtypes differ.
 void require_same_element(const Type& a, const Type& b, const std::string& what);
 
 }  // namespace steep

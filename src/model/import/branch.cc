@@ -1,4 +1,4 @@
-// If: a branch that is known is inlined, of others both become bodies.
+// If: a branch on a constant condition is inlined; otherwise both branches become bodies.
 
 #include "model/import/body.h"
 #include "model/import/handlers.h"

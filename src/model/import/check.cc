@@ -15,12 +15,12 @@
 namespace steep {
 namespace {
 
-constexpr int64_t kOldestOpset = 7;  // the first with numpy's broadcasting everywhere
+constexpr int64_t kOldestOpset = 7;  // the first opset with NumPy broadcasting in all operators
 constexpr const char* kExportAgain =
     "Export the model again; its file does not follow the ONNX standard.";
 
-/// Calls `visit` on every node of the model: of graphs, of graphs within them, and of functions.
-/// Depth is bounded by the parser.
+/// Calls `visit` on every node of the model: in graphs, in their bodies, and in functions. The
+/// parser bounds the depth.
 template <typename Visit>
 void each_node(onnx::NodeProto* node, const Visit& visit) {
   visit(*node);
@@ -57,7 +57,7 @@ void each_graph(onnx::ModelProto* model, const Visit& visit) {
 
 // --- versions and operators ----------------------------------------------------------------------
 
-/// "ai.onnx" is another way to write the default domain, "".
+/// Replaces "ai.onnx", another spelling of the default domain, by "".
 template <typename Message>
 void plain_domain(Message& m) {
   if (m.domain() == "ai.onnx") m.set_domain("");
@@ -111,7 +111,7 @@ void check_versions(const onnx::ModelProto& model) {
   for (const auto& function : model.functions()) check(function.opset_import(), function.name());
 }
 
-/// Collects every node that Steep cannot know, so that the user sees them all at once.
+/// Collects all nodes that Steep does not know, so that the user sees them all at once.
 class UnknownOps {
  public:
   explicit UnknownOps(const onnx::ModelProto& model) {
@@ -191,7 +191,7 @@ class UnknownOps {
   std::string first_op_, first_node_, listing_;
 };
 
-/// Calls keep(element) on each, in order, and drops those that it refuses.
+/// Calls keep(element) for each element, in order, and removes those for which it returns false.
 template <typename T, typename Keep>
 void keep_if(google::protobuf::RepeatedPtrField<T>* list, const Keep& keep) {
   google::protobuf::RepeatedPtrField<T> kept;
@@ -201,7 +201,7 @@ void keep_if(google::protobuf::RepeatedPtrField<T>* list, const Keep& keep) {
   list->Swap(&kept);
 }
 
-/// Functions that hold, or call what holds, an operator that Steep does not know.
+/// The functions that contain an operator that Steep does not know, directly or through calls.
 std::set<std::string> unknown_functions(onnx::ModelProto* model, UnknownOps& unknown) {
   std::set<std::string> found;
   for (bool again = true; again;) {
@@ -220,8 +220,9 @@ std::set<std::string> unknown_functions(onnx::ModelProto* model, UnknownOps& unk
   return found;
 }
 
-/// Takes nodes that Steep does not know out of the model, with what reads them and what only they
-/// read. Adds the outputs that go with them to `left_out`. False, and nothing done, if all go.
+/// Removes nodes that Steep does not know, the nodes that read their results, and the nodes that
+/// only removed nodes read. Adds the removed outputs to `left_out`. Returns false and changes
+/// nothing when no output would remain.
 bool leave_out(onnx::ModelProto* model, std::map<std::string, ErrorParts>* left_out,
                const ErrorParts& error) {
   onnx::GraphProto& graph = *model->mutable_graph();
@@ -273,7 +274,7 @@ bool leave_out(onnx::ModelProto* model, std::map<std::string, ErrorParts>* left_
   return true;
 }
 
-/// Takes out what is not known where outputs are left without it, see leave_out(); else throws.
+/// Removes unknown operators if allowed and if outputs remain, see leave_out(); otherwise throws.
 void check_operators(onnx::ModelProto* model, bool may_leave_out,
                      std::map<std::string, ErrorParts>* left_out) {
   UnknownOps unknown(*model);
@@ -324,7 +325,8 @@ void check_names(onnx::ModelProto* model) {
 void take_tensors(onnx::AttributeProto& attribute, const onnx::NodeProto& node,
                   TensorTable& tensors) {
   const std::string name = display_name(node);
-  if (attribute.name() == "sparse_value" && attribute.has_sparse_tensor())  // a Constant's
+  if (attribute.name() == "sparse_value" &&
+      attribute.has_sparse_tensor())  // attribute of a Constant
     return tensors.take_sparse(&attribute, name);
   if (attribute.has_sparse_tensor() || attribute.sparse_tensors_size() > 0) {
     throw ModelError({.what = "A node has a sparse tensor.",
@@ -336,8 +338,8 @@ void take_tensors(onnx::AttributeProto& attribute, const onnx::NodeProto& node,
   for (auto& tensor : *attribute.mutable_tensors()) tensors.take(&tensor, name);
 }
 
-/// Every tensor of the model, wherever it stands, is read here and nowhere else. Sparse ones become
-/// dense; returns the names of the float initializers among them.
+/// Reads every tensor of the model; nothing else does. Sparse tensors become dense; returns the
+/// names of the sparse float initializers.
 std::set<std::string> take_tensors(onnx::ModelProto* model, TensorTable& tensors) {
   std::set<std::string> sparse_ones;
   each_graph(model, [&](onnx::GraphProto& graph) {
@@ -367,7 +369,8 @@ std::set<std::string> take_tensors(onnx::ModelProto* model, TensorTable& tensors
 
 // --- ONNX's checker ------------------------------------------------------------------------------
 
-/// The checker wants a shape on every input and output; exporters leave it out, and so may they.
+/// ONNX's checker requires a shape on every input and output, but exporters may leave it out. Adds
+/// empty shapes; returns the names of the inputs without a shape.
 std::set<std::string> add_missing_shapes(onnx::GraphProto* graph) {
   std::set<std::string> unranked;
   auto add = [](onnx::ValueInfoProto& value) {
@@ -418,8 +421,8 @@ CheckedModel read_model(std::span<const std::byte> bytes, const Limits& limits, 
                      .unranked_inputs = {}};
   model.body_names = BodyNames(bytes);
   model.proto
-      .clear_training_info();  // ONNX's own training annex: Steep derives training from the graph
-  model.proto.mutable_graph()->clear_value_info();  // types are inferred, never believed
+      .clear_training_info();  // ONNX's training extension: Steep derives training from the graph
+  model.proto.mutable_graph()->clear_value_info();  // Steep infers types itself
   if (registered) model.gradients = add_custom_functions(&model.proto);
   normalise_domains(&model.proto);
   move_contrib(&model.proto);
@@ -429,7 +432,7 @@ CheckedModel read_model(std::span<const std::byte> bytes, const Limits& limits, 
   model.sparse = take_tensors(&model.proto, *model.tensors);
   model.unranked_inputs = add_missing_shapes(model.proto.mutable_graph());
   const int64_t written = model.proto.ir_version();
-  // Many a file of version 3 does not list its initializers as inputs.
+  // Many files of version 3 do not list initializers as inputs, which version 4 allows.
   model.proto.set_ir_version(std::max<int64_t>(written, 4));
   run_checker(model.proto);
   model.proto.set_ir_version(written);

@@ -1,4 +1,4 @@
-// Is this a model that Steep can read? Versions, operators, names, tensors; then ONNX's own
+// Checks whether Steep can read a model: versions, operators, names, tensors; then runs ONNX's
 // checker.
 #pragma once
 
@@ -22,25 +22,25 @@
 
 namespace steep {
 
-/// An operator of ONNX Runtime's own domain that we know (contrib/contrib.h).
+/// An operator of the domain com.microsoft that Steep supports (contrib/contrib.h).
 bool is_contrib(const onnx::NodeProto& node);
-/// Moves to that domain the nodes of such operators that ONNX Runtime writes in ONNX's own.
+/// Moves nodes of operators that ONNX Runtime writes in ONNX's domain to com.microsoft.
 void move_contrib(onnx::ModelProto* model);
-/// A model that passed. Its tensors are in `tensors`; the messages keep only their names and
-/// dtypes.
+/// A model that passed the checks. `tensors` holds its tensors; the messages keep only their names
+/// and dtypes.
 struct CheckedModel {
   onnx::ModelProto proto;
   std::unique_ptr<TensorTable> tensors;
-  std::set<std::string> unranked_inputs;         ///< inputs that say nothing of their shape
+  std::set<std::string> unranked_inputs;         ///< inputs without a declared shape
   std::map<std::string, ErrorParts> left_out{};  ///< see ImportedModel
   BodyNames body_names{};
-  std::set<std::string> sparse{};  ///< float initializers, sparse in the file
-  /// Of registered operators: see model/custom/functions.h
+  std::set<std::string> sparse{};  ///< float initializers that are sparse in the file
+  /// Gradients of registered operators: see model/custom/functions.h.
   std::unordered_map<std::string, GradientCall> gradients{};
 };
 
-/// Throws ModelError: see import.h, also for `leave_out`. Lists all unknown operators and domains
-/// at once. `registered`: operators that are registered are known.
+/// Throws ModelError: see import.h, also for `leave_out`. Reports all unknown operators and domains
+/// at once. `registered`: whether registered operators are known.
 CheckedModel read_model(std::span<const std::byte> bytes, const Limits& limits, bool leave_out,
                         const std::filesystem::path& folder,
                         const std::map<std::string, Tensor>& given = {}, bool registered = true);

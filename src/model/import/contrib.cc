@@ -1,5 +1,5 @@
-// Operators of com.microsoft (contrib/contrib.h), where a model has them: found, and imported as
-// the functions that they mean.
+// Finds operators of com.microsoft (contrib/contrib.h) in a model, and imports them as the
+// functions that define them.
 #include "contrib/contrib.h"
 
 #include <fmt/format.h>
@@ -17,14 +17,14 @@
 namespace steep {
 namespace {
 
-/// Moves nodes that ONNX Runtime writes in ONNX's own domain into its own.
+/// Moves nodes from ONNX's domain to com.microsoft when they are operators of ONNX Runtime.
 class Mover {
  public:
   explicit Mover(const onnx::ModelProto& model) {
     for (const auto& function : model.functions()) functions_.insert(function_id(function));
   }
 
-  /// Of a model or function, which import domains.
+  /// Moves the nodes of a model or function, `holder`, which imports domains.
   template <typename Holder>
   void move(NodeProtos* nodes, Holder* holder) {
     opset_ = static_cast<int>(default_opset(holder->opset_import()));
@@ -39,7 +39,7 @@ class Mover {
   }
 
  private:
-  /// True if it has moved any.
+  /// Returns true if it moved a node.
   bool look_at(NodeProtos* nodes) {
     bool moved = false;
     for (auto& node : *nodes) {
@@ -63,8 +63,8 @@ class Mover {
   int opset_ = 0;
 };
 
-/// While it lives, what a call's function reads is read: of its outputs, those that the call wants.
-/// Its names are nobody's else.
+/// While it lives, the names that the function of a call reads, and the outputs that the call
+/// wants, count as read. No other node uses these names.
 class FunctionReads {
  public:
   FunctionReads(NamesRead& names, const ContribCall& call, const onnx::FunctionProto& function)
@@ -123,7 +123,7 @@ Bindings import_contrib(Importer& importer, FileNode& node) {
     const onnx::AttributeProto* attribute = node.frame.resolve(proto);
     if (attribute == nullptr) continue;
     Attr value = attr_from_onnx(*attribute, call.node, *importer.model().tensors);
-    if (auto* text = std::get_if<std::string>(&value)) *text = quote(*text);  // for messages
+    if (auto* text = std::get_if<std::string>(&value)) *text = quote(*text);  // messages quote it
     call.attrs.set(proto.name(), std::move(value));
   }
   for (const auto& output : node.proto.output()) {

@@ -1,6 +1,5 @@
-// Functions that have a gradient of their own (model/custom/functions.h), imported where they are
-// called: the body, or a node of an operator that a provider offers, and around it
-// steep.WithGradient, of which ops/defs/with_gradient.cc tells.
+// Imports calls of functions with a user-defined gradient (model/custom/functions.h): the body, or
+// a node of a provider's operator, with steep.WithGradient around it (ops/defs/with_gradient.cc).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -46,10 +45,10 @@ std::vector<Binding> call_body(Importer& importer, const FileNode& node,
                                     .prefix = node.name() + "/"});
 }
 
-/// Results that are cut off from the body, through which nothing is to flow.
+/// Results behind a steep.StopGradient, so that no gradient flows into the body.
 struct CutResults {
-  std::vector<Value> y, dy;    ///< those that have gradients, and these
-  std::vector<Binding> given;  ///< to the gradient: inputs, outputs, gradients of outputs
+  std::vector<Value> y, dy;    ///< differentiable results, and their gradients
+  std::vector<Binding> given;  ///< operands of the gradient: inputs, outputs, gradients of outputs
 };
 
 CutResults cut_off(Importer& importer, const FileNode& node, const onnx::FunctionProto& function,
@@ -78,7 +77,8 @@ CutResults cut_off(Importer& importer, const FileNode& node, const onnx::Functio
   return cut;
 }
 
-/// The call of the gradient: its attributes are the node's, and the function's where that has none.
+/// The call of the gradient function: the node's attributes, with the function's defaults for
+/// missing ones.
 onnx::NodeProto with_defaults(const onnx::NodeProto& node, const onnx::FunctionProto& function) {
   onnx::NodeProto call = node;
   for (const auto& attribute : function.attribute_proto()) {
@@ -90,7 +90,8 @@ onnx::NodeProto with_defaults(const onnx::NodeProto& node, const onnx::FunctionP
   return call;
 }
 
-/// What the gradient returns for input i, which it has to fit. REQUIRES: has_gradient() of it.
+/// The gradient for input i, checked against the input's type. REQUIRES: has_gradient() of that
+/// input.
 Value fitting(const FileNode& node, const onnx::FunctionProto& function, size_t i,
               const Binding& gradient) {
   const Value to = node.inputs[i].value(), from = gradient.value();

@@ -1,4 +1,4 @@
-// ai.onnx.preview.training.Gradient: the gradient of a value that was computed before, by others.
+// ai.onnx.preview.training.Gradient: the gradient of a value that other nodes computed.
 #include "autodiff/gradient.h"
 
 #include "model/import/handlers.h"
@@ -10,7 +10,7 @@ namespace steep {
 
 Bindings import_gradient(Importer& importer, FileNode& node) {
   Graph& graph = importer.graph();
-  std::vector<std::string> names;  // of xs, then of zs
+  std::vector<std::string> names;  // the names in xs, then those in zs
   size_t count = 0;
   std::string of;
   for (const auto& attribute : node.proto.attribute()) {
@@ -38,7 +38,8 @@ Bindings import_gradient(Importer& importer, FileNode& node) {
     }
     wrt.push_back(x->value());
   }
-  // Differentiating replaces composite nodes; while the names are outputs, they follow.
+  // Differentiation replaces composite nodes. Outputs are updated then, so make the named values
+  // outputs.
   const std::vector<Output> kept = graph.outputs();
   std::vector<Binding*> named;
   for (auto& [name, binding] : node.scope.names) {

@@ -14,8 +14,8 @@ namespace {
 constexpr std::string_view kOnnx = "";
 
 // Sources of the versions: "Versions of this operator" in ONNX's docs/Operators.md, and its
-// docs/Changelog.md. An operator's first row is of a version that opset 7, the oldest that is read,
-// has; or of its first version.
+// docs/Changelog.md. The first row of an operator has the version in force at opset 7, the oldest
+// supported opset, or the operator's first version.
 constexpr HandlerRow kRows[] = {
     {kOnnx, "BatchNormalization", 7, raised<raise_batch_normalization_without_mode>},
     {kOnnx, "BatchNormalization", 14, raised<raise_batch_normalization>},

@@ -1,5 +1,5 @@
-// Who imports which operator: one table of rows {domain, operator, since which opset} → handler. An
-// operator without a row goes into the graph as it is.
+// The table of import handlers: rows {domain, operator, first opset} → handler. An operator without
+// a row is imported unchanged.
 #pragma once
 
 #include <span>
@@ -12,30 +12,31 @@ namespace steep {
 
 using Bindings = std::vector<Binding>;
 
-/// Writes the node into Importer::graph(). Returns its outputs, in order; those that nothing reads
+/// Writes the node into Importer::graph(). Returns its outputs in order; outputs that nothing reads
 /// may be missing. Throws ModelError and ShapeError, which need not name the node.
 using Handler = Bindings (*)(Importer& importer, FileNode& node);
 
 struct HandlerRow {
   std::string_view domain, op;
-  int since;  ///< the version of the domain from which on it holds, until the next row's
+  int since;  ///< first version of the domain, valid up to the next row
   Handler import;
 };
 
-/// All rows, by domain, operator and version. Those of com.microsoft are contrib/contrib.h's list.
+/// All rows, by domain, operator and version. The rows of com.microsoft come from
+/// contrib/contrib.h.
 std::span<const HandlerRow> handler_rows();
-/// The row's of the domain's version; import_as_is where there is none.
+/// The handler for the domain's version; import_as_is when there is no row.
 Handler find_handler(std::string_view domain, std::string_view op, int64_t version);
 
-// raised.cc: operators on tensors and sequences, in the form that they have today.
+// raised.cc: operators on tensors and sequences, in their newest form.
 using RaiseRule = Bindings (*)(const Call& call);
 Bindings import_raised(Importer& importer, FileNode& node, RaiseRule rule);
-/// The handler that is a rule of model/raise/rules.h.
+/// A handler that applies a rule of model/raise/rules.h.
 template <RaiseRule rule>
 Bindings raised(Importer& importer, FileNode& node) {
   return import_raised(importer, node, rule);
 }
-/// Throws ModelError where the domain is not known.
+/// Throws ModelError when the domain is unknown.
 Bindings import_as_is(Importer& importer, FileNode& node);
 
 // branch.cc
@@ -46,7 +47,8 @@ Bindings import_loop(Importer& importer, FileNode& node);
 Bindings import_scan(Importer& importer, FileNode& node);
 Bindings import_batched_scan(Importer& importer, FileNode& node);
 
-// inline.cc: SequenceMap and FlexAttention, whose functions ONNX writes around their bodies.
+// inline.cc: SequenceMap and FlexAttention, which ONNX defines as functions that contain their
+// bodies.
 Bindings import_with_bodies(Importer& importer, FileNode& node);
 
 // gradient.cc: ai.onnx.preview.training.Gradient

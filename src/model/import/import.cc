@@ -25,7 +25,7 @@ constexpr const char* kRefused = "ONNX's library refuses the model.";
 constexpr const char* kExportAgain =
     "Export the model again; onnx.checker.check_model may say more.";
 
-/// Text that nothing depends on, and that Python can decode.
+/// `text` in a form that Python can decode. For informational text only.
 std::string readable(const std::string& text) { return is_utf8(text) ? text : quote(text); }
 
 ModelMetadata metadata_of(const onnx::ModelProto& proto) {
@@ -41,7 +41,7 @@ ModelMetadata metadata_of(const onnx::ModelProto& proto) {
   return data;
 }
 
-/// Claims, for people to read: nothing is computed from them.
+/// The type that the file declares, for information: nothing is computed from it.
 Type declared_type(const onnx::ValueInfoProto& value) {
   const auto& tensor = value.type().tensor_type();
   Type type{static_cast<DType>(tensor.elem_type()), std::nullopt};
@@ -96,7 +96,7 @@ ImportedModel to_fixed_graph(const CheckedModel& checked, const ImportOptions& o
   return model;
 }
 
-/// The first extent of all inputs that are fed.
+/// Calls `set` on the first extent of every input that is fed.
 void set_rows(onnx::GraphProto* graph, const std::function<void(Extent*)>& set) {
   std::set<std::string> initializers;
   for (const auto& tensor : graph->initializer()) initializers.insert(tensor.name());
@@ -155,7 +155,7 @@ ImportedModel import_model(const std::filesystem::path& path, const ImportOption
     if (folder.empty()) folder = ".";
     CheckedModel checked = [&] {
       const std::string bytes =
-          read_file(path, options.limits.max_bytes);  // gone before the import starts
+          read_file(path, options.limits.max_bytes);  // released before the import starts
       return read_model(std::as_bytes(std::span(bytes)), options.limits, options.leave_out, folder,
                         {}, options.registered);
     }();

@@ -1,6 +1,6 @@
-// ONNX model → Graph. Every opset is raised to one internal form: ONNX's operators as they are at
-// the newest opset that the linked ONNX library knows, plus "steep." ops. Model-local functions are
-// inlined.
+// Imports an ONNX model as a Graph. Every opset is converted to one internal form: ONNX's operators
+// at the newest opset that the linked ONNX library has, plus "steep." ops. Model-local functions
+// are inlined.
 #pragma once
 
 #include <cstdint>
@@ -20,42 +20,44 @@ namespace steep {
 
 struct ImportOptions {
   Limits limits{};
-  bool training = true;  ///< keep Dropout as dropout; false: every Dropout is an identity
-  /// Leave out the outputs that need operators that Steep does not know, unless all do.
+  bool training = true;  ///< keep Dropout; false: every Dropout becomes an identity
+  /// Leave out the outputs that need operators that Steep does not know; an error if no output
+  /// remains.
   bool leave_out = false;
-  /// Inputs that have a default, to be inputs. Others of the kind are constants.
+  /// Inputs with a default value that become inputs. Other inputs with a default become constants.
   std::set<std::string> fed{};
-  /// Initializers that change while the model runs: states from the start, so that nothing is
-  /// computed ahead from what they hold.
+  /// Initializers that change while the model runs: they are states from the start, so that nothing
+  /// is constant-folded from them.
   std::set<std::string> states{};
-  /// Names to train, or to differentiate with respect to. Constant nodes in bodies that have these
-  /// names become values of the outer graph, as float initializers in bodies always do.
+  /// Names to train or to differentiate with respect to. Constant nodes in bodies with these names
+  /// become values of the outer graph, as float initializers in bodies always do.
   std::set<std::string> named{};
-  bool registered = true;  ///< operators that are registered (steep/ops.h) are known
-  /// A number of rows that the file fixes for all inputs becomes open where it can (open_batch.h).
+  bool registered = true;  ///< registered operators (steep/ops.h) are known
+  /// If the file fixes the number of rows of all inputs, make it symbolic when possible
+  /// (open_batch.h).
   bool open_batch = false;
 };
 
 struct ImportedModel {
-  Graph graph;        ///< initializers are constants under their own names
+  Graph graph;        ///< initializers are constants with their names
   int64_t opset = 0;  ///< of the default domain in the file
-  /// Their names, in the order of the file; then those of float initializers within bodies, called
-  /// as in model/read/body_names.h, which are constants of this graph.
+  /// Names of initializers in file order, then those of float initializers in bodies, which are
+  /// constants of this graph and named as in model/read/body_names.h.
   std::vector<std::string> initializers;
-  std::vector<std::string> constants;  ///< names of what Constant nodes of the main graph make
-  /// Float constants of more than one element that cannot be trained where they stand: in bodies,
-  /// or sparse. And why.
+  std::vector<std::string> constants;  ///< names of the outputs of Constant nodes of the main graph
+  /// Float constants with more than one element that cannot be trained, because they are in a body
+  /// or sparse; with the reason.
   std::vector<std::pair<std::string, std::string>> inside{};
   ModelMetadata metadata;
-  /// What the file says of each output; a dtype and shape only where it says one.
+  /// The declared type of each output; dtype and shape are set only where the file declares them.
   std::vector<Type> declared_outputs;
-  /// ImportOptions::leave_out: outputs that are not in the graph, and what is wrong with them.
+  /// With ImportOptions::leave_out: outputs that are not in the graph, with the reason.
   std::map<std::string, ErrorParts> left_out{};
-  /// Inputs whose default may be replaced by feeding them: from ir_version 4 on, initializers that
-  /// are listed as inputs. What the file says of them.
+  /// Inputs with a default value that the caller may replace: initializers that are listed as
+  /// inputs, from ir_version 4 on. With their declared types.
   std::vector<std::pair<std::string, Type>> with_default{};
-  /// ImportOptions::open_batch: the number of rows that the file fixes, or 0; and why it stays so,
-  /// or "".
+  /// With ImportOptions::open_batch: the number of rows that the file fixes, or 0; and the reason
+  /// why it stays fixed, or "".
   int64_t fixed_rows = 0;
   std::string rows_stay{};
 
@@ -63,15 +65,15 @@ struct ImportedModel {
   void require(const std::string& output) const;
 };
 
-/// Reads a model file; external data is read from the model's own folder only. Functions and
-/// branches on constants are inlined, sequences resolved, shape arithmetic on constants carried
-/// out. Throws ModelError (unreadable, not ONNX, unknown op/domain/opset, limit exceeded, unsafe
-/// external data) or ShapeError (values that do not fit their operator), naming node and op;
-/// IoError when the file cannot be opened. Never leaves memory behind.
+/// Reads a model file. External data is read only from the model's own folder. Inlines functions
+/// and branches on constants, resolves sequences, and evaluates shape arithmetic on constants.
+/// Throws ModelError (unreadable, not ONNX, unknown op/domain/opset, limit exceeded, unsafe
+/// external data) or ShapeError (values that do not fit their operator), both with node and op;
+/// IoError when the file cannot be opened. Frees all memory when it throws.
 ImportedModel import_model(const std::filesystem::path& path, const ImportOptions& options = {});
-/// The same from serialised bytes. External data is refused unless `folder` is given. Initializers
-/// named in `given` have their data there, shared and not copied, whatever the bytes hold; of the
-/// type that the bytes say.
+/// The same for serialised bytes. External data is refused unless `folder` is given. Initializers
+/// named in `given` take their data from there, shared and not copied; it must have the type that
+/// the bytes declare.
 ImportedModel import_model(std::span<const std::byte> bytes, const ImportOptions& options = {},
                            const std::filesystem::path& folder = {},
                            const std::map<std::string, Tensor>& given = {});

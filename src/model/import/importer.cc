@@ -28,7 +28,7 @@ Dim dim_from_onnx(const onnx::TensorShapeProto::Dimension& dim, const std::strin
                       .remedy = "Name the dimension (dim_param) instead."});
   }
   if (!dim.dim_param().empty()) return Dim::symbol(dim.dim_param());
-  // Without a name of its own the extent could never be shown equal to itself.
+  // Give the extent a symbol: an unknown extent could never be shown equal to itself.
   return Dim::symbol(fmt::format("{}.dim{}", name, axis));
 }
 
@@ -36,7 +36,7 @@ Type type_from_onnx(const onnx::ValueInfoProto& value, bool ranked) {
   if (!value.type().has_tensor_type()) {
     Type type = type_from_proto(value.type());
     for (size_t i = 0; type.shape && i < type.shape->size(); ++i) {
-      // A name means one number, but the tensors of a sequence may differ.
+      // A symbol means one number, but the tensors of a sequence may differ in extent.
       if (!(*type.shape)[i].known()) (*type.shape)[i] = Dim();
     }
     if (size_of(type.dtype) != 0) return type;
@@ -55,7 +55,7 @@ Type type_from_onnx(const onnx::ValueInfoProto& value, bool ranked) {
   return type;
 }
 
-/// Errors that came from below without a place get the node's.
+/// Rethrows an error of a callee; an error without a node gets this node's name.
 [[noreturn]] void rethrow_at(const onnx::NodeProto& node, const std::string& prefix,
                              const ModelError& e) {
   if (!e.parts().op.empty()) throw e;
@@ -116,7 +116,7 @@ void NamesRead::note(const NodeProtos& nodes) {
       };
       if (attribute.has_g()) note_body(attribute.g());
       for (const auto& body : attribute.graphs()) note_body(body);
-      insert(attribute.s());  // Gradient names what it differentiates
+      insert(attribute.s());  // Gradient names the values to differentiate
       names_.insert(attribute.strings().begin(), attribute.strings().end());
     }
   }
@@ -180,7 +180,8 @@ void Importer::add_initializers(const onnx::GraphProto& graph, NameScope& scope,
 
 void Importer::add_inputs(const onnx::GraphProto& graph, NameScope& scope) {
   for (const auto& input : graph.input()) {
-    if (scope.names.count(input.name()) != 0) continue;  // has an initializer: a constant
+    if (scope.names.count(input.name()) != 0)
+      continue;  // has an initializer: a constant, not an input
     const bool ranked = model_.unranked_inputs.count(input.name()) == 0;
     scope.names[input.name()] = graph_->add_input(input.name(), type_from_onnx(input, ranked));
   }
@@ -247,7 +248,7 @@ std::vector<Binding> Importer::dispatch(FileNode& node) {
   const onnx::NodeProto& proto = node.proto;
   const onnx::FunctionProto* function = find_function(function_id(proto));
   if (function != nullptr && !says_gradient(proto)) return call_function(*this, node, *function);
-  // Of domains other than the default one there is a single version.
+  // Domains other than the default one have a single version.
   const int64_t version = proto.domain().empty() ? node.frame.opset : 1;
   return find_handler(proto.domain(), proto.op_type(), version)(*this, node);
 }
@@ -261,7 +262,7 @@ bool Importer::lift_constant(const std::string& name, Binding* result) {
     return false;
   }
   if (const Value lifted = weights_.lift(name, *tensor, true)) *result = here(lifted);
-  return true;  // and where it stays: its name is chosen
+  return true;  // also when it stays in the body: its name is decided
 }
 
 void Importer::bind(const FileNode& node, const std::vector<Binding>& results, size_t first_new) {

@@ -1,5 +1,5 @@
-// The nodes of a checked model, one after the other, into a Graph: names are resolved, and each
-// node goes to the handler of its operator (handlers.h), which writes with what is here.
+// Imports the nodes of a checked model, one after the other, into a Graph. It resolves names and
+// calls the handler of each node's operator (handlers.h), which uses the functions declared here.
 #pragma once
 
 #include <map>
@@ -21,48 +21,49 @@ class OpenBody;
 
 using NodeProtos = google::protobuf::RepeatedPtrField<onnx::NodeProto>;
 
-/// What the names of a graph stand for, and of the graphs around it.
+/// The bindings of names in a graph, and in its enclosing graphs.
 struct NameScope {
   std::unordered_map<std::string, Binding> names{};
   const NameScope* outer = nullptr;
 
-  /// nullptr when nothing has that name; a null binding for an optional input that a call left out.
+  /// nullptr when the name is undefined; a null binding for an optional input that the call left
+  /// out.
   const Binding* find(const std::string& name) const;
 };
 
-/// Whose nodes are being imported: the model's, or those of one call of a function.
+/// The context of the nodes being imported: the model's graph, or one call of a function.
 struct CallFrame {
   int64_t opset = 0;                              ///< of the default domain
-  std::string prefix{};                           ///< in front of the nodes' names
+  std::string prefix{};                           ///< prefix of node names
   const onnx::FunctionProto* function = nullptr;  ///< null for graphs
   std::unordered_map<std::string, const onnx::AttributeProto*> arguments{};
   const CallFrame* caller = nullptr;
   int depth = 0;
 
-  /// The attribute, or the function's argument that it refers to; nullptr where the call leaves
-  /// that out.
+  /// The attribute, or the function argument that it refers to; nullptr when the call leaves the
+  /// argument out.
   const onnx::AttributeProto* resolve(const onnx::AttributeProto& attribute) const;
 };
 
-/// A node of the file where it stands: what a handler is given beside the importer.
+/// A node of the file with its context: what a handler gets besides the importer.
 struct FileNode {
   const onnx::NodeProto& proto;
-  std::vector<Binding> inputs;  ///< of the graph under construction; the last one is there
+  std::vector<Binding> inputs;  ///< values of the graph under construction; the last is not null
   NameScope& scope;
   const CallFrame& frame;
 
   std::string name() const;
-  /// The graph that is this attribute. Throws ModelError where there is none.
+  /// The graph in this attribute. Throws ModelError when there is none.
   const onnx::GraphProto& body(const char* attribute) const;
 };
 
-/// Names that something in the file reads. Outputs that nothing reads need not be there.
+/// The names that the file reads. Outputs that nothing reads may be missing.
 class NamesRead {
  public:
   explicit NamesRead(const onnx::ModelProto& model);
 
   bool contains(const std::string& name) const { return names_.count(name) != 0; }
-  /// False where it was there.
+  /// Returns false if the name was in the set already.
   bool insert(const std::string& name) { return names_.insert(name).second; }
   void erase(const std::string& name) { names_.erase(name); }
 
@@ -76,7 +77,7 @@ class Importer final : public GraphWriter {
  public:
   Importer(const CheckedModel& model, Graph& graph, const ImportOptions& options);
 
-  /// Inputs, initializers, nodes, outputs.
+  /// Imports inputs, initializers, nodes and outputs.
   void run();
 
   // --- what handlers read -----------------------------------------------------------------------
@@ -84,27 +85,27 @@ class Importer final : public GraphWriter {
   const CheckedModel& model() const { return model_; }
   const Limits& limits() const { return options_.limits; }
   bool training() const { return options_.training; }
-  /// The model's, and what its bodies hold.
+  /// The weights of the model and of its bodies.
   const Weights& weights() const { return weights_; }
   Weights& weights() { return weights_; }
   NamesRead& names_read() { return read_; }
-  /// A function of the model by function_id(); nullptr for another.
+  /// The function of the model with this function_id(); nullptr when there is none.
   const onnx::FunctionProto* find_function(const std::string& id) const;
 
   // --- what they write with ---------------------------------------------------------------------
 
-  /// Under construction: the model's, or that of the innermost open body (body.h).
+  /// The graph under construction: the model's, or that of the innermost open body (body.h).
   Graph& graph() const { return *graph_; }
-  /// Adds the nodes. Errors that came from below without a place get the node's.
+  /// Adds the nodes. Errors without a node get the name of the node being imported.
   void import_nodes(const NodeProtos& nodes, NameScope& scope, const CallFrame& frame);
   void add_initializers(const onnx::GraphProto& graph, NameScope& scope, const std::string& prefix);
-  /// Counts what no node of the file stands for; throws ModelError beyond Limits::max_inlined.
+  /// Counts nodes that inlining adds; throws ModelError beyond Limits::max_inlined.
   void count_inlined(size_t nodes);
-  /// `v`, which may belong to a graph further out, in the graph under construction.
+  /// `v`, which may belong to an enclosing graph, as a value of the graph under construction.
   Value here(Value v) const;
   Binding here(const Binding& binding) const;
-  /// The type with a name for each extent that has none, which could never be shown equal to
-  /// itself. They begin with `stem`, and are added to `made`.
+  /// The type with a symbol for each unknown extent, because an unknown extent could never be shown
+  /// equal to itself. The symbols start with `stem` and are added to `made`.
   Type named_extents(Type type, const std::string& stem,
                      std::unordered_set<std::string>* made = nullptr);
   Type named_extents(Value v) { return named_extents(v.type(), v.name()); }
@@ -119,24 +120,24 @@ class Importer final : public GraphWriter {
 
   void add_inputs(const onnx::GraphProto& graph, NameScope& scope);
   void import_node(const onnx::NodeProto& proto, NameScope& scope, const CallFrame& frame);
-  /// By the function that the node calls, or by its operator's handler.
+  /// Inlines the function that the node calls, or calls the handler of its operator.
   std::vector<Binding> dispatch(FileNode& node);
-  /// The Constant node of this name may be a weight, see Weights. True within bodies: it keeps the
-  /// name that it has.
+  /// Handles the Constant node of this name if it may be a weight, see Weights. Returns true inside
+  /// bodies: the node then keeps its name.
   bool lift_constant(const std::string& name, Binding* result);
   void bind(const FileNode& node, const std::vector<Binding>& results, size_t first_new);
 
   const CheckedModel& model_;
   const ImportOptions& options_;
   Graph* graph_;
-  OpenBody* body_ = nullptr;  // whose graph that is; null: the model's
+  OpenBody* body_ = nullptr;  // the body that is open; null: none
   NamesRead read_;
   Weights weights_;
   std::unordered_map<std::string, const onnx::FunctionProto*> functions_;
   const CallFrame* frame_ = nullptr;  // of the node being imported
-  size_t symbols_ = 0;                // made so far for extents without a name
+  size_t symbols_ = 0;                // symbols made so far for unknown extents
   size_t imported_ = 0;
-  size_t inlined_ = 0;  // of Limits::max_inlined
+  size_t inlined_ = 0;  // counts towards Limits::max_inlined
   int64_t streams_ = 0;
 };
 

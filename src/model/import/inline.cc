@@ -15,9 +15,9 @@
 namespace steep {
 namespace {
 
-/// In ONNX's body of Attention a query that may look at no key has NaN for probabilities until
-/// these are replaced by zeros; the gradient would be NaN for good. So the scores of such a row
-/// are replaced, too. A body of other names stays as it is.
+/// In ONNX's function body of Attention a fully masked query row has NaN probabilities, which a
+/// later node replaces by zeros. The gradient through the softmax would still be NaN, so this
+/// replaces the scores of such rows too. Leaves a body with other value names unchanged.
 void guard_blind_rows(onnx::FunctionProto* body) {
   const std::vector<onnx::NodeProto> nodes(body->node().begin(), body->node().end());
   auto made_by = [&](std::string_view name) {
@@ -26,7 +26,7 @@ void guard_blind_rows(onnx::FunctionProto* body) {
   };
   const auto blind = made_by("RowAllMasked"), before = made_by("SoftmaxCast");
   if (blind == nodes.end() || before == nodes.end() || blind - before < 4) return;
-  const auto finding = blind - 3;  // the axes, the row's maximum, infinity, the comparison
+  const auto finding = blind - 3;  // axes, row maximum, infinity, comparison
   auto add = [](std::vector<onnx::NodeProto>& list, const char* op, const char* output,
                 std::initializer_list<std::string> inputs) {
     onnx::NodeProto& node = list.emplace_back();
@@ -78,7 +78,7 @@ std::optional<Composite> composite_of(const Call& call, const std::string& op,
     if (!schema->BuildContextDependentFunction(context, *body)) return std::nullopt;
     if (op == "Attention") guard_blind_rows(body);
   }
-  // Attributes that the call leaves out have the schema's defaults inside the body.
+  // Inside the body, attributes that the call leaves out have the schema's defaults.
   for (const auto& [key, attribute] : schema->attributes()) {
     if (!attribute.default_value.name().empty() && !attrs.has(key))
       *node->add_attribute() = attribute.default_value;
@@ -133,8 +133,8 @@ std::vector<Binding> inline_function(Importer& importer, const FunctionCall& cal
   return results;
 }
 
-// SequenceMap, FlexAttention: ONNX defines them by functions into which it copies their bodies;
-// these may read what lies around the node.
+// SequenceMap, FlexAttention: ONNX defines them as functions into which it copies their bodies. The
+// bodies may read values of the enclosing graph.
 Bindings import_with_bodies(Importer& importer, FileNode& node) {
   const onnx::NodeProto& proto = node.proto;
   const onnx::OpSchema* schema = onnx::OpSchemaRegistry::Schema(proto.op_type(), proto.domain());

@@ -15,7 +15,7 @@
 namespace steep {
 namespace {
 
-/// `axes` with one entry for each of `count`, zeros by default.
+/// The attribute `name` with one entry for each of `count` values; zeros by default.
 Ints per_value(const onnx::NodeProto& node, const char* name, size_t count) {
   for (const auto& attribute : node.attribute()) {
     if (attribute.name() != name) continue;
@@ -37,7 +37,7 @@ size_t integer_of(const onnx::NodeProto& node, const char* name) {
   return 0;
 }
 
-/// Of a loop and its body.
+/// Throws ModelError when a loop and its body do not match.
 void require_fit(bool fits, const std::string& expected) {
   if (fits) return;
   throw ModelError({.what = "A loop and its body do not match.",
@@ -72,19 +72,19 @@ Bindings first_results(Node n, size_t count) {
   return results;
 }
 
-/// A loop as the file has it: Loop or Scan.
+/// A Loop or Scan node of the file.
 struct LoopParts {
   const onnx::GraphProto& body;
-  Value trips{};      ///< null: as many as there are slices, or as the condition allows
+  Value trips{};      ///< null: given by the slices or the condition
   Value condition{};  ///< null: true
   std::vector<Value> carried{};
-  std::vector<Value> scanned{};  ///< cut into slices along in_axes
+  std::vector<Value> scanned{};  ///< sliced along in_axes
   Ints in_axes{}, in_directions{}, out_axes{}, out_directions{};
-  bool is_scan = false;  ///< the body has neither counter nor condition
+  bool is_scan = false;  ///< the body has no counter and no condition
 
   size_t inputs_in_front() const { return is_scan ? 0 : 2; }
   size_t outputs_in_front() const { return is_scan ? 0 : 1; }
-  /// REQUIRES: the body has an output for each value that is carried.
+  /// REQUIRES: the body has an output for each carried value.
   size_t stacked() const {
     return static_cast<size_t>(body.output_size()) - outputs_in_front() - carried.size();
   }
@@ -93,7 +93,7 @@ struct LoopParts {
   }
 };
 
-/// Throws ModelError where the values do not suit the body.
+/// Throws ModelError when the values do not fit the body.
 void require_fit(const LoopParts& p) {
   for (Value v : p.scanned) {
     require_fit(v.type().kind == Kind::tensor, "tensors as what a Scan cuts into slices");
@@ -105,14 +105,14 @@ void require_fit(const LoopParts& p) {
               "one output of the body for each value that the loop carries");
 }
 
-/// The node of a loop, in three steps: the types that carried values begin with, a body whose turns
-/// keep to such types, and the node around it.
+/// Writes a loop in three steps: the initial types of carried values, a body whose iterations keep
+/// these types, and the node.
 class LoopWriter {
  public:
   LoopWriter(Importer& importer, const LoopParts& parts, const FileNode& node)
       : importer_(importer), p_(parts), node_(node) {}
 
-  /// What the loop carried last, and what it stacked. Throws ModelError.
+  /// Returns the final carried values and the stacked outputs. Throws ModelError.
   Bindings write() {
     require_fit(p_);
     types_ = first_types();
@@ -120,13 +120,13 @@ class LoopWriter {
   }
 
  private:
-  /// A turn of the loop.
+  /// The body with the values that it captures.
   struct Body {
     std::shared_ptr<Graph> graph;
     std::vector<Value> captured;
   };
 
-  /// Of the values that are carried into the first turn.
+  /// The types of the initial carried values.
   std::vector<Type> first_types() {
     std::vector<Type> types;
     for (size_t i = 0; i < p_.carried.size(); ++i) {
@@ -135,8 +135,8 @@ class LoopWriter {
       if (declared.has_optional_type() && type.kind == Kind::sequence)
         type.kind = Kind::optional_sequence;
       if (declared.has_optional_type() && type.kind == Kind::tensor) type.kind = Kind::optional;
-      // An empty sequence has items of any shape: those that the body expects, if it then adds
-      // such.
+      // An empty sequence may hold items of any shape: use the shape that the body declares, in
+      // case it adds such items.
       const Node made = p_.carried[i].producer();
       if (made && made.op() == "SequenceEmpty" && declared.has_sequence_type())
         type.shape = without_symbols(type_from_proto(declared)).shape;
@@ -145,8 +145,8 @@ class LoopWriter {
     return types;
   }
 
-  /// What a turn makes of a carried value may have another shape than what it was given: then the
-  /// body is built again for any of the two.
+  /// If an iteration returns a carried value with another shape than it got, the type is widened to
+  /// cover both, and the body is built again.
   Body settled_body() {
     for (;;) {
       Body body = import_body();
@@ -162,7 +162,7 @@ class LoopWriter {
     const Value turn = graph.add_input("iteration", {DType::i64, Shape{}});
     if (!p_.is_scan) {
       inner.names[p_.body.input(0).name()] = turn;
-      // It runs only where it holds.
+      // The body runs only while the condition is true.
       const std::string& condition = p_.body.input(1).name();
       inner.names[condition] = graph.add_constant(Tensor::scalar(true), condition);
     }
@@ -175,13 +175,14 @@ class LoopWriter {
       const Type slice = slice_type(p_.scanned[i].type(), p_.in_axes[i]);
       inner.names[input] = graph.add_input(input, named(slice, input));
     }
-    importer_.add_initializers(p_.body, inner, "");  // behind its own inputs: some are captured
+    importer_.add_initializers(p_.body, inner,
+                               "");  // after the body's own inputs: some are captured
     importer_.import_nodes(p_.body.node(), inner, node_.frame);
     body.add_outputs(p_.body, inner);
     return {body.graph(), body.captured(1 + p_.carried.size() + p_.scanned.size())};
   }
 
-  /// True where a turn leaves a value that its type does not cover: the type is widened.
+  /// Widens the types that do not cover what an iteration returns. Returns true if any changed.
   bool widen(const Graph& body) {
     bool widened = false;
     for (size_t i = 0; i < p_.carried.size(); ++i) {
@@ -206,7 +207,7 @@ class LoopWriter {
   }
 
   Bindings write_node(const Body& body) {
-    // A condition that holds as long as the loop runs is none.
+    // A condition that is always true is dropped.
     const std::vector<Output>& outputs = body.graph->outputs();
     const bool conditional = !p_.is_scan && !is_true(outputs[0].value);
     if (!p_.is_scan && !conditional) body.graph->set_outputs({outputs.begin() + 1, outputs.end()});
@@ -236,8 +237,8 @@ class LoopWriter {
   Importer& importer_;
   const LoopParts& p_;
   const FileNode& node_;
-  std::vector<Type> types_{};              // of what is carried
-  std::unordered_set<std::string> any_{};  // symbols made here: they stand for whatever there is
+  std::vector<Type> types_{};              // of carried values
+  std::unordered_set<std::string> any_{};  // symbols made here: they may be bound to any extent
 };
 
 std::vector<Value> materialised(Importer& importer, const Bindings& inputs, size_t from) {
@@ -274,7 +275,8 @@ Bindings import_scan(Importer& importer, FileNode& node) {
   return LoopWriter(importer, parts, node).write();
 }
 
-// Opset 8: everything has a batch axis in front. A loop over the batch with today's Scan in it.
+// Opset 8: all values have a leading batch axis. Written as a loop over the batch around today's
+// Scan.
 Bindings import_batched_scan(Importer& importer, FileNode& node) {
   if (!node.inputs.empty() && node.inputs[0]) {
     throw ModelError({.what = "A Scan of opset 8 has sequences of different lengths.",

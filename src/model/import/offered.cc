@@ -1,5 +1,5 @@
-// Operators that providers offer (ops/offered.h): a call becomes a node, and what the provider says
-// that it means the node's body. Which of the two runs is decided where devices are known.
+// Operators that providers offer (ops/offered.h): a call becomes a node whose body is the
+// provider's decomposition. Which of the two runs is decided later, when devices are known.
 #include "ops/offered.h"
 
 #include <fmt/format.h>
@@ -41,7 +41,7 @@ Attrs attributes_of(const Importer& importer, const FileNode& node,
   return attrs;
 }
 
-/// What the operands are in the body.
+/// The operands as values of the body.
 std::vector<Binding> operands_in(Importer& importer, Graph& parts,
                                  const std::vector<Value>& operands) {
   std::vector<Binding> inner;
@@ -52,7 +52,7 @@ std::vector<Binding> operands_in(Importer& importer, Graph& parts,
     }
     const Value input = parts.add_input(x.name(), importer.named_extents(x));
     if (const Shape* contents = x.graph().contents(x)) parts.set_contents(input, *contents);
-    // What is known here already, the body may ask for: an axis, a shape.
+    // Constants stay constants in the body, which may need their values: an axis, a shape.
     inner.emplace_back(constant(x) != nullptr && !is_float(x.dtype())
                            ? parts.add_constant(*x.tensor(), x.name())
                            : input);
@@ -60,7 +60,7 @@ std::vector<Binding> operands_in(Importer& importer, Graph& parts,
   return inner;
 }
 
-/// What the provider says that the operator means.
+/// The decomposition of the operator, from the provider's function.
 Body body_of(Importer& importer, const FileNode& node, const onnx::FunctionProto& function,
              const std::vector<Value>& operands) {
   const std::string name = node.name();

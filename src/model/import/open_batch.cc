@@ -41,7 +41,7 @@ std::string open_batch(Graph& graph, const std::string& symbol, int64_t rows) {
     return "";
   } catch (const batch::Lost& lost) {
     return lost.why;
-  } catch (const ModelError& error) {  // of inference, once the number is open
+  } catch (const ModelError& error) {  // from type inference with a symbolic number of rows
     return error.parts().what;
   } catch (const ShapeError& error) {
     return fmt::format("{} '{}' holds it", error.parts().op, error.parts().node);

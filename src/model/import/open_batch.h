@@ -1,5 +1,6 @@
-// Makes a fixed number of rows symbolic. Exporters write such a number when they trace a model with
-// one batch. Applies if each row of the outputs depends only on the same row of the inputs.
+// Makes a fixed number of rows (the batch) symbolic. Exporters write a fixed number when they trace
+// a model with one batch. Applies if each row of the outputs depends only on the same row of the
+// inputs.
 #pragma once
 
 #include <onnx/onnx_pb.h>
@@ -11,19 +12,19 @@
 
 namespace steep {
 
-/// The first extent of all inputs that are fed, where it is one number; else 0: an input has
-/// another one, no known one, or no axis, or there is none.
+/// The first extent of all inputs that are fed, if it is one known number; 0 if inputs differ, an
+/// extent is unknown, an input has no axis, or there is no input.
 int64_t fixed_batch(const onnx::GraphProto& graph);
 
-/// A name for the number of rows that no extent of the inputs has.
+/// A name for the number of rows that no extent of the inputs uses.
 std::string batch_symbol(const onnx::GraphProto& graph);
 
-/// Of a graph whose inputs have the extent `symbol` first where their file has the number `rows`:
-/// follows the rows through all nodes, and writes constants that hold their number anew, as
-/// Reshape's [8, 10] to [-1, 10]. Returns "" when row i of each output is then made of row i of the
-/// inputs alone, whatever their number is, and with `rows` of them the graph is what the file says;
-/// or an output is the same for all inputs. Else returns the first reason why that is not known, as
-/// "ReduceMean 'pool' mixes rows"; the graph is then of no use.
+/// `graph` has inputs whose first extent is `symbol`, where the file has the number `rows`. Follows
+/// the rows through all nodes, and rewrites constants that contain the number, such as Reshape's
+/// [8, 10] to [-1, 10]. Returns "" on success: row i of each output depends only on row i of the
+/// inputs for any number of rows, and with `rows` rows the graph is that of the file. An output may
+/// also be independent of the inputs. Otherwise returns the first reason for doubt, such as
+/// "ReduceMax 'pool' mixes rows"; the graph is then unusable.
 ///
 /// Batch normalisation in training mode is an exception: it uses the batch that is fed.
 std::string open_batch(Graph& graph, const std::string& symbol, int64_t rows);

@@ -1,4 +1,4 @@
-// Nodes that become operators of today, by the rules of model/raise.
+// Imports nodes as operators of the newest opset, by the rules of model/raise.
 
 #include <onnx/defs/schema.h>
 
@@ -27,8 +27,8 @@ bool has_metadata(const onnx::NodeProto& node, const char* key) {
   return metadata(node, key) != nullptr;
 }
 
-/// An attribute's number with the digits that ONNX has no room for, where metadata keeps them. They
-/// no longer count once the attribute says another number.
+/// The attribute with its full digits from the metadata, since ONNX stores it as float32. The
+/// metadata is ignored when it does not round to the attribute's value.
 Attr with_digits(Attr attr, const onnx::NodeProto& node, const std::string& name) {
   const auto* rounded = std::get_if<double>(&attr);
   const std::string* text =
@@ -53,13 +53,14 @@ void read_attributes(const Importer& importer, const FileNode& node, Call* call)
   }
 }
 
-/// By output, Call::wanted. One that nothing reads costs its kernel work all the same: MaxPool's
-/// indices.
+/// Call::wanted for each output. An optional output that nothing reads is not wanted, because it
+/// would cost kernel time: MaxPool's indices.
 std::vector<bool> wanted_outputs(Importer& importer, const FileNode& node) {
   const onnx::NodeProto& proto = node.proto;
   const onnx::OpSchema* schema = onnx::OpSchemaRegistry::Schema(
       proto.op_type(), static_cast<int>(node.frame.opset), proto.domain());
-  const bool by_outputs = proto.op_type() == "BatchNormalization";  // once, these said it trains
+  const bool by_outputs =
+      proto.op_type() == "BatchNormalization";  // before opset 14 they say that it trains
   std::vector<bool> wanted;
   for (int i = 0; i < proto.output_size(); ++i) {
     const auto at = static_cast<size_t>(i);

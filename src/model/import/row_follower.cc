@@ -71,7 +71,7 @@ void RowFollower::visit(Node n) {
         static_cast<size_t>(i) < placed.size() ? placed[static_cast<size_t>(i)] : Placed();
     if (!y || !at) continue;
     need(rank_of(y) > at->axis, kUnknown);
-    // Whatever was overlooked: an extent that is known does not depend on the batch.
+    // Guard against oversights: a known extent cannot depend on the batch.
     const Dim& extent = y.shape()[static_cast<size_t>(at->axis)];
     need(!extent.known() && (extent.symbol().empty() || at->each != 1 || is_batch(extent)),
          kNumber);
@@ -347,9 +347,9 @@ std::vector<Placed> RowFollower::matmul(Node n) {
   const Rows rows = first ? *at[0] : *at[1];
   const int64_t rank = first ? ranks[0] : ranks[1], other = first ? ranks[1] : ranks[0];
   const int64_t from_end = rows.axis - rank;
-  need(rank > 1 && from_end != (first ? -1 : -2));  // the axis that is summed over
+  need(rank > 1 && from_end != (first ? -1 : -2));  // the axis of the sum
   if (from_end < -2) need(is_broadcast(first ? b : a, from_end), kNumber);
-  if (other == 1) {  // the product has an axis less
+  if (other == 1) {  // the product has one axis less
     const bool behind = !first && from_end == -1;
     return {Rows{behind ? rows.axis - 1 : rows.axis, rows.each}};
   }
@@ -399,7 +399,7 @@ std::vector<Placed> RowFollower::images(Node n) {
 }
 
 std::vector<Placed> RowFollower::max_pool(Node n) {
-  need(!n.output(1), kNumber);  // places, counted through all rows
+  need(!n.output(1), kNumber);  // indices that count through all rows
   return images(n);
 }
 

@@ -15,14 +15,14 @@
 
 namespace steep::batch {
 
-/// Where the rows of a batch lie in a value: `axis` has `each` entries for one row, row by row.
+/// The position of the batch's rows in a value: `axis` has `each` consecutive entries per row.
 struct Rows {
   int64_t axis = 0;
   int64_t each = 1;
   bool operator==(const Rows&) const = default;
 };
 
-/// Why rows cannot be followed.
+/// Thrown when rows cannot be followed.
 struct Lost {
   std::string why;
 };
@@ -36,7 +36,7 @@ inline void need(bool holds, const char* why = kMixes) {
   if (!holds) lose(why);
 }
 
-using Placed = std::optional<Rows>;  ///< none: the same for every batch
+using Placed = std::optional<Rows>;  ///< none: the value is the same for every batch
 
 inline int64_t rank_of(Value v) {
   need(v && v.type().shape.has_value() && v.type().kind == Kind::tensor, kUnknown);
@@ -52,7 +52,7 @@ inline std::optional<int64_t> product(const Shape& shape, size_t from, size_t to
   return all;
 }
 
-/// Follows the rows through one graph. Throws Lost, and what type inference throws.
+/// Follows the rows through one graph. Throws Lost, and errors of type inference.
 class RowFollower {
  public:
   RowFollower(Graph& graph, std::string symbol, int64_t rows)
@@ -67,17 +67,19 @@ class RowFollower {
   Placed place(Value v) const;
   Placed in(Node n, int i) const { return place(n.input(i)); }
   bool is_size(Value v) const { return v && sizes_.count(v.id()) != 0; }
-  /// The same for every batch, and no extent of one.
+  /// Throws Lost unless the inputs are the same for every batch and hold no extent of the batch.
   void need_same(Node n, int first, int last = 1 << 20) const;
 
   void visit(Node n);
 
   void name_extent(Value y, size_t axis) const;
 
-  /// Nodes before it may have become others: what was known of its results is forgotten.
+  /// Infers the types again after earlier nodes were rewritten; drops known contents of the
+  /// results.
   void infer_anew(Node n) const;
 
-  /// Shape arithmetic: an extent of the batch, unless every element is another.
+  /// Shape arithmetic: marks `y` as holding an extent of the batch, unless all its elements are
+  /// known to be something else.
   void note_size(Value y);
 
   bool takes_sizes(Node n) const;
@@ -87,16 +89,16 @@ class RowFollower {
   std::vector<Placed> outputs_of(Node n);
   std::vector<Placed> same_place(Node n) { return {in(n, 0)}; }
 
-  /// Operands meet from the right: rows with rows, and nothing else with them.
+  /// Broadcasting aligns operands from the right: rows may meet rows only, or extents of 1.
   std::vector<Placed> elementwise(Node n);
 
-  /// Has `v` one entry, or none, at this axis counted from the end (negative)?
+  /// Whether `v` has extent 1, or no axis, at this axis (negative, counted from the end).
   bool is_broadcast(Value v, int64_t axis) const;
 
-  /// Of nodes that work along attribute `axis`, alone.
+  /// For nodes that mix elements only along attribute `axis`.
   std::vector<Placed> along_axis(Node n);
 
-  /// Of input 0, which alone has rows.
+  /// The rows of input 0; the other inputs must have none.
   Rows data(Node n) const;
 
   static Ints constant_ints(Value v);
@@ -125,7 +127,7 @@ class RowFollower {
   std::vector<Placed> max_pool(Node n);
   std::vector<Placed> resize(Node n);
 
-  /// Initial states of zeros, which are the rule where there are none, but of a fixed batch.
+  /// Removes initial states that are zeros with a fixed batch: zeros are the default.
   void leave_out_zeros(Node n) const;
 
   std::vector<Placed> recurrent(Node n);
@@ -136,25 +138,27 @@ class RowFollower {
   std::vector<Placed> squeeze(Node n);
   std::vector<Placed> unsqueeze(Node n);
 
-  /// The one axis of these extents that is that of the rows; the others do not depend on them.
+  /// The one axis among these extents that holds the rows; the other extents do not depend on the
+  /// batch.
   std::optional<int64_t> axis_of(const Elements& extents) const;
 
   std::vector<Placed> constant_of_shape(Node n);
 
-  /// What Expand takes for the extent of the rows becomes 1: as it is.
+  /// Replaces the extent of the rows in the shape of Expand by 1, which keeps the operand's extent.
   void rewrite_expand(Node n);
 
   std::vector<Placed> expand(Node n);
 
-  /// How Reshape moves rows, and what its shape has to be for any number of them.
+  /// Where Reshape moves the rows, and the shape that it needs for any number of rows.
   struct Reshaped {
     Rows at;
-    Ints target{};  ///< empty: as it is
+    Ints target{};  ///< empty: no change
   };
 
   Reshaped reshaped(Node n) const;
 
-  /// The rest has a -1, which the leading extent decides: each is written as the other is now.
+  /// For shapes with a -1 elsewhere, whose value depends on the leading extent: writes that one as
+  /// its present number, and the leading extent as -1.
   Reshaped resolved(const Rows& at, Elements extents, const Shape& to, size_t axis,
                     std::optional<int64_t> each) const;
 
@@ -167,7 +171,7 @@ class RowFollower {
   Graph& graph_;
   std::string symbol_;
   int64_t rows_;
-  std::unordered_map<uint32_t, Rows> placed_;  // by value
+  std::unordered_map<uint32_t, Rows> placed_;  // by value id
   std::set<uint32_t> sizes_;                   // values that hold the number of rows
 };
 

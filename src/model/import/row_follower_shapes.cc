@@ -1,4 +1,4 @@
-// Operators that make other shapes of a value: Reshape and its like.
+// Operators that change the shape of a value: Reshape and similar ones.
 #include <algorithm>
 
 #include "model/import/row_follower.h"
@@ -103,7 +103,8 @@ RowFollower::Reshaped RowFollower::reshaped(Node n) const {
   const auto axis = static_cast<size_t>(at.axis);
   const bool allow_zero = integer_of(n, "allowzero") != 0;
   need(extents->size() > axis, kMixes);
-  // By place: a number, or the extent of x that 0 stands for; no number: -1, or not known.
+  // For each axis: a number, or the extent of x that a 0 copies; unknown for -1 and unknown
+  // elements.
   Shape to;
   bool inferred = false;
   for (size_t i = 0; i < extents->size(); ++i) {

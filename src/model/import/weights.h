@@ -1,6 +1,6 @@
-// Which constants are weights: the model's initializers, and what stands in bodies of control flow.
-// Those in bodies become constants of the model's graph, which the bodies read. So they are
-// trained, named and exported like all others.
+// Determines which constants are weights: the model's initializers, and constants in bodies of
+// control flow. Weights in bodies become constants of the model's graph, which the bodies capture,
+// so that they are trained, named and exported like all others.
 #pragma once
 
 #include <map>
@@ -18,10 +18,11 @@ namespace steep {
 
 class Weights {
  public:
-  /// `graph`: the model's. `named`: ImportOptions::named. Both must outlive it, and the model.
+  /// `graph`: the model's graph. `named`: ImportOptions::named. `model`, `graph` and `named` must
+  /// outlive the object.
   Weights(const CheckedModel& model, Graph& graph, const std::set<std::string>& named);
 
-  /// While the body that is this attribute of the node is imported. A null attribute: a function.
+  /// Lives while the body in this attribute of the node is imported. A null attribute: a function.
   class InBody {
    public:
     InBody(Weights& weights, const onnx::NodeProto& node, const char* attribute);
@@ -35,12 +36,13 @@ class Weights {
   };
 
   bool contains(Value v) const { return ids_.count(v.id()) != 0; }
-  /// REQUIRES: a constant of the model's graph.
+  /// REQUIRES: `v` is a constant of the model's graph.
   void add(Value v) { ids_.insert(v.id()); }
-  /// What an initializer or Constant node of the body that is being imported is to the model: a
-  /// constant of the model's graph, under the name by which users know it. Null: it stays within.
+  /// Lifts an initializer or Constant node of the body that is being imported: returns a constant
+  /// of the model's graph under the name that users see. Null: the constant stays in the body.
   Value lift(const std::string& name, const Tensor& tensor, bool constant_node);
-  /// A Constant node of the model's graph, which is a weight where ImportOptions::named has it.
+  /// Registers a Constant node of the model's graph, which is a weight if ImportOptions::named has
+  /// it.
   void note_constant(const std::string& name, Value v);
   bool within_body() const { return path_ && !path_->empty(); }
 
@@ -49,9 +51,9 @@ class Weights {
   const std::map<std::string, std::string>& inside() const { return inside_; }
 
  private:
-  /// Which names bodies read as settings of operators.
+  /// Collects the names that nodes of bodies read as settings of operators.
   void note_settings(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes);
-  /// Why a constant that users know as `shown` stays within its body; "" where it is lifted.
+  /// Why a constant that users see as `shown` stays in its body; "" when it is lifted.
   std::string why_not(const std::string& shown, const std::string& name, const Tensor& tensor,
                       bool constant_node) const;
 
@@ -59,12 +61,13 @@ class Weights {
   Graph& graph_;
   const std::set<std::string>& named_;
   std::unordered_set<uint32_t> ids_;
-  /// Of the body being imported, see model/read/body_names.h; none in functions.
+  /// Path of the body being imported, see model/read/body_names.h; none in functions.
   std::optional<std::string> path_ = "";
-  std::unordered_map<std::string, Value> by_name_;  // lifted
+  std::unordered_map<std::string, Value> by_name_;  // lifted constants
   std::vector<std::string> lifted_;
   std::map<std::string, std::string> inside_;
-  std::unordered_map<std::string, std::string> settings_;  // names that bodies' settings read: why
+  std::unordered_map<std::string, std::string>
+      settings_;  // names that settings of bodies' nodes read → reason
 };
 
 }  // namespace steep

@@ -1,4 +1,4 @@
-// What a rule of rules.h works on: one node of the file, its operands, and the graph to write to.
+// The input of a rule of rules.h: one node of the file, its operands, and the graph to write to.
 #pragma once
 
 #include <memory>
@@ -12,14 +12,14 @@
 
 namespace steep {
 
-/// What a name in the file stands for: a value, or a sequence of values that are all known at
-/// import; each operator on those is carried out right here. A sequence that only a run can know is
-/// a value.
+/// The meaning of a name in the file: a value, or a sequence whose items are all known at import.
+/// Operators on such a sequence are evaluated at import. A sequence known only at run time is a
+/// value.
 class Binding {
  public:
   Binding() = default;
   Binding(Value value) : value_(value) {}
-  /// `dtype` is that of the items; it matters where there are none.
+  /// `dtype` is that of the items; needed when there are no items.
   Binding(std::vector<Value> items, DType dtype)
       : items_(std::make_shared<const std::vector<Value>>(std::move(items))), dtype_(dtype) {}
 
@@ -39,20 +39,20 @@ class Binding {
 
 struct Call;
 
-/// Where rules write: the importer.
+/// Where rules write nodes: the importer.
 class GraphWriter {
  public:
   virtual ~GraphWriter() = default;
-  /// A number that no other node of this import has got: names random streams.
+  /// A number that is unique in this import; identifies random streams.
   virtual int64_t next_stream() = 0;
-  /// Adds a node of a canonical operator, or what ONNX defines it by: see Call::emit().
+  /// Adds a node of a canonical operator, or the nodes by which ONNX defines it: see Call::emit().
   virtual std::vector<Value> emit(const Call& call, const std::string& op, std::vector<Value> in,
                                   Attrs attrs, int outputs) = 0;
-  /// The one value for a binding: a sequence of known values becomes a node that gathers them.
+  /// A binding as one value: a sequence of known values becomes a node that constructs it.
   virtual Value materialise(const Binding& binding) = 0;
 };
 
-/// One node of the file on its way into the graph: what a rule of rules.h reads, and writes with.
+/// One node of the file during import: what a rule of rules.h reads, and how it writes.
 struct Call {
   GraphWriter& writer;
   Graph& graph;
@@ -61,16 +61,16 @@ struct Call {
   std::vector<Binding> inputs;
   Attrs attrs;
   std::optional<Type> type{};  ///< an attribute that is a type
-  std::vector<bool> wanted;    ///< which outputs are read, or are not optional
+  std::vector<bool> wanted;    ///< per output: it is read, or it is not optional
   bool training;               ///< ImportOptions::training
   bool from_pytorch;           ///< the file was written by an exporter of PyTorch
-  bool stops_gradient;         ///< kStopGradientKey is among the node's metadata
-  bool sample_variance;        ///< kSampleVarianceKey is
+  bool stops_gradient;         ///< the node's metadata has kStopGradientKey
+  bool sample_variance;        ///< the node's metadata has kSampleVarianceKey
 
   int outputs() const { return static_cast<int>(wanted.size()); }
   bool wants(size_t output) const { return output < wanted.size() && wanted[output]; }
   bool has(size_t i) const { return i < inputs.size() && inputs[i]; }
-  /// Input i as a value of the graph, a sequence too; null when absent.
+  /// Input i as a value, also when it is a sequence; null when absent.
   Value any(size_t i) const;
   /// Input i; null when absent. Throws ModelError when it is no tensor.
   Value in(size_t i) const;
@@ -85,18 +85,19 @@ struct Call {
     return emit(canonical, std::move(in), std::move(attrs))[0];
   }
   Value ints(const Ints& values) const;
-  /// The attribute, or what the operator declares today: where no opset had another default.
+  /// The attribute, or the present default of the operator. Use it only if no opset had another
+  /// default.
   int64_t integer(std::string_view attribute) const {
     return attrs.integer(attribute, default_integer(op, attribute));
   }
-  /// The operator as the file has it, attributes and all.
+  /// The operator as in the file, with all its attributes.
   std::vector<Binding> as_is() const;
 
   [[noreturn]] void fail(std::string what, std::string expected, std::string received,
                          std::string remedy) const;
 };
 
-/// The integers that a value is known to hold at import, if it is.
+/// The integers of a value whose contents are known at import.
 std::optional<Ints> known_ints(Value v);
 
 }  // namespace steep

@@ -26,7 +26,7 @@ Bindings raise_gemm(const Call& c) {
   const double alpha = c.attrs.real("alpha", 1);
   const double beta = c.attrs.real("beta", 1);
   const Value like = a;
-  if (alpha != 1 && is_half(a.dtype())) {  // what alpha makes small may not fit before
+  if (alpha != 1 && is_half(a.dtype())) {  // the unscaled product may overflow in 16 bits
     a = cast(a, DType::f32);
     b = cast(b, DType::f32);
     if (bias) bias = cast(bias, DType::f32);
@@ -92,7 +92,7 @@ Bindings raise_constant(const Call& c) {
 }
 
 Bindings raise_constant_of_shape(const Call& c) {
-  constexpr int64_t kLargestFolded = 1 << 16;  // bytes; a larger one is made when it is needed
+  constexpr int64_t kLargestFolded = 1 << 16;  // bytes; a larger one is made at run time
   const auto shape = known_ints(c.need(0));
   if (!shape) return c.as_is();
   Tensor value = Tensor::scalar(0.0F);
@@ -114,8 +114,8 @@ Bindings raise_constant_of_shape(const Call& c) {
   return {c.graph.add_constant(filled, c.name)};
 }
 
-// In half precision it counts in single: neither kernels nor ONNX's inference of its extent know
-// the narrow types. PyTorch's exporter leaves whole numbers integers among floats.
+// 16-bit ranges are computed in float32: neither kernels nor ONNX's inference of the extent support
+// the narrow types. PyTorch's exporter writes integral bounds as integers beside float ones.
 Bindings raise_range(const Call& c) {
   DType dtype = c.need(0).dtype();
   for (size_t i : {1, 2}) {

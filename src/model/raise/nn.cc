@@ -13,7 +13,7 @@ namespace {
 
 double default_ratio() { return default_real("steep.Dropout", "ratio"); }
 
-/// The ratio as an input.
+/// The ratio from input 1.
 double dropout_ratio(const Call& c) {
   const Value ratio = c.in(1);
   if (!ratio) return default_ratio();
@@ -22,8 +22,7 @@ double dropout_ratio(const Call& c) {
          "a computed value", "Export the model with a fixed dropout ratio.");
 }
 
-/// Input 0 without a share of its elements, where `switched` holds when the plan runs; always where
-/// that is null.
+/// Drops elements of input 0 when `switched` is true at run time; always when `switched` is null.
 Bindings drop(const Call& c, double ratio, Value switched) {
   const Value x = c.need(0);
   if (!(ratio >= 0 && ratio < 1)) {
@@ -49,15 +48,15 @@ Bindings drop(const Call& c, double ratio, Value switched) {
 
 }  // namespace
 
-// Dropout(data, ratio, training_mode) → steep.Dropout(data, seed). Before opset 12 the mode was the
-// runtime's to choose, so the importer's caller chooses.
+// Dropout(data, ratio, training_mode) → steep.Dropout(data, seed). Before opset 12 the runtime
+// chose the mode, so the importer's caller chooses it.
 Bindings raise_dropout_without_mode(const Call& c) {
   return drop(c, c.training ? c.attrs.real("ratio", default_ratio()) : 0, Value());
 }
 
-// Since then the model says the mode, and its default is inference. But PyTorch's exporters write
-// the dropout inside scaled_dot_product_attention with a ratio and no mode, and they write it in
-// training only (in inference the ratio is 0): there a ratio means training.
+// From opset 12 on the model gives the mode, and the default is inference. But PyTorch's exporters
+// write the dropout of scaled_dot_product_attention with a ratio and without a mode, and only in
+// training (in inference the ratio is 0): there a ratio means training.
 Bindings raise_dropout(const Call& c) {
   const Value mode = c.in(2);
   const auto known = known_ints(mode);
@@ -72,7 +71,7 @@ Bindings raise_layer_normalization(const Call& c) {
   return {y.begin(), y.end()};
 }
 
-// Nobody else looks at its axis: ONNX's function takes any for the last or the first one.
+// The axis must be checked here: ONNX's function accepts an axis that is out of range.
 Bindings raise_rms_normalization(const Call& c) {
   const int64_t axis = c.attrs.integer("axis", -1), rank = c.need(0).rank();
   if (axis < -rank || axis >= rank) {
@@ -99,12 +98,12 @@ Bindings raise_batch_normalization_without_mode(const Call& c) {
            "spatial = 0", "Export with opset 9 or newer.");
   }
   attrs.erase("spatial");
-  // Opsets before 14 said by the number of outputs, 1 or 5, that they train.
+  // Before opset 14 the number of outputs, 1 or 5, said whether the node trains.
   const std::vector<Value> inputs = {c.need(0), c.need(1), c.need(2), c.need(3), c.need(4)};
   if (c.outputs() == 1) return {c.emit1("BatchNormalization", inputs, attrs)};
   attrs.set("training_mode", int64_t{1});
   std::vector<Value> y = c.emit("BatchNormalization", inputs, attrs, 3);
-  if (c.wants(3) || c.wants(4)) {  // the statistics of this batch; seldom read
+  if (c.wants(3) || c.wants(4)) {  // the statistics of this batch; rarely read
     Ints axes;
     for (int64_t i = 0; i < inputs[0].rank(); ++i) {
       if (i != 1) axes.push_back(i);
@@ -117,7 +116,7 @@ Bindings raise_batch_normalization_without_mode(const Call& c) {
   return {y.begin(), y.end()};
 }
 
-// Before opset 21 there was one scale and one bias for each group, not for each channel.
+// Before opset 21 scale and bias had one element per group, not per channel.
 Bindings raise_group_normalization(const Call& c) {
   const Value x = c.need(0);
   const int64_t groups = c.attrs.integer("num_groups", 1);

@@ -1,4 +1,4 @@
-// A quantised value that is read back at once.
+// A value that is quantised and dequantised at once.
 
 #include <cstring>
 
@@ -8,7 +8,8 @@
 namespace steep {
 namespace {
 
-/// The same value, or constants that hold the same: exporters write one for each node.
+/// Whether the two are the same value, or constants with the same content: exporters write one per
+/// node.
 bool same(Value a, Value b) {
   if (a == b) return true;
   const Tensor* x = a ? constant(a) : nullptr;
@@ -19,7 +20,8 @@ bool same(Value a, Value b) {
 
 }  // namespace
 
-// Integers carry no gradient. Quantising and reading back is one operator of ours that does.
+// Integers carry no gradient, so QuantizeLinear and DequantizeLinear in sequence become one
+// operator of Steep that does.
 Bindings raise_dequantize_linear(const Call& c) {
   const Value x = c.need(0), scale = c.need(1);
   const Node q = x.producer();

@@ -1,5 +1,5 @@
-// Random operators: each draws from a stream of its own under the engine's seed. An operator's own
-// `seed` names its stream, so that equal seeds draw equal numbers.
+// Random operators: each draws from its own stream under the engine's seed. The `seed` attribute of
+// an operator identifies its stream, so that operators with equal seeds draw equal numbers.
 
 #include <bit>
 #include <cmath>
@@ -22,7 +22,7 @@ DType dtype_attribute(const Call& c, DType otherwise) {
   return dtype_from_onnx(static_cast<int32_t>(number), c.name);
 }
 
-/// Numbers of `shape` by ONNX's attributes of `op`.
+/// Random numbers of `shape` from `op`, with the attributes of the ONNX node.
 Value draw(const Call& c, std::string_view op, Value shape, DType dtype) {
   if (!is_float(dtype)) {
     c.fail("Random numbers are requested in a type that cannot hold them.", "a float type",
@@ -48,15 +48,15 @@ Bindings raise_random_like(const Call& c) {
   return {draw(c, c.op, shape_of(x), dtype_attribute(c, x.dtype()))};
 }
 
-// ONNX's function for it has the comparison the wrong way round: 1 with a probability of 1 - x.
+// ONNX's function for Bernoulli has the comparison reversed: it gives 1 with probability 1 - x.
 Bindings raise_bernoulli(const Call& c) {
   const Value x = c.need(0);
   const Value u = draw(c, "RandomUniform", shape_of(x), x.dtype());
   return {cast(less(u, x), dtype_attribute(c, x.dtype()))};
 }
 
-// The class of a sample is the number of classes whose cumulative probability lies below a uniform
-// number.
+// The class of a sample is the number of classes whose cumulative probability is below a uniform
+// random number.
 Bindings raise_multinomial(const Call& c) {
   const Value x = cast(c.need(0), DType::f32);
   const int64_t samples = c.attrs.integer("sample_size", 1);

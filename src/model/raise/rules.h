@@ -1,7 +1,7 @@
-// The rules for operators whose meaning, attributes or inputs changed between opset 7 and the
-// newest, or for which Steep's canonical form differs from ONNX's. From which version to which each
-// holds, the table of model/import/handlers.cc says. Source: the "Versions of this operator" of
-// ONNX's docs/Operators.md and docs/Changelog.md.
+// Rules for operators whose meaning, attributes or inputs changed between opset 7 and the newest
+// opset, or for which Steep's canonical form differs from ONNX's. The table of
+// model/import/handlers.cc says for which versions each rule holds. Source: "Versions of this
+// operator" in ONNX's docs/Operators.md, and docs/Changelog.md.
 #pragma once
 
 #include <vector>
@@ -10,8 +10,8 @@
 
 namespace steep {
 
-// Each returns the outputs of the node, in order; those that were not asked for may be missing. It
-// throws ModelError where the old form has no equal in the new one.
+// A rule returns the outputs of the node, in order; unwanted outputs may be missing. It throws
+// ModelError when the old form has no equivalent in the new one.
 using Bindings = std::vector<Binding>;
 
 // shape.cc
@@ -21,7 +21,7 @@ Bindings raise_center_crop_pad(const Call& call);
 Bindings raise_flatten(const Call& call);
 Bindings raise_pad(const Call& call);
 Bindings raise_slice(const Call& call);
-Bindings raise_equal_split(const Call& call);  // all parts as long as each other
+Bindings raise_equal_split(const Call& call);  // all parts have the same length
 Bindings raise_split(const Call& call);
 Bindings raise_top_k(const Call& call);
 Bindings raise_asymmetric_resize(const Call& call);

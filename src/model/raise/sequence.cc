@@ -1,6 +1,5 @@
-// Sequences of tensors, and optionals. Where the length of a sequence is known here, it vanishes:
-// every operator on it is a choice among values that exist already. Otherwise it stays, for run
-// time.
+// Sequences of tensors, and optionals. A sequence whose length is known at import is resolved:
+// every operator on it selects among existing values. Other sequences remain for run time.
 
 #include <fmt/format.h>
 
@@ -15,7 +14,7 @@ namespace {
 
 constexpr size_t kLongest = 10'000;
 
-/// The operator as it stands, for run time.
+/// Emits the operator unchanged, for run time.
 Bindings at_run_time(const Call& c) {
   std::vector<Value> inputs;
   for (size_t i = 0; i < c.inputs.size(); ++i) inputs.push_back(c.any(i));
@@ -23,7 +22,7 @@ Bindings at_run_time(const Call& c) {
   return {out.begin(), out.end()};
 }
 
-/// Input 0 as items that are known; null when it takes a run to know them.
+/// The items of input 0, if known at import; null otherwise.
 const std::vector<Value>* items(const Call& c) {
   if (c.has(0) && c.inputs[0].items() == nullptr) {
     const Kind kind = c.inputs[0].value().type().kind;
@@ -41,7 +40,8 @@ bool known_position(const Call& c, size_t i) {
   return !c.has(i) || (known && known->size() == 1);
 }
 
-/// REQUIRES: known_position(). Negative ones count from the end. `size` is one past the largest.
+/// The position in input i; negative ones count from the end. `size`: one past the largest
+/// position. REQUIRES: known_position().
 size_t position(const Call& c, size_t i, size_t size) {
   const auto known = known_ints(c.need(i));
   const int64_t n = static_cast<int64_t>(size);
@@ -63,7 +63,7 @@ Binding sequence(const Call& c, std::vector<Value> values, DType dtype) {
 
 }  // namespace
 
-// Without `split` each piece has one element, and loses the axis unless keepdims.
+// Without `split` each piece has one element along the axis, which is removed unless keepdims.
 Bindings raise_split_to_sequence(const Call& c) {
   const Value x = c.need(0);
   if (!x.type().shape) return at_run_time(c);

@@ -1,4 +1,4 @@
-// Operators that move elements: most of them got inputs for what were attributes.
+// Operators that move elements. For most of them, attributes of old opsets became inputs.
 
 #include <fmt/format.h>
 
@@ -20,7 +20,7 @@ Attrs without(Attrs attrs, std::initializer_list<std::string_view> names) {
 Bindings raise_axes_attribute(const Call& c) {
   if (!c.attrs.has("axes")) return c.as_is();
   const Ints axes = c.attrs.ints("axes");
-  // An empty list once meant "all axes", as an absent one does.
+  // In old opsets an empty list meant "all axes", like an absent one.
   const Value input = axes.empty() && c.op != "Unsqueeze" ? Value() : c.ints(axes);
   return {c.emit1(c.op, {c.need(0), input}, without(c.attrs, {"axes"}))};
 }
@@ -34,7 +34,7 @@ Bindings raise_flatten(const Call& c) {
            fmt::format("axis {}", axis), "Export the model again.");
   }
   if (axis < 0) axis += rank;
-  auto extent = [&](int64_t begin, int64_t end) {  // -1 when not known
+  auto extent = [&](int64_t begin, int64_t end) {  // -1 when unknown
     int64_t product = 1;
     for (int64_t i = begin; i < end; ++i) {
       const Dim& d = x.shape()[static_cast<size_t>(i)];
@@ -44,7 +44,7 @@ Bindings raise_flatten(const Call& c) {
   };
   const int64_t rows = extent(0, axis);
   const int64_t columns = extent(axis, rank);
-  // -1 is ambiguous beside an extent of 0, so it stands beside positive ones only.
+  // A -1 beside an extent of 0 is ambiguous, so -1 is used only beside a positive extent.
   if ((rows >= 0 && columns >= 0) || rows > 0 || columns > 0) {
     return {c.emit1("Reshape", {x, c.ints({rows, columns})}, {{"allowzero", int64_t{1}}})};
   }
@@ -57,7 +57,7 @@ Bindings raise_flatten(const Call& c) {
   return {c.emit1("Reshape", {x, target}, {{"allowzero", int64_t{1}}})};
 }
 
-// ONNX's function would take a negative extent for a slice that counts from the end.
+// Refuse negative extents: ONNX's function would slice from the end.
 Bindings raise_center_crop_pad(const Call& c) {
   const auto extents = known_ints(c.need(1));
   for (const int64_t extent : extents.value_or(Ints())) {
@@ -82,7 +82,8 @@ Bindings raise_slice(const Call& c) {
                   without(c.attrs, {"starts", "ends", "axes"}))};
 }
 
-/// Pieces that no output names become one: a file of a few bytes may ask for thousands of them.
+/// Joins the sizes of all pieces without a named output into one: a tiny file may ask for thousands
+/// of pieces.
 Ints join_unnamed(const Call& c, Ints sizes, size_t named) {
   int64_t rest = 0;
   for (size_t i = named; i < sizes.size(); ++i) {
@@ -99,7 +100,7 @@ Ints join_unnamed(const Call& c, Ints sizes, size_t named) {
   return sizes;
 }
 
-/// `equal`: without sizes, all parts are as long as each other; else the last may be shorter.
+/// `equal`: without sizes, all parts have the same length; otherwise the last part may be shorter.
 Bindings split(const Call& c, bool equal) {
   const Value x = c.need(0);
   const int outputs = c.outputs();
@@ -109,7 +110,7 @@ Bindings split(const Call& c, bool equal) {
   const auto sizes = known_ints(split);
   if (split) {
     if (sizes && sizes->size() != static_cast<size_t>(outputs)) {
-      // Outputs at the end may go unnamed; the sizes then say how many there are.
+      // Trailing outputs may be unnamed; then the sizes give the number of pieces.
       if (sizes->size() < static_cast<size_t>(outputs)) {
         c.fail("Split has more outputs than sizes.", fmt::format("{} outputs", sizes->size()),
                fmt::format("{}", outputs), "Export the model again.");
@@ -158,7 +159,7 @@ Bindings raise_top_k(const Call& c) {
       c.emit("TopK", {c.need(0), c.ints({c.attrs.integer("k", 0)})}, without(c.attrs, {"k"}), 2));
 }
 
-// Only the asymmetric transformation existed, with nearest rounding down.
+// These opsets had only the asymmetric transformation, with nearest rounding down.
 Bindings raise_asymmetric_resize(const Call& c) {
   Attrs attrs = c.attrs;
   attrs.set("coordinate_transformation_mode", std::string("asymmetric"));
@@ -173,7 +174,7 @@ Bindings raise_resize(const Call& c) {
     c.fail("This mode of resizing was removed from ONNX.", "another coordinate_transformation_mode",
            "tf_half_pixel_for_nn", "Export with opset 13 or newer.");
   }
-  // Opset 11 wrote an empty tensor where newer ones leave the input out.
+  // Opset 11 wrote an empty tensor for an absent input.
   auto present = [&](size_t i) {
     const Value v = c.in(i);
     const bool empty = v && v.role() == Role::constant && v.tensor()->size() == 0;

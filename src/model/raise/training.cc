@@ -1,4 +1,4 @@
-// ai.onnx.preview.training: one update by an optimizer, in terms of arithmetic.
+// ai.onnx.preview.training: one optimizer update, written as arithmetic.
 
 #include <fmt/format.h>
 
@@ -12,10 +12,11 @@
 namespace steep {
 namespace {
 
-/// The parts of one parameter: itself, its gradient, its moments.
+/// The update of one parameter, from its parts: parameter, gradient, moments.
 using Step = std::function<std::vector<Value>(std::span<const Value> parts)>;
 
-/// Inputs are R, T, all X, all G, then moment by moment; outputs all X, then moment by moment.
+/// Inputs are R, T, all X, all G, then each moment for all parameters; outputs are all X, then each
+/// moment.
 Bindings for_each_parameter(const Call& c, size_t parts, const Step& step) {
   const size_t given = c.inputs.size();
   if (given < 2 + parts || (given - 2) % parts != 0) {

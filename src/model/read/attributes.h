@@ -8,7 +8,7 @@
 
 namespace steep {
 
-/// Throws ModelError naming `node` for kinds that a node of ours cannot hold (graphs, sparse
+/// Throws ModelError with `node` for kinds that a node of Steep's graph cannot hold (graphs, sparse
 /// tensors, types).
 Attr attr_from_onnx(const onnx::AttributeProto& proto, const std::string& node,
                     TensorTable& tensors);

@@ -17,7 +17,7 @@ constexpr uint32_t kTensorName = 8;
 
 class Collector : public Copier {
  public:
-  std::set<std::string> taken;  // in the model's own graph
+  std::set<std::string> taken;  // names in the model's own graph
   std::map<std::pair<std::string, std::string>, int> found;
 
  protected:

@@ -1,4 +1,4 @@
-// What weights inside of the bodies of If, Loop and Scan are called.
+// Names of weights inside the bodies of If, Loop and Scan.
 #pragma once
 
 #include <cstddef>
@@ -9,18 +9,18 @@
 
 namespace steep {
 
-/// Names of initializers, and of what Constant nodes make, inside of bodies of the model's own
-/// graph. Such a one is called as in the file where nothing of the model's graph and no other of
-/// its kind is called so, else "node/then_branch/name" by the node that has the body (the nodes,
-/// where bodies are within bodies).
+/// Names of initializers, and of outputs of Constant nodes, inside bodies of the model's own graph.
+/// The name is that in the file if it is unique among these and in the model's graph. Otherwise it
+/// is "node/then_branch/name", with the name of the node that has the body (of all nodes, for
+/// nested bodies).
 class BodyNames {
  public:
   BodyNames() = default;
-  /// Of a serialised model that scan_model() took.
+  /// Names in a serialised model that passed scan_model().
   explicit BodyNames(std::span<const std::byte> model);
 
-  /// Of `name` in the body at `path` ("node/then_branch/"); "" where it cannot be told from
-  /// another.
+  /// The name for `name` in the body at `path` ("node/then_branch/"); "" when it would be
+  /// ambiguous.
   const std::string& of(const std::string& path, const std::string& name) const;
 
  private:

@@ -18,7 +18,7 @@ std::string first_text(std::span<const std::byte> message, uint32_t number) {
   return "";
 }
 
-/// As display_name() has it.
+/// The same name as display_name() gives.
 std::string name_of_node(std::span<const std::byte> node) {
   for (const uint32_t number : {kNodeName, kNodeOutput, kNodeOpType}) {
     if (std::string text = first_text(node, number); !text.empty()) return text;

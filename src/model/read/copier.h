@@ -1,5 +1,4 @@
-// Walks a serialised model to every tensor in it, wherever it stands, and copies it with other
-// tensors in their places.
+// Visits every tensor of a serialised model, and copies the model with replaced tensors.
 #pragma once
 
 #include <optional>
@@ -11,12 +10,12 @@
 
 namespace steep {
 
-/// Where in a model a message stands.
+/// The position of a message in a model.
 struct MessagePlace {
-  bool weights = true;  ///< in the model's own graph or a body of it: no function, no training_info
+  bool weights = true;  ///< in the model's graph or its bodies; false: function, training_info
   std::string path{};   ///< of bodies: "node/then_branch/"; "" for the model's own graph
-  Message parent = Message::model;  ///< what the message is a field of
-  std::string node{};               ///< in a node: what messages call it
+  Message parent = Message::model;  ///< the message that contains it
+  std::string node{};               ///< display name of the enclosing node
 };
 
 /// Text of a payload.
@@ -26,16 +25,16 @@ class Copier {
  public:
   virtual ~Copier() = default;
 
-  /// The message with what tensor() and node() put in the places of others; nothing where they
-  /// change nothing. The depth of bodies was bounded by scan_model().
+  /// Copies a message with the replacements that tensor() and node() return; nothing when there are
+  /// none. Recursive: scan_model() has bounded the depth of bodies.
   std::optional<Pieces> copy(Message kind, std::span<const std::byte> message,
                              const MessagePlace& place = {});
 
  protected:
-  /// What is in the place of a TensorProto; nothing: it stays.
+  /// The replacement of a TensorProto; nothing: no change.
   virtual std::optional<Pieces> tensor(std::span<const std::byte> message,
                                        const MessagePlace& place) = 0;
-  /// What is in the place of a NodeProto; nothing: it is copied with what it holds.
+  /// The replacement of a NodeProto; nothing: its content is copied.
   virtual std::optional<Pieces> node(std::span<const std::byte> /*message*/,
                                      const MessagePlace& /*place*/) {
     return std::nullopt;

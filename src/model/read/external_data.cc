@@ -19,7 +19,7 @@ namespace steep {
 namespace {
 
 constexpr int kOpenFlags =
-    O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;  // a FIFO must not make us wait
+    O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;  // opening a FIFO must not block
 
 [[noreturn]] void refuse(const std::string& tensor, const std::string& location, std::string why,
                          std::string remedy) {
@@ -33,7 +33,7 @@ constexpr int kOpenFlags =
 
 std::string error_text(int code) { return std::generic_category().message(code); }
 
-/// The components of a location, checked by their looks alone.
+/// The components of a location, after a check of the text alone.
 std::vector<std::string> split(const std::string& tensor, const std::string& location) {
   const char* remedy = "Save the model again with its data beside it, under a plain file name.";
   if (location.empty()) refuse(tensor, location, "it has no location", remedy);
@@ -59,7 +59,8 @@ std::string join(const std::vector<std::string>& parts) {
   return path;
 }
 
-/// For kernels before 5.6: one component at a time, none of them a link. Returns -1 with errno.
+/// For kernels before 5.6: opens one component at a time and refuses links. Returns -1 and sets
+/// errno on failure.
 int open_by_component(int folder, const std::vector<std::string>& parts) {
   int at = dup(folder);
   for (size_t i = 0; at >= 0 && i < parts.size(); ++i) {

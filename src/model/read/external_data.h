@@ -1,5 +1,5 @@
-// Tensor data that lies in files beside the model. The one place that opens them.
-// (ONNX, docs/ExternalData.md and docs/ExternalDataSecurity.md.)
+// Tensor data in external files beside the model. Only this code opens such files. (ONNX,
+// docs/ExternalData.md and docs/ExternalDataSecurity.md.)
 #pragma once
 
 #include <filesystem>
@@ -10,8 +10,8 @@
 
 namespace steep {
 
-/// What a tensor says of its data: location relative to the model's folder, offset, length (-1: to
-/// be inferred).
+/// A tensor's reference to external data: location relative to the model's folder, offset, length
+/// (-1: inferred).
 struct ExternalSlice {
   std::string location;
   int64_t offset = 0;
@@ -19,23 +19,24 @@ struct ExternalSlice {
 };
 
 /// Opens files of one folder and keeps them open while it lives. Reads nothing outside the folder:
-/// `..`, absolute paths, symbolic links (the file's or a folder's on the way), hard links and
-/// everything that is no regular file are refused. The folder itself is trusted, links and all. Not
+/// refuses `..`, absolute paths, symbolic links (of the file or of a folder on the way), hard links
+/// and everything that is not a regular file. The folder itself is trusted and may be a link. Not
 /// thread-safe.
 class ExternalData {
  public:
-  /// An empty folder: every read is refused.
+  /// With an empty folder every read is refused.
   explicit ExternalData(std::filesystem::path folder) : folder_(std::move(folder)) {}
   ~ExternalData();
   ExternalData(const ExternalData&) = delete;
   ExternalData& operator=(const ExternalData&) = delete;
 
-  /// Fills a fresh tensor. `name` is for messages. Throws ModelError for anything unsafe or too
-  /// short, before memory is taken; IoError when the device fails.
+  /// Reads into a new tensor. `name` is used in messages. Throws ModelError for unsafe or truncated
+  /// data before it allocates; IoError when the device fails.
   Tensor read(const std::string& name, const ExternalSlice& slice, DType dtype, Dims dims);
-  /// Throws as read() of `bytes` bytes would, and reads nothing.
+  /// Throws what read() of `bytes` bytes would throw, without reading.
   void check(const std::string& name, const ExternalSlice& slice, int64_t bytes);
-  /// Copies `count` bytes at `first` of what check() took out. Throws as read().
+  /// Copies `count` bytes, from offset `first` of the slice. check() must have accepted the slice.
+  /// Throws as read().
   void read_part(const std::string& name, const ExternalSlice& slice, int64_t first, void* to,
                  int64_t count);
 

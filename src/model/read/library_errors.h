@@ -1,4 +1,4 @@
-// What ONNX's library and the allocator throw becomes ours.
+// Converts exceptions of ONNX's library and of the allocator to Steep's errors.
 #pragma once
 
 #include <exception>
@@ -11,8 +11,8 @@
 
 namespace steep {
 
-/// f(); whatever it throws that is no Error becomes OutOfMemoryError, or a ModelError that says
-/// `what` and `remedy`.
+/// Calls f(). Converts exceptions that are not an Error to OutOfMemoryError, or to a ModelError
+/// with `what` and `remedy`.
 template <typename F>
 auto with_our_errors(const char* what, const char* remedy, const F& f) {
   try {

@@ -1,5 +1,5 @@
-// Which fields of ONNX's messages hold messages that matter to us. Field numbers: onnx.proto (never
-// reused, by its own rules).
+// The fields of ONNX's messages that hold messages relevant to Steep. Field numbers are those of
+// onnx.proto, which never reuses a number.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,11 @@
 
 namespace steep {
 
-/// Messages that can hold nodes or tensors, and these. `sparse` holds two tensors.
+/// Messages that can contain nodes or tensors, and nodes and tensors themselves. `sparse` contains
+/// two tensors.
 enum class Message : uint8_t { model, training, function, graph, node, attribute, sparse, tensor };
 
-/// The message in field `number` of a `parent`; none for everything else.
+/// The message type of field `number` in `parent`; none for other fields.
 inline std::optional<Message> child(Message parent, uint32_t number) {
   struct Field {
     Message parent;

@@ -20,7 +20,7 @@
 
 namespace steep {
 
-// The size is checked before memory is taken.
+// Checks the size before it allocates.
 std::string read_file(const std::filesystem::path& path, size_t max_bytes) {
   auto fail = [&](const std::string& why) {
     throw IoError({.what = "The model cannot be read: " + why + ".",
@@ -69,13 +69,13 @@ onnx::ModelProto parse_model(std::span<const std::byte> bytes, const Limits& lim
   auto model = std::make_unique<onnx::ModelProto>();
   google::protobuf::io::CodedInputStream in(reinterpret_cast<const uint8_t*>(bytes.data()),
                                             static_cast<int>(bytes.size()));
-  // A graph within a graph is three messages deeper; types and shapes take a few more.
+  // A nested graph adds three levels of messages; types and shapes add a few more.
   in.SetRecursionLimit(3 * limits.max_depth + 40);
   bool parsed = false;
   try {
     parsed = model->ParseFromCodedStream(&in) && in.ConsumedEntireMessage();
   } catch (const std::bad_alloc&) {
-    // Lost: protobuf does not survive the end of what it left half done (ops/onnx_proto.cc).
+    // Leak the message: destroying an incomplete message crashes protobuf (ops/onnx_proto.cc).
     [[maybe_unused]] const onnx::ModelProto* lost = model.release();
     throw;
   }

@@ -1,4 +1,4 @@
-// The bytes of a model file, and the message that they are.
+// Reads a model file and parses it.
 #pragma once
 
 #include <onnx/onnx_pb.h>
@@ -13,12 +13,12 @@
 
 namespace steep {
 
-/// A model as it stands in its bytes, within the limits. Throws ModelError.
+/// Parses a model within the limits. Throws ModelError.
 onnx::ModelProto parse_model(std::span<const std::byte> bytes, const Limits& limits);
-/// The same of bytes that have passed parse_model() before, or that Steep wrote: without limits.
-/// Throws ModelError.
+/// Parses bytes that passed parse_model() before, or that Steep wrote: without limits. Throws
+/// ModelError.
 onnx::ModelProto parse_known(std::string_view bytes);
-/// The bytes of a regular file. Throws IoError; ModelError for more than `max_bytes`.
+/// The bytes of a regular file. Throws IoError; ModelError when there are more than `max_bytes`.
 std::string read_file(const std::filesystem::path& path, size_t max_bytes);
 
 }  // namespace steep

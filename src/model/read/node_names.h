@@ -1,4 +1,4 @@
-// What the nodes and functions of a file are called, and which of them are ours.
+// Names of nodes and functions of a file, and predicates for Steep's own nodes.
 #pragma once
 
 #include <onnx/onnx_pb.h>
@@ -11,26 +11,26 @@ namespace steep {
 
 /// ONNX's operators for training.
 inline constexpr std::string_view kTrainingDomain = "ai.onnx.preview.training";
-/// ONNX's operators that may yet change.
+/// ONNX's domain for operators that are still experimental.
 inline constexpr std::string_view kPreviewDomain = "ai.onnx.preview";
 
-/// A node of the domain "steep": GradientOf and WithGradient (ops/defs/with_gradient.cc), as
-/// captures of PyTorch have them; WithGradient_4_1 in models of gradients, where the numbers are
-/// those of operands and results.
+/// Whether this is GradientOf or WithGradient of the domain "steep" (ops/defs/with_gradient.cc).
+/// PyTorch captures contain them. Gradient models contain WithGradient_4_1, with the numbers of
+/// operands and outputs.
 bool says_gradient(const onnx::NodeProto& node);
-/// A node of the domain "steep" of which ONNX's standard has no equal: OpDef::in_files. No file is
-/// to hold any other operator of ours.
+/// Whether this is a node of the domain "steep" with OpDef::in_files: an operator without an
+/// equivalent in ONNX. Files must not contain other operators of Steep.
 bool is_steep(const onnx::NodeProto& node);
-/// "Relu", or "ai.onnx.preview.training.Adam" where the domain is not the default one.
+/// "Relu", or "ai.onnx.preview.training.Adam" when the domain is not the default one.
 std::string canonical_name(const onnx::NodeProto& node);
 
 /// The version of the default domain in a list of imports, 0 when absent.
 int64_t default_opset(const google::protobuf::RepeatedPtrField<onnx::OperatorSetIdProto>& imports);
 
-/// Identity of a model-local function, and of the one that a node calls.
+/// The identifier of a model-local function, and of the function that a node calls.
 std::string function_id(const onnx::FunctionProto& function);
 std::string function_id(const onnx::NodeProto& node);
-/// The node's name, or for a nameless node that of its first output: what messages call it.
+/// The name for messages: the node's name, or for a nameless node that of its first output.
 std::string display_name(const onnx::NodeProto& node);
 
 }  // namespace steep

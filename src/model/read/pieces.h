@@ -1,4 +1,5 @@
-// A serialised message in pieces that lie where they lay: what copies of models are made of.
+// A serialised message as a list of pieces that refer to existing memory. Copies of models are made
+// of pieces.
 #pragma once
 
 #include <cstddef>
@@ -11,14 +12,14 @@
 
 namespace steep {
 
-/// Bytes in memory, or the data of a tensor that is kept apart, by its number.
+/// Bytes in memory, or the number of a tensor whose data is stored elsewhere.
 struct Piece {
   std::span<const std::byte> bytes{};
   size_t size = 0;
   int64_t tensor = -1;
 };
 
-/// Borrows all that it is made of.
+/// Borrows the bytes of its pieces.
 struct Pieces {
   std::vector<Piece> list;
   size_t size = 0;
@@ -26,7 +27,7 @@ struct Pieces {
   void add(std::span<const std::byte> bytes) {
     size += bytes.size();
     if (!list.empty() && list.back().tensor < 0 &&
-        list.back().bytes.data() + list.back().size == bytes.data()) {  // neighbours are one
+        list.back().bytes.data() + list.back().size == bytes.data()) {  // merges adjacent bytes
       list.back() = {{list.back().bytes.data(), list.back().size + bytes.size()},
                      list.back().size + bytes.size()};
       return;
@@ -43,7 +44,7 @@ struct Pieces {
   }
 };
 
-/// Strings that never move, for pieces to point into.
+/// Strings with stable addresses, for pieces that refer to them.
 class PieceText {
  public:
   std::span<const std::byte> keep(std::string text) {

@@ -15,7 +15,7 @@ namespace {
 struct Level {
   WireReader reader;
   Message kind;
-  int depth;  // of graphs within graphs
+  int depth;  // nesting depth of graphs
 };
 
 [[noreturn]] void over_limit(const char* what, size_t limit, const char* option) {
@@ -37,8 +37,8 @@ void scan_model(std::span<const std::byte> bytes, const Limits& limits) {
   if (bytes.size() > limits.max_bytes)
     over_limit("The model is too large.", limits.max_bytes, "max_bytes");
 
-  // A part of two bytes becomes an object of a hundred or more, so parts are counted before they
-  // are built.
+  // A part of two bytes becomes an object of a hundred bytes or more, so parts are counted before
+  // they are built.
   const size_t max_parts = 16 * limits.max_nodes + 100'000;
   size_t parts = 0;
   size_t nodes = 0;

@@ -9,8 +9,8 @@
 
 namespace steep {
 
-/// Throws ModelError when the bytes are no model, claim more bytes than are present, or exceed
-/// `limits`. Allocates O(max_depth), does not recurse.
+/// Throws ModelError when the bytes are no model, declare more bytes than are present, or exceed
+/// `limits`. Allocates O(max_depth); not recursive.
 void scan_model(std::span<const std::byte> bytes, const Limits& limits);
 
 }  // namespace steep

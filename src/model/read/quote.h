@@ -1,5 +1,5 @@
-// Text from a file, made safe for a message: invalid UTF-8 and control characters escaped, length
-// bounded.
+// Makes text from a file safe for a message: escapes invalid UTF-8 and control characters, and
+// limits the length.
 #pragma once
 
 #include <string>

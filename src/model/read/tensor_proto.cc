@@ -43,7 +43,7 @@ int64_t parse_number(const std::string& text, const std::string& key, const std:
                     .remedy = kExportAgain});
 }
 
-/// Elements that lie one by one in a typed field, each stored as `To`.
+/// Converts elements of a typed field, each stored as one `To`.
 template <typename To, typename Field>
 Tensor from_field(const Field& field, const std::string& name, DType dtype, Dims dims) {
   if (field.size() != element_count(dims)) {
@@ -62,7 +62,7 @@ Tensor from_raw(const std::string& raw, const std::string& name, DType dtype, Di
   return unpack(dtype, std::move(dims), raw.data());
 }
 
-/// Packed as raw data is, one byte a number; but floats of six bits lie one by one.
+/// Such fields hold the packed bytes of raw data, one byte per number; 6-bit floats are not packed.
 Tensor from_packed_field(const onnx::TensorProto& p, const std::string& name, DType dtype,
                          Dims dims) {
   if (bits_of(dtype) == 6) return from_field<uint8_t>(p.int32_data(), name, dtype, std::move(dims));
@@ -71,7 +71,7 @@ Tensor from_packed_field(const onnx::TensorProto& p, const std::string& name, DT
   return from_raw(bytes, name, dtype, std::move(dims));
 }
 
-/// The fields that hold each dtype: comments of TensorProto in onnx.proto.
+/// The field of each dtype: see the comments of TensorProto in onnx.proto.
 Tensor from_fields(const onnx::TensorProto& p, const std::string& name, DType dtype, Dims dims) {
   switch (dtype) {
     case DType::f32: return from_field<float>(p.float_data(), name, dtype, std::move(dims));
@@ -104,7 +104,7 @@ Tensor from_fields(const onnx::TensorProto& p, const std::string& name, DType dt
   throw InternalError({.what = "A tensor has no dtype.", .node = name});
 }
 
-/// A bool must be 0 or 1 before C++ may read it.
+/// Sets each bool to 0 or 1: C++ must not read other values.
 void normalise_bools(Tensor& tensor) {
   auto* bytes = static_cast<uint8_t*>(tensor.data());
   for (int64_t i = 0; i < tensor.size(); ++i) bytes[i] = bytes[i] != 0;
@@ -275,7 +275,7 @@ void TensorTable::take_initializer(onnx::TensorProto* proto) {
 }
 
 void TensorTable::keep(onnx::TensorProto* proto, Tensor tensor) {
-  // An empty shape with no data is what ONNX's checker accepts of a tensor without bytes.
+  // ONNX's checker accepts a tensor without data if it has an empty shape.
   onnx::TensorProto emptied;
   emptied.set_name(std::move(*proto->mutable_name()));
   emptied.set_data_type(proto->data_type());
@@ -289,7 +289,7 @@ Tensor TensorTable::get(const onnx::TensorProto& proto, const std::string& name)
   const std::string& number = proto.doc_string();
   const char* end = number.data() + number.size();
   size_t i = 0;
-  const bool empty = proto.dims_size() == 1 && proto.dims(0) == 0;  // as keep() leaves it
+  const bool empty = proto.dims_size() == 1 && proto.dims(0) == 0;  // set by keep()
   const bool taken = empty && !number.empty() &&
                      std::from_chars(number.data(), end, i).ptr == end && i < tensors_.size() &&
                      static_cast<int32_t>(tensors_[i].dtype()) == proto.data_type();

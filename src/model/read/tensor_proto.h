@@ -1,4 +1,4 @@
-// TensorProto → Tensor. Private to src/model: protobuf types end here.
+// Converts TensorProto to Tensor. Private to src/model: no code outside handles protobuf types.
 #pragma once
 
 #include <onnx/onnx_pb.h>
@@ -11,42 +11,40 @@
 
 namespace steep {
 
-/// The dtype of that ONNX number. Throws ModelError naming `name` when Steep does not hold such
-/// elements.
+/// The dtype with that ONNX number. Throws ModelError with `name` when Steep does not support it.
 DType dtype_from_onnx(int32_t number, const std::string& name);
 
-/// The extents. Throws ModelError for impossible ones.
+/// The extents. Throws ModelError for invalid extents.
 Dims dims_of(const onnx::TensorProto& proto, const std::string& name, DType dtype);
-/// Where external data lies. Throws ModelError for numbers that are none.
+/// The location of external data. Throws ModelError for malformed numbers.
 ExternalSlice slice_of(const onnx::TensorProto& proto, const std::string& name);
 
-/// Copies the data out. Extents and the number of bytes present are checked before memory is taken.
-/// Throws ModelError naming the tensor; strings and complex numbers are refused.
+/// Copies the data into a tensor. Checks extents and byte count before it allocates. Throws
+/// ModelError with the tensor's name; refuses strings and complex numbers.
 Tensor decode(const onnx::TensorProto& proto, const std::string& name, ExternalData& external);
 
-/// Every tensor of a model, read once. Initializers, attributes, subgraphs and function bodies all
-/// pass here.
+/// All tensors of a model, each read once: those of initializers, attributes, bodies and functions.
 class TensorTable {
  public:
-  /// `given`: data of initializers by name, instead of what their messages hold.
+  /// `given`: data of initializers by name, used instead of the data in their messages.
   TensorTable(const std::filesystem::path& folder, size_t max_bytes,
               std::map<std::string, Tensor> given = {})
       : external_(folder), max_bytes_(max_bytes), given_(std::move(given)) {}
 
-  /// Reads the tensor and empties the message (it keeps name and dtype, and its doc string becomes
-  /// the tensor's number here), so that its bytes exist once.
+  /// Reads the tensor and empties the message, so that the data exists once. The message keeps name
+  /// and dtype; its doc string becomes the tensor's number in this table.
   void take(onnx::TensorProto* proto, const std::string& name);
-  /// The same of an initializer of the model's own graph, which may be given.
+  /// As take(), for an initializer of the model's own graph, whose data may come from `given`.
   void take_initializer(onnx::TensorProto* proto);
-  /// Makes `dense` a message as take() leaves it, of the tensor with zeros where `sparse` has no
-  /// value. Throws ModelError for indices that are out of order or range.
+  /// Turns `dense` into a message as take() leaves it, for the dense form of `sparse` (zeros where
+  /// it has no value). Throws ModelError for indices that are unordered or out of range.
   void take_sparse(const onnx::SparseTensorProto& sparse, const std::string& name,
                    onnx::TensorProto* dense);
-  /// Makes an attribute `sparse_value` of a Constant a `value`.
+  /// Turns the attribute `sparse_value` of a Constant into `value`.
   void take_sparse(onnx::AttributeProto* attribute, const std::string& name);
-  /// The tensor taken from this message, or from the one that this is a copy of (ONNX's library
-  /// copies bodies into functions). For one that was never taken (what that library made itself) a
-  /// fresh copy.
+  /// The tensor that take() read from this message, or from the message that this is a copy of
+  /// (ONNX's library copies bodies into functions). Decodes a message that was never taken, such as
+  /// one made by that library.
   Tensor get(const onnx::TensorProto& proto, const std::string& name);
 
  private:

@@ -1,5 +1,5 @@
 // Reads protobuf's wire format field by field without allocating. The prescan uses it before
-// protobuf's parser allocates anything, and with_weights() copies with it.
+// protobuf's parser allocates, and with_weights() uses it to copy.
 // (protobuf.dev/programming-guides/encoding.)
 #pragma once
 
@@ -16,8 +16,8 @@ struct WireField {
   uint32_t number = 0;
   WireType type = WireType::varint;
   uint64_t value = 0;                    ///< of a varint
-  std::span<const std::byte> payload{};  ///< of bytes: what follows the length
-  std::span<const std::byte> whole{};    ///< tag and all: copying it copies the field
+  std::span<const std::byte> payload{};  ///< of length-delimited fields: the bytes after the length
+  std::span<const std::byte> whole{};    ///< the field with its tag, for copying
 };
 
 /// Walks the fields of one message. Borrows the bytes.
@@ -25,7 +25,8 @@ class WireReader {
  public:
   explicit WireReader(std::span<const std::byte> message) : rest_(message), size_(message.size()) {}
 
-  /// False at the end. Throws ModelError when the bytes are no message, or end within a field.
+  /// Returns false at the end. Throws ModelError when the bytes are no message, or end within a
+  /// field.
   bool next(WireField& field);
 
  private:
@@ -36,7 +37,7 @@ class WireReader {
 };
 
 void append_varint(std::string& out, uint64_t value);
-/// Tag and length of a field whose payload of `length` bytes follows.
+/// Appends tag and length of a field; its payload of `length` bytes follows.
 void append_bytes_header(std::string& out, uint32_t number, size_t length);
 
 }  // namespace steep
