@@ -15,11 +15,11 @@
 namespace steep {
 namespace {
 
-/// The part of a graph through which gradients flow: nodes that depend on a `wrt` and on which an
-/// output depends, by way of float values, and not through ops that stop gradients.
+/// The part of a graph through which gradients flow: nodes that depend on a `wrt` value and on
+/// which an output depends, through float values and without ops that stop gradients.
 struct Path {
   std::vector<Node> nodes;          // producers before consumers
-  std::vector<char> active_values;  // by value id: depends on a wrt
+  std::vector<char> active_values;  // by value id: depends on a wrt value
 };
 
 bool carries_gradient(Value v) { return v && is_float(v.dtype()); }
@@ -64,11 +64,11 @@ Path find_path(const Graph& g, std::span<const Value> outputs, std::span<const V
   return {std::move(nodes), std::move(active)};
 }
 
-/// Puts its decomposition in the place of each node on the path that has no rule of its own.
+/// Replaces each node on the path that has no vjp by its decomposition.
 void expand_composites(Graph& g, std::span<Value> outputs, std::span<const Value> wrt) {
   for (bool again = true; again;) {
     again = false;
-    std::unordered_map<uint32_t, Value> now;  // by value id: what took its place
+    std::unordered_map<uint32_t, Value> now;  // value id → replacement
     for (Node n : find_path(g, outputs, wrt).nodes) {
       const OpDef* def = find_op(n.op());
       if (def == nullptr || def->vjp || def->decompose == nullptr) continue;

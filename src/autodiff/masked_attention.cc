@@ -10,8 +10,8 @@
 namespace steep {
 namespace {
 
-constexpr double kHides = -1e30;     // from here on a finite mask hides a key, if there is another
-constexpr size_t kMostOfMask = 128;  // nodes that make a mask of inputs
+constexpr double kHides = -1e30;  // finite mask values up to this hide a key if another is visible
+constexpr size_t kMostOfMask = 128;  // nodes between inputs and the mask
 constexpr double kMostOfElements = double{1 << 24};
 
 bool equal_extents(Value a, int64_t i, Value b, int64_t j) {
@@ -20,11 +20,11 @@ bool equal_extents(Value a, int64_t i, Value b, int64_t j) {
 
 bool has_axes(Value v, int64_t rank) { return v && v.type().shape && v.rank() == rank; }
 
-/// From the softmax's operand up to the scores.
+/// The walk from the softmax's operand up to the scores.
 struct Climb {
   const Readers& readers;
   MaskedAttention& a;
-  bool masks = true;  ///< may masks still come?
+  bool masks = true;  ///< whether further masks may follow
 };
 
 bool climb(Value x, const Climb& c);
@@ -42,7 +42,7 @@ bool climb_past_where(const Match& m, const Climb& c) {
   return c.masks && climb_past(m["x"], c, mask);
 }
 
-/// What makes an operand of the softmax, or of what stands between it and the scores.
+/// Nodes between the scores and the softmax.
 constexpr Row<const Climb&> kBetween[] = {
     {.name = "compute_read_rows/scores",
      .reason = "The products of queries and keys show which tokens are the keys.",
@@ -83,13 +83,13 @@ bool climb(Value x, const Climb& c) {
          apply_rows(kBetween, x.producer(), Match(), c) != nullptr;
 }
 
-/// May stand between the softmax, whose result is x, and the product.
+/// Nodes between the softmax, whose result is x, and the product.
 constexpr Row<> kDropout[] = {
     {.name = "compute_read_rows/dropout",
      .reason = "Dropout of probabilities shows no key that the mask hides.",
      .pattern = "steep.Dropout(x, _)"}};
 
-/// Reads x, the probabilities.
+/// The reader of the probabilities x.
 constexpr Row<MaskedAttention&> kProduct[] = {
     {.name = "compute_read_rows/product",
      .reason = "Values have the probabilities of their keys, and those of hidden ones are zeros.",
@@ -108,7 +108,7 @@ bool find_product(const Readers& readers, Value p, MaskedAttention& a) {
   return apply_rows(kProduct, reader, Match().with("x", p), a) != nullptr;
 }
 
-/// Operands of the same sequences, keys and values of the same tokens.
+/// Whether all operands have the same sequences, and keys and values have the same tokens.
 bool fits(const MaskedAttention& a) {
   const Value q = a.scores.input(0), k = a.scores.input(1), v = a.product.input(1);
   return equal_extents(q, 0, k, 0) && equal_extents(q, 0, v, 0) && equal_extents(k, 3, v, 2) &&
@@ -121,7 +121,7 @@ bool find_attention(const Match& m, const Readers& readers, MaskedAttention& a) 
   if (!has_axes(p, 4) || p.dtype() != DType::f32) return false;
   const int64_t axis = integer_of(a.softmax, "axis");
   if ((axis != -1 && axis != 3) || !climb(m["x"], {readers, a})) return false;
-  // A Where that comes after another mask may show again what that hides.
+  // A Where after another mask could make hidden keys visible again.
   for (size_t i = 0; i + 1 < a.masks.size(); ++i) {
     if (a.masks[i].keep) return false;
   }
@@ -134,7 +134,7 @@ constexpr Row<const Readers&, MaskedAttention&> kAttention[] = {
      .pattern = "softmax: Softmax|steep.SafeSoftmax(x)",
      .then = find_attention}};
 
-/// Would it take long, next to the step, to look at all of it?
+/// Whether reading the whole mask would cost much time compared with the step.
 bool is_long(Value mask) {
   double size = 1;
   for (const Dim& d : mask.shape()) size *= d.known() ? static_cast<double>(d.value()) : 1;

@@ -1,4 +1,4 @@
-// Attention whose scores are masked, and the keys that its masks hide.
+// Finds attention with masked scores, and the keys that its masks hide.
 #pragma once
 
 #include <optional>
@@ -10,7 +10,8 @@
 
 namespace steep {
 
-/// What shuts keys out of scores: a number is added, or stands where `keep` is false.
+/// A mask of scores: `added` is added to them, or `otherwise` replaces them where `keep` is false
+/// (true if `inverted`).
 struct ScoreMask {
   Value added{};
   Value keep{}, otherwise{};
@@ -22,24 +23,24 @@ struct ScoreMask {
 struct MaskedAttention {
   Node softmax, scores, product;
   std::vector<ScoreMask> masks;
-  Value seen;  ///< float32[sequences, keys]: 1 where some query sees the key; null if not known
-  int queries = -1, keys = -1;                       ///< spaces
-  bool left = false, right = false, values = false;  ///< are these operands' axes known?
+  Value seen;  ///< float32[sequences, keys]: 1 where a query sees the key; null: unknown
+  int queries = -1, keys = -1;                       ///< ids of token spaces
+  bool left = false, right = false, values = false;  ///< whether the operand's axes are known
 };
 
-/// The attention of a Softmax; nothing where it is none of this form, and of other nodes.
+/// The attention around a Softmax; nothing when the node is no Softmax or the form is another.
 std::optional<MaskedAttention> match_masked_attention(const Readers& readers, Node softmax);
 
-/// What it matches.
+/// The rows of its pattern tables.
 std::vector<RowInfo> masked_attention_rows();
 
-/// float32[sequences, keys]: which keys a mask of [sequences, heads or 1, queries or 1, keys] shows
-/// to at least one query; null if it is not known before the run. `alone`: there are no other
-/// masks.
+/// float32[sequences, keys]: which keys a mask of [sequences, heads or 1, queries or 1, keys]
+/// leaves visible to at least one query; null if that is unknown before the run. `alone`: it is the
+/// only mask.
 Value seen_through(const ScoreMask& mask, Value keys, bool alone);
 
-/// Whether the mask may differ from batch to batch: whether it depends on fed integers or booleans,
-/// or on floats for each sequence, and not only on extents or weights.
+/// Whether the mask may differ between batches: it depends on integer or boolean inputs, or on
+/// float inputs with one entry per sequence, and not only on extents or weights.
 bool reads_inputs(Value v, const Dim& sequences);
 
 }  // namespace steep

@@ -12,7 +12,7 @@ namespace {
 
 const Dim& extent(Value v, int64_t axis) { return v.shape()[static_cast<size_t>(axis)]; }
 
-/// Of [sequences, heads, tokens, k].
+/// The axes of [sequences, heads, tokens, k].
 TokenAxes axes_of_heads(Value v) {
   TokenAxes axes;
   for (const Counts counts : {Counts::sequences, Counts::other, Counts::tokens, Counts::other})
@@ -20,8 +20,8 @@ TokenAxes axes_of_heads(Value v) {
   return axes;
 }
 
-/// Extents, -1 for one that is not known, of values with so many tokens; nothing where more are not
-/// known, or one is 0.
+/// The extents of a value with these axes and `tokens` tokens; one may be unknown (-1). Nothing
+/// when more are unknown, or one is 0.
 std::optional<Ints> dims_of(const TokenAxes& axes, int64_t tokens) {
   Ints dims;
   for (const auto& axis : axes) {
@@ -39,25 +39,25 @@ std::optional<Ints> dims_of(const TokenAxes& axes, int64_t tokens) {
   return std::count(dims.begin(), dims.end(), -1) <= 1 ? std::optional(dims) : std::nullopt;
 }
 
-/// `x` as the axes say. REQUIRES: dims_of(axes, tokens).
+/// `x`, reshaped to the axes. REQUIRES: dims_of(axes, tokens).
 Value shaped(Value x, const TokenAxes& axes, int64_t tokens) {
   const Ints dims = *dims_of(axes, tokens);
   const Value y = reshape(x, dims);
   Shape shape = y.shape();
   for (size_t i = 0; i < axes.size(); ++i) {
-    if (dims[i] == -1 && axes[i].size() == 1) shape[i] = axes[i][0].extent;  // the same, by name
+    if (dims[i] == -1 && axes[i].size() == 1) shape[i] = axes[i][0].extent;  // keeps the symbol
   }
   x.graph().set_type(y, {y.dtype(), shape});
   return y;
 }
 
-/// Whether a node only gives elements another shape.
+/// Whether the node only changes the shape.
 bool reshapes(Node n) {
   const OpDef* def = find_op(n.op());
   return def != nullptr && def->view;
 }
 
-/// Can it be written anew?
+/// Whether the node can be rewritten for fewer tokens.
 bool is_movable(const TokenMove& move, int64_t tokens) {
   return move.node.op() != "Expand" && (!reshapes(move.node) || dims_of(move.axes, tokens));
 }
@@ -70,12 +70,12 @@ Value moved(const TokenMove& move, Value x, int64_t tokens) {
   return apply_n(n.op(), inputs, n.output_count(), n.attrs()).at(static_cast<size_t>(move.output));
 }
 
-/// Are the rows of `v` numbered as the cut numbers its tokens?
+/// Whether the rows of `v` are in the order of the cut's tokens.
 bool has_rows_of(Value v, const TokenCut& cut, bool by_place) {
   return by_place == cut.by_place && (v.rank() == 2 || v.rank() == 3) && v.shape().back().known();
 }
 
-/// From the product down to rows, if nobody else reads what is between.
+/// Follows the result from the product down to rows, if no other node reads the values between.
 bool trace_result(ReadQueries& a, const Readers& readers, const TokenCut& cut, const Dim& sequences,
                   const Dim& tokens) {
   Value v = a.attention.product.output(0);
@@ -95,12 +95,13 @@ bool trace_result(ReadQueries& a, const Readers& readers, const TokenCut& cut, c
   }
 }
 
-/// Of rows that keys and values are made of, too?
+/// Whether the node takes part of a value from which keys and values may be made, too.
 bool takes_part(Node n) {
   return n && (n.op() == "Split" || n.op() == "Slice" || n.op() == "Gather");
 }
 
-/// From the queries up to rows, those of keys and values where one product makes all.
+/// Follows the queries up to rows. If one product makes queries, keys and values, continues to its
+/// operand.
 void trace_source(ReadQueries& a, const TokenCut& cut, const Dim& sequences, const Dim& tokens) {
   Value v = a.attention.scores.input(0);
   TokenAxes axes = axes_of_heads(v);
@@ -123,7 +124,7 @@ void trace_source(ReadQueries& a, const TokenCut& cut, const Dim& sequences, con
   a.before.clear();
 }
 
-/// Does an operand of the scores' masks broadcast to them, and is it clear how?
+/// Whether it is certain how an operand of a mask broadcasts to the scores.
 bool is_mask(Value v, const Dim& tokens) {
   if (!v) return true;
   if (!v.type().shape || v.rank() > 4) return false;
@@ -151,7 +152,7 @@ std::optional<ReadQueries> find(Node softmax, const Readers& readers, const Toke
   return a;
 }
 
-/// Writes an attention anew, for the queries that are read.
+/// Rewrites an attention for the queries that are read.
 class Writer {
  public:
   Writer(const MaskedAttention& a, const TokenCut& cut, Value queries)
@@ -197,7 +198,8 @@ class Writer {
     return made;
   }
 
-  /// Chance belongs to the number of an element among those of all queries.
+  /// Dropout whose random numbers depend on an element's index among the probabilities of all
+  /// queries.
   Value dropped(Node dropout, Value p, Value tokens) {
     Graph& g = dropout.graph();
     const Value heads =

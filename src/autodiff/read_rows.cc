@@ -22,13 +22,13 @@ namespace {
 constexpr size_t kMostOfLabels = 64;  // nodes that make labels of inputs
 constexpr size_t kMostOfRows = 4096;  // those of masks, which each attention may make for itself
 
-/// Writes nodes anew, for some rows. What others read, too (scores that a model returns), is
-/// written twice, down from the last product; the other time for all rows, so that the two are one
-/// where all count.
+/// Rewrites nodes so that they compute only some rows. Values that other nodes read too (scores
+/// that a model returns) are computed twice, from the last product on: for some rows and for all
+/// rows. If all rows count, the two are equal and can be merged.
 class SomeRows {
  public:
-  /// `from`: rows of which `reader` alone reads some. `readers`: those of the graph as it is.
-  /// `cut`: what the reader takes, where it takes the same tokens of each sequence.
+  /// `from`: the value of which only `reader` reads rows. `readers`: the readers in the unchanged
+  /// graph. `cut`: the tokens that the reader takes, if it takes the same tokens of each sequence.
   SomeRows(Graph& graph, const Readers& readers, Value from, Node reader,
            std::optional<TokenCut> cut = {})
       : graph_(graph), from_(from), cut_(cut) {
@@ -49,7 +49,7 @@ class SomeRows {
       const auto operands = by_rows(n);
       if (!operands || !may_be_written(n, readers)) continue;
       inside_.insert(n.id());
-      cut_again = cut_again || cut_axes(n);  // rows have other numbers before it
+      cut_again = cut_again || cut_axes(n);  // rows have other numbers before the cut
       products_ += is_product(n) ? 1 : 0;
       if (is_product(n) && computed_twice_.count(n.id()) != 0) continue;
       for (size_t i = 0; i < operands->size(); ++i) {
@@ -61,7 +61,8 @@ class SomeRows {
   size_t products() const { return products_; }
   bool any_computed_twice() const { return !computed_twice_.empty(); }
 
-  /// Call when the reader reads the taken rows: other readers of shared values get all rows again.
+  /// To be called after the reader reads the selected rows: gives the other readers of shared
+  /// values all rows again.
   void restore_shared_values() {
     for (const Value v : shared_) {
       const Value shape = concat({leads(v), ints(graph_, {v.shape().back().value()})}, 0);
@@ -70,7 +71,7 @@ class SomeRows {
     }
   }
 
-  /// The extents d… of v [d…, k], of what is there without the nodes that are written anew.
+  /// The extents d… of v [d…, k], computed without the rewritten nodes.
   Value leads(Value v) {
     const Node n = v.producer();
     if (const ReadQueries* a = attention_of(v))
@@ -89,19 +90,19 @@ class SomeRows {
     return apply("Shape", {v}, {{"start", int64_t{0}}, {"end", v.rank() - 1}});
   }
 
-  /// The numbers of the rows of v [d…, k], int64[d…]: known with the shapes.
+  /// The row numbers of v [d…, k], int64[d…]: constant once shapes are known.
   Value numbers(Value v) {
     const Value shape = leads(v);
     const Value rows = apply("ReduceProd", {shape}, {{"keepdims", int64_t{0}}});
     return reshape(apply("Range", {number(0), rows, number(1)}), shape);
   }
 
-  /// What a Slice or Gather of rows takes, as numbers of its operand's rows.
+  /// The row numbers, in the operand of the Slice or Gather `n`, of the rows that it takes.
   Value numbers_taken(Node n) {
     const Value x = n.input(0);
     std::vector<Value> inputs{numbers(x)};
     for (int i = 1; i < n.input_count(); ++i) inputs.push_back(n.input(i));
-    Attrs attrs = n.attrs();  // axes counted from the front: numbers lack the last one
+    Attrs attrs = n.attrs();  // counted from the front, because `numbers` has no last axis
     if (n.op() == "Slice") {
       inputs[3] = ints(graph_, *cut_axes(n));
     } else {
@@ -110,7 +111,7 @@ class SomeRows {
     return apply_n(n.op(), inputs, 1, std::move(attrs))[0];
   }
 
-  /// `v` [d…, k], joined to rows and of these the given ones, or all for null: [p, k].
+  /// The given rows of `v` [d…, k], or all rows if `rows` is null: [p, k].
   Value take(Value v, Value rows) {
     const uint64_t key = (uint64_t{v.id()} << 32U) | (rows ? rows.id() : UINT32_MAX);
     if (const auto found = taken_.find(key); found != taken_.end()) return found->second;
@@ -120,7 +121,7 @@ class SomeRows {
   }
 
  private:
-  /// The attention of which `v` is the result, if its queries are left out.
+  /// The attention whose result is `v`, if it leaves out queries.
   const ReadQueries* attention_of(Value v) const {
     const auto found = entered_.count(v.id()) != 0 ? attentions_.find(v.id()) : attentions_.end();
     return found == attentions_.end() ? nullptr : &found->second;
@@ -132,8 +133,8 @@ class SomeRows {
                        [&](Node reader) { return inside_.count(reader.id()) != 0; });
   }
 
-  /// Leaves out queries of the attention that makes `result`, if nobody else reads that: what they
-  /// are made of, or null.
+  /// Makes the attention that computes `result` leave out queries, if only rewritten nodes read the
+  /// result. Returns the value from which queries are made, or null.
   Value enter_attention(Value result, const Readers& readers) {
     if (!read_inside(result, readers)) return {};
     const ReadQueries& a = attentions_.at(result.id());
@@ -162,7 +163,7 @@ class SomeRows {
     return y;
   }
 
-  /// Notes what is to be written twice.
+  /// Whether the node may be rewritten. Records nodes that must be computed twice.
   bool may_be_written(Node n, const Readers& readers) {
     for (int i = 1; i < n.output_count(); ++i) {
       const Value y = n.output(i);
@@ -194,7 +195,7 @@ class SomeRows {
                           [&](Value x) { return take(x, rows); });
   }
 
-  /// Rows of what a Slice cuts, as rows of what it cuts them from.
+  /// Converts row numbers of a Slice's result to row numbers of its operand.
   Value before_cut(Node slice, Value rows) {
     return apply("Gather", {reshape(numbers_taken(slice), Ints{-1}), rows});
   }
@@ -204,24 +205,24 @@ class SomeRows {
   Graph& graph_;
   Value from_;
   std::optional<TokenCut> cut_;
-  std::unordered_map<uint32_t, ReadQueries> attentions_{};  // by result
-  std::unordered_set<uint32_t> entered_{};                  // of these
+  std::unordered_map<uint32_t, ReadQueries> attentions_{};  // by id of the result
+  std::unordered_set<uint32_t> entered_{};                  // ids of their results
   std::unordered_set<uint32_t> inside_;                     // ids of nodes
-  std::unordered_set<uint32_t> computed_twice_;             // those that also run on all rows
-  std::vector<Value> shared_;                               // values that nodes outside read, too
+  std::unordered_set<uint32_t> computed_twice_;             // nodes that also compute all rows
+  std::vector<Value> shared_;                               // values that other nodes read, too
   size_t products_ = 0;
   std::unordered_map<uint64_t, Value> taken_;  // by value and rows
 };
 
-/// A cross entropy with its scores, the classes along their last axis.
+/// A cross entropy and its scores, whose last axis are the classes.
 struct Loss {
   Value scores{};
-  Node reader{};  ///< of the scores
+  Node reader{};  ///< reads the scores
   Value labels{};
-  bool joined = false;  ///< labels are of one axis, scores may have more
+  bool joined = false;  ///< labels have one axis, scores may have more
 };
 
-/// A sum or mean over the labels that count, of rows that can be told apart.
+/// Whether the loss is a sum or mean over rows, some of which the ignored label excludes.
 bool ignores_labels(Node loss, const Readers& readers) {
   if (!loss.attrs().has("ignore_index") || text_of(loss, "reduction") == "none") return false;
   for (int i = 1; i < loss.output_count(); ++i) {
@@ -233,14 +234,14 @@ bool ignores_labels(Node loss, const Readers& readers) {
   return has_rows(loss.input(0)) && integers && makers_of_labels(labels);
 }
 
-/// Fills in `found` where the loss ignores labels. `reader` is what reads the scores.
+/// Fills in `found` if the loss ignores labels. `reader`: name of the node that reads the scores.
 bool take_loss(const Match& m, const char* reader, const Readers& readers, Loss& found) {
   if (!has_rows(m["scores"]) || !ignores_labels(m.node("loss"), readers)) return false;
   found = {m["scores"], m.node(reader), m["labels"]};
   return true;
 }
 
-/// Does y = Transpose(x) move the last axis, of more than two, to place 1?
+/// Whether y = Transpose(x), of rank above 2, moves the last axis to axis 1.
 bool moves_classes(Value y) {
   if (!y.type().shape || y.rank() < 3) return false;
   const int64_t rank = y.rank();
@@ -308,14 +309,14 @@ constexpr Row<const Readers&, Loss&> kLosses[] = {
          }},
 };
 
-/// Nothing where its rows cannot be told apart, or have other readers.
+/// The loss at `n`; nothing when its rows are unknown or have other readers.
 std::optional<Loss> find_loss(Node n, const Readers& readers) {
   Loss loss;
   if (apply_rows(kLosses, n, Match(readers), readers, loss) == nullptr) return {};
   return loss;
 }
 
-/// Labels before what only changes their shape.
+/// The labels before nodes that only change their shape.
 Value in_order(Value labels) {
   for (;;) {
     const Node n = labels.producer();
@@ -325,7 +326,7 @@ Value in_order(Value labels) {
   }
 }
 
-/// Has it rows of more than one axis, of a length that is known?
+/// Whether `x` has two or more axes of rows, and a known row length.
 bool has_axes_of_rows(Value x) {
   return x.producer() && has_rows(x) && x.rank() >= 3 && x.shape().back().known();
 }
@@ -349,7 +350,7 @@ bool takes_few_tokens(const Match& m) {
   return after.known() && (!before.known() || before.value() >= 2 * after.value());
 }
 
-/// Nodes that take few of the rows of x, by a number or by bounds that the model says.
+/// Nodes that select few rows of x, by a constant index or constant bounds.
 constexpr Row<> kTaken[] = {
     {.name = "compute_read_rows/token",
      .reason = "Classifiers read one token of a sequence.",
@@ -361,7 +362,7 @@ constexpr Row<> kTaken[] = {
      .then = takes_few_tokens},
 };
 
-/// One token of a sequence: what makes the others is not computed.
+/// Computes only the rows of selected tokens.
 void compute_taken_rows(Graph& g) {
   Readers readers(g);
   for (Node n : g.nodes()) {
@@ -380,7 +381,7 @@ void compute_taken_rows(Graph& g) {
   }
 }
 
-/// Only the rows whose labels count.
+/// Computes only the rows whose labels count.
 void compute_counted_rows(Graph& g) {
   Readers readers(g);
   for (Node n : g.nodes()) {
@@ -408,8 +409,8 @@ void compute_counted_rows(Graph& g) {
   }
 }
 
-/// Nodes that make `v` of inputs and constants, up to `most`, where each `fits`: is given a node
-/// and whether its data is read.
+/// The nodes that compute `v` from inputs and constants, at most `most`. Each must satisfy `fits`,
+/// which gets the node and whether its data is read.
 template <typename Fits>
 std::optional<Makers> find_makers(Value v, size_t most, Fits&& fits) {
   Makers makers;
@@ -432,7 +433,7 @@ std::optional<Makers> find_makers(Value v, size_t most, Fits&& fits) {
   return makers;
 }
 
-/// Does it no more to data of floats than to move, compare and add numbers?
+/// Whether the op, on float data, only moves, compares or adds numbers.
 bool is_cheap(const OpDef& def) {
   static const std::unordered_set<std::string_view> kMoves = {
       "Expand",         "Transpose", "Slice", "Concat",        "Split",     "Trilu",    "Gather",

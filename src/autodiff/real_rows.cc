@@ -18,22 +18,21 @@
 namespace steep {
 namespace {
 
-constexpr size_t kMostToCopy = 128;  // nodes that make what a value is made of
+constexpr size_t kMostToCopy = 128;  // nodes copied for one value
 
-/// A row for each token of a space, in one of two orders.
+/// The rows of a value are the tokens of a space, in one of two orders.
 struct Tokens {
   int space;
   bool by_place;
 };
 
-/// Tokens that can be hidden together: those of one batch of sequences.
+/// Tokens that are hidden together: those of one batch of sequences.
 struct Space {
   Dim sequences, tokens;
-  int joined = -1;  ///< with this one; -1: it stands for itself
-  Value seen{};     ///< as MaskedAttention::seen, by some query of some attention
-  std::vector<std::pair<Value, bool>>
-      taken{};                           ///< rows that are read, too, and if they are by place
-  std::array<Value, 2> rows{}, leads{};  ///< by Tokens::by_place
+  int joined = -1;  ///< the space it is merged into; -1: none
+  Value seen{};     ///< MaskedAttention::seen, over all queries of all attentions
+  std::vector<std::pair<Value, bool>> taken{};  ///< further rows that are read; whether by place
+  std::array<Value, 2> rows{}, leads{};         ///< indexed by Tokens::by_place
 };
 
 class RealRows {
@@ -140,14 +139,14 @@ class RealRows {
     trace_down(y, heads(y), a.queries);
   }
 
-  /// Gives the value its tokens, if its rows are those of tokens.
+  /// Assigns tokens to the value, if its rows are tokens.
   bool settle(Value v, const TokenAxes& axes, int of) {
     const auto order = by_place(axes, space(of).sequences, space(of).tokens);
     if (order) assign(v, {of, *order});
     return order.has_value();
   }
 
-  /// Up to the farthest value whose rows are tokens.
+  /// Goes up to the farthest value whose rows are tokens.
   bool trace_up(Value v, TokenAxes axes, int of) {
     bool found = false;
     std::vector<uint32_t> moves;
@@ -174,12 +173,12 @@ class RealRows {
     }
   }
 
-  /// By operand, of a node that makes each row of one row in the same place.
+  /// For each operand of a node whose rows depend on one row at the same position: how it is used.
   static std::optional<std::vector<RowOperand>> row_wise(Node n) {
     return cut_axes(n) ? std::nullopt : by_rows(n);
   }
 
-  /// Transpose of [sequences, tokens, k] or [tokens, sequences, k] to the other.
+  /// Whether the node transposes [sequences, tokens, k] to [tokens, sequences, k] or back.
   bool turns(Node n, Tokens tokens) {
     return n.op() == "Transpose" && n.attrs().ints("perm", {}) == Ints{1, 0, 2} &&
            is_batch(n.input(0), tokens);
@@ -192,7 +191,7 @@ class RealRows {
     return {tokens.space, alike ? tokens.by_place : !tokens.by_place};
   }
 
-  /// Through what works row by row.
+  /// Spreads tokens through row-wise nodes.
   void spread() {
     while (!fresh_.empty() && !conflict_) {
       const Value v = fresh_.back();
@@ -227,7 +226,7 @@ class RealRows {
     }
   }
 
-  /// Which keys are seen, of each space.
+  /// Computes which keys of each space are visible.
   void find_spaces() {
     for (const MaskedAttention& a : attentions_) {
       if (!a.seen) continue;
@@ -249,7 +248,7 @@ class RealRows {
     }
   }
 
-  /// Are rows of hidden tokens of no account to all readers?
+  /// Determines whether all readers ignore the rows of hidden tokens.
   void decide(Value v) {
     if (g_.is_output(v)) {
       why_[v.id()] = fmt::format("{} is an output", v.name());
@@ -297,13 +296,13 @@ class RealRows {
     return is_unread(n.output(0));
   }
 
-  /// Can its rows be put back, its shape being known without it?
+  /// Whether the computed rows can be scattered back: the shape must be known without the value.
   bool is_writable(Value v) {
     if (!v.shape().back().known()) return false;
     return v.rank() == 2 || v.type().concrete() || is_batch(v, tokens_.at(v.id()));
   }
 
-  /// Is it [sequences, tokens, k], or [tokens, sequences, k] of rows by place?
+  /// Whether it is [sequences, tokens, k], or [tokens, sequences, k] for rows by place.
   bool is_batch(Value x, Tokens tokens) {
     const Space& s = space(tokens.space);
     return x.type().shape && x.rank() == 3 &&
@@ -318,7 +317,7 @@ class RealRows {
     return true;
   }
 
-  /// Rows that are read by number are computed, too, if the numbers are known beforehand.
+  /// Marks rows that are read by number as computed, if the numbers are known in advance.
   bool take_rows(Value rows, Tokens tokens) {
     Space& s = space(tokens.space);
     if (!s.seen) return false;
@@ -330,8 +329,8 @@ class RealRows {
     return true;
   }
 
-  /// `v` with the extents of masks in the place of those of what is computed of tokens; null where
-  /// it is made of something else.
+  /// A copy of `v` that takes extents from the masks instead of from values of tokens; null when
+  /// `v` depends on anything else.
   Value without_extents(Value v, std::unordered_map<uint32_t, Value>& copies) {
     const Node n = v.producer();
     if (!n) return v.role() == Role::state ? Value() : v;
@@ -357,7 +356,8 @@ class RealRows {
     return copy;
   }
 
-  /// Of Shape(x), x with the rows of tokens; null where it says more than their numbers.
+  /// The result of Shape(x), where x has the rows of tokens, from the masks; null when it contains
+  /// more than the extents of rows.
   Value extents(Node shape, Tokens tokens) {
     const Value x = shape.input(0);
     const bool of_rows =
@@ -376,7 +376,7 @@ class RealRows {
 
   bool is_inside(Node n) const { return n && inside_.count(n.id()) != 0; }
 
-  /// Row-wise nodes of which rows are left out, where a product is among those that hang together.
+  /// Finds the row-wise nodes that compute fewer rows: connected groups that contain a product.
   void find_inside() {
     std::unordered_set<uint32_t> may, reached;
     std::vector<Node> open;
@@ -404,7 +404,7 @@ class RealRows {
     }
   }
 
-  /// The rows to compute. False where they depend on what is computed of them.
+  /// Computes the row numbers. Returns false if they depend on nodes that would compute these rows.
   bool number_rows() {
     for (Space& s : spaces_) {
       if (s.joined >= 0 || !s.seen) continue;
@@ -436,7 +436,7 @@ class RealRows {
   }
 
   void write() {
-    std::vector<Value> results;  // of inside, that others read
+    std::vector<Value> results;  // values of inside nodes that other nodes read
     for (Node n : nodes_) {
       if (!is_inside(n)) continue;
       const auto& readers = readers_.of(n.output(0));
@@ -445,7 +445,7 @@ class RealRows {
     }
     size_t products = 0;
     for (const uint32_t id : inside_) products += is_product(Node(&g_, id)) ? 1 : 0;
-    for (const Value v : results) take(v);  // before readers are given other operands
+    for (const Value v : results) take(v);  // before the operands of readers change
     for (const Value v : results) {
       const Tokens tokens = tokens_.at(v.id());
       const Space& s = space(tokens.space);
@@ -463,7 +463,7 @@ class RealRows {
     say(fmt::format("Tokens that masks hide are left out of {} products.", products));
   }
 
-  /// The shape of `v`, without it. REQUIRES: is_writable(v).
+  /// The shape of `v`, computed without `v`. REQUIRES: is_writable(v).
   Value shape_of_rows(Value v, Value leads, Value row) {
     return v.type().concrete() ? ints(g_, v.type().dims()) : concat({leads, row}, 0);
   }
@@ -487,7 +487,7 @@ class RealRows {
     return some;
   }
 
-  /// Of what is computed although a mask hides it.
+  /// Logs why rows that a mask hides are still computed.
   void tell_why() const {
     if (!logs(Log::rows)) return;
     for (const MaskedAttention& a : attentions_) {
@@ -504,18 +504,18 @@ class RealRows {
   }
 
   Graph& g_;
-  const std::vector<Node> nodes_;  // as they were before anything was added
+  const std::vector<Node> nodes_;  // the nodes before the rewrite
   const Readers readers_;
   std::vector<MaskedAttention> attentions_;
-  std::unordered_map<uint32_t, size_t> reads_;  // by node: scores and products of attentions
+  std::unordered_map<uint32_t, size_t> reads_;  // node id → index of the attention
   std::vector<Space> spaces_;
-  std::unordered_map<uint32_t, Tokens> tokens_;  // by value
-  std::vector<Value> fresh_;                     // of them, those whose neighbours are to be seen
+  std::unordered_map<uint32_t, Tokens> tokens_;  // by value id
+  std::vector<Value> fresh_;                     // values whose neighbours remain to be visited
   bool conflict_ = false;
-  std::unordered_set<uint32_t> moves_;   // nodes that move tokens to and from attention
-  std::unordered_set<uint32_t> unread_;  // values
+  std::unordered_set<uint32_t> moves_;   // ids of nodes that move tokens to or from attention
+  std::unordered_set<uint32_t> unread_;  // ids of values
   std::unordered_map<uint32_t, std::string> why_;
-  std::unordered_set<uint32_t> inside_;  // nodes
+  std::unordered_set<uint32_t> inside_;  // ids of nodes
   std::unordered_map<uint32_t, Value> taken_;
 };
 

@@ -10,20 +10,21 @@
 namespace steep {
 namespace {
 
-constexpr int kDepth = 6;  // of the expressions that are looked through
+constexpr int kDepth = 6;  // depth of the expressions searched
 
-/// A constant that changes no shape beside any other value.
+/// The value of a scalar constant, which never changes the shape of the result.
 std::optional<double> factor(Value v) {
   const Tensor* t = constant(v);
   return t != nullptr && t->dims().empty() ? scalar_constant(v) : std::nullopt;
 }
 
-/// Models write √(2/π) and its like with seven digits and more.
+/// Models write constants such as √(2/π) with seven digits or more.
 bool near(double got, double want, DType dtype) {
   return std::abs(got - want) <= (dtype == DType::f64 ? 1e-11 : 1e-6) * std::abs(want);
 }
 
-/// A cubic in x, by powers, which may have a gate (1 + erf(…) or 1 + tanh(…)) as a factor.
+/// The coefficients of a cubic in x, which may be multiplied with a gate (1 + erf(…) or 1 +
+/// tanh(…)).
 struct Term {
   std::array<double, 4> powers{};
   bool gated = false;
@@ -58,10 +59,10 @@ std::optional<Term> sum(const Term& a, const Term& b) {
 
 std::optional<Term> term(Value v, Value x, Value gate, int depth = kDepth);
 
-/// The expression in which terms are looked for.
+/// The search for the Term of an expression.
 struct Expression {
   Value x, gate;
-  int depth;  ///< that is left
+  int depth;  ///< remaining depth
   Term found{};
 
   std::optional<Term> of(Value v) const { return term(v, x, gate, depth - 1); }
@@ -92,7 +93,7 @@ bool take_both(const Match& m, Expression& e) {
   return b && e.take(kCombine(*a, *b));
 }
 
-/// Cubics are written in many ways: they are multiplied out.
+/// Cubics are written in many ways, so they are multiplied out.
 constexpr Row<Expression&> kTerms[] = {
     {.name = "recognise/power",
      .reason = "Exporters write a cube as a power.",
@@ -112,7 +113,7 @@ constexpr Row<Expression&> kTerms[] = {
      .then = take_both<sum>},
 };
 
-/// What products, sums and powers make of x and the gate; nothing where that is no Term.
+/// The Term of an expression of x and the gate by products, sums and powers; nothing for any other.
 std::optional<Term> term(Value v, Value x, Value gate, int depth) {
   if (v == x) return Term{{0, 1, 0, 0}};
   if (v == gate) return Term{{1, 0, 0, 0}, true};
@@ -122,11 +123,11 @@ std::optional<Term> term(Value v, Value x, Value gate, int depth) {
   return apply_rows(kTerms, v.producer(), Match(), e) ? std::optional(e.found) : std::nullopt;
 }
 
-/// The factors of a product that may be a GELU: a gate, and what else is met on the way to it, of
-/// which one is x.
+/// The factors of a product that may be a GELU: a gate, and the other factors found on the way to
+/// it, one of which is x.
 struct Factors {
-  Value gate, inner{};  ///< inner: what the gate's curve is of
-  bool exact = false;   ///< the curve is Erf, not Tanh
+  Value gate, inner{};  ///< inner: the operand of Erf or Tanh
+  bool exact = false;   ///< the gate uses Erf, not Tanh
   std::vector<Value> others{};
 };
 
@@ -152,7 +153,7 @@ constexpr Row<Factors&> kGates[] = {
 
 void find_factors(Value v, int depth, Factors& found);
 
-/// Where the factors of a product are.
+/// The rows that find the factors of a product.
 constexpr Row<Factors&, int> kFactors[] = {
     {.name = "recognise/factors",
      .reason = "The gate, x and ½ are multiplied in any order.",
@@ -199,7 +200,7 @@ bool make_gelu(const Match& m, Value& made) {
   return false;
 }
 
-/// Is it over the last axis, which is kept?
+/// Whether the mean is over the last axis, with keepdims.
 bool averages_last_axis(Node mean) {
   const Tensor* axes = constant(mean.input(1));
   if (axes == nullptr || axes->size() != 1 || integer_of(mean, "keepdims") == 0) return false;
@@ -209,7 +210,7 @@ bool averages_last_axis(Node mean) {
   return axis == -1 || axis == x.rank() - 1;
 }
 
-/// As long as the last axis of x.
+/// Whether `row` is a vector with the extent of x's last axis.
 bool is_row_of(Value row, Value x) {
   const auto &a = row.type().shape, &b = x.type().shape;
   return a && b && a->size() == 1 && row.dtype() == x.dtype() &&

@@ -7,15 +7,14 @@
 
 namespace steep {
 
-/// Replaces what a model spells out in smaller operators by the one operator for it, which has a
-/// kernel and a gradient rule of its own: Gelu (ONNX has it since opset 20) of float32 and float64,
-/// exact or by tanh, and LayerNormalization (since opset 17) of float32 over the last axis. Results
-/// differ by rounding. For the graph of a model, before it is differentiated; bodies of control
-/// flow stay as they are.
-/// REQUIRES: types inferred; what is trained is a state, for only constants are taken as such.
+/// Replaces subgraphs of small operators by one operator with its own kernel and vjp: Gelu (ONNX
+/// has it since opset 20) for float32 and float64, exact or with tanh, and LayerNormalization
+/// (since opset 17) for float32 over the last axis. Results differ by rounding. For the graph of a
+/// model, before differentiation; bodies of control flow stay unchanged. REQUIRES: types inferred;
+/// trained values are states, because constants may be matched as numbers.
 void recognise(Graph& graph);
 
-/// What it recognises.
+/// The rows of its pattern tables.
 std::vector<RowInfo> recognise_rows();
 
 }  // namespace steep

@@ -19,7 +19,7 @@ bool provably_equal_leads(const Shape& a, const Shape& b) {
   return true;
 }
 
-/// Are these rows those of the result?
+/// Whether the rows of x correspond to the rows of the result.
 bool has_rows_of(Node n, Value x) {
   return has_rows(x) && provably_equal_leads(x.shape(), n.output(0).shape());
 }
@@ -48,14 +48,14 @@ bool keeps_length(Node n) {
 
 bool always(Node /*n*/) { return true; }
 
-/// An operator that makes each row of its result of one row of operand 0, and of all of the others.
+/// An operator whose result row i depends on row i of operand 0, and on all of the other operands.
 struct RowWise {
   std::string_view op;
-  bool (*does)(Node n);  ///< this node
-  bool keeps = false;    ///< gives rows another shape at most
+  bool (*does)(Node n);  ///< whether this node does so
+  bool keeps = false;    ///< at most changes the shape of rows
   bool product = false;  ///< is_product()
-  /// The operator for some rows, which reads them and all extents after operand 0, in the place of
-  /// the same one.
+  /// The operator that computes some rows. Its operands: the rows, the row numbers and all extents
+  /// after operand 0. Empty: the same operator.
   std::string_view of_some{};
 };
 
@@ -78,7 +78,8 @@ const RowWise* find_row_wise(Node n) {
   return found == std::end(kRowWise) ? nullptr : found;
 }
 
-/// By operand, of an elementwise operator whose operands are rows of the result's, or one for all.
+/// For each operand of an elementwise operator: whether it has the result's rows or one row for
+/// all.
 std::optional<std::vector<RowOperand>> by_elements(Node n) {
   const OpDef* def = find_op(n.op());
   if (def == nullptr || !def->elementwise || def->seed >= 0) return {};

@@ -1,6 +1,6 @@
-// Nodes that make each row of their result of one row of an operand: products with weights,
-// elementwise operators, dropout, normalisation over the last axis. A row is what the last axis
-// holds.
+// Nodes whose result rows each depend on one row of an operand: products with weights, elementwise
+// operators, dropout, normalisation over the last axis. A row is a line of elements along the last
+// axis.
 #pragma once
 
 #include <cstdint>
@@ -13,35 +13,36 @@
 
 namespace steep {
 
-/// What a node does with each of its operands.
+/// How a node uses an operand.
 enum class RowOperand : uint8_t {
-  rows,   ///< row i of the result is made of its row i
-  whole,  ///< every row is made of it
+  rows,   ///< row i of the result depends on row i of the operand
+  whole,  ///< every row of the result depends on the operand
 };
 
-/// Is the shape's rank known, and at least 2?
+/// Whether the rank is known and at least 2.
 bool has_rows(Value v);
 
-/// Reshape and its like, of rows to as many rows of the same length.
+/// Whether the node, such as Reshape, keeps the number of rows and their length.
 bool keeps_rows(Node n);
 
-/// Axes that a Slice cuts, counted from the front, if it keeps the last axis whole and the order of
-/// elements. std::nullopt for other nodes.
+/// The axes that a Slice cuts, counted from the front, if it keeps the last axis whole and the
+/// order of elements. std::nullopt for other nodes.
 std::optional<Ints> cut_axes(Node n);
 
-/// By operand, of a node that makes each row of output 0 of one row; nothing of others. A Slice of
-/// cut_axes() is among them.
+/// For each operand of a node whose output 0 is row-wise; nothing for other nodes. A Slice of
+/// cut_axes() counts as row-wise.
 std::optional<std::vector<RowOperand>> by_rows(Node n);
 
-/// Has it so much to compute that leaving out rows pays?
+/// Whether the node computes so much that leaving out rows pays.
 bool is_product(Node n);
 
-/// Must it know where its rows lie among all rows, as dropout must, which numbers its elements?
+/// Whether the node must know the positions of its rows among all rows. Dropout does, because it
+/// numbers its elements.
 bool needs_leads(Node n);
 
-/// `n` anew, for some rows: its output 0, [p, k]. `take` gives the rows [p, k] of an operand
-/// [d…, k]. `rows` are their numbers, int64[p], or null for all; `leads` int64[…] are the extents
-/// d…, which it reads where needs_leads() and there are rows. REQUIRES: by_rows(n), and neither
+/// Rewrites `n` for some rows and returns its output 0, [p, k]. `take` returns the rows [p, k] of
+/// an operand [d…, k]. `rows`: their numbers, int64[p], or null for all rows; `leads` int64[…]: the
+/// extents d…, read when needs_leads() and `rows` is not null. REQUIRES: by_rows(n), and neither
 /// keeps_rows() nor cut_axes().
 Value write_for_rows(Node n, Value rows, Value leads, const std::function<Value(Value)>& take);
 

@@ -10,7 +10,7 @@
 namespace steep {
 namespace {
 
-/// Nothing where it has no name.
+/// The product of two extents; nothing when it cannot be expressed as a Dim.
 std::optional<Dim> product(const Dim& a, const Dim& b) {
   if (is_one(a)) return b;
   if (is_one(b)) return a;
@@ -18,7 +18,7 @@ std::optional<Dim> product(const Dim& a, const Dim& b) {
   return {};
 }
 
-/// How many of the first `parts` multiply to `extent`.
+/// How many of the first `parts` have the product `extent`.
 std::optional<size_t> parts_of(const std::vector<AxisPart>& parts, const Dim& extent) {
   std::optional<Dim> size = Dim(1);
   for (size_t n = 0; size; ++n) {
@@ -29,8 +29,8 @@ std::optional<size_t> parts_of(const std::vector<AxisPart>& parts, const Dim& ex
   return {};
 }
 
-/// The same elements under another shape: each part lies in one axis, and one axis may be of an
-/// extent that is not known.
+/// The axes after a reshape to `shape`: each part must lie within one axis, and one axis may have
+/// an unknown extent.
 std::optional<TokenAxes> regroup(const TokenAxes& axes, const Shape& shape) {
   std::vector<AxisPart> parts;
   for (const auto& axis : axes) parts.insert(parts.end(), axis.begin(), axis.end());
@@ -70,7 +70,7 @@ bool is_of_tokens(const std::vector<AxisPart>& axis) {
 
 bool has_shape(Value v) { return v && v.type().shape.has_value(); }
 
-/// What axes_before() returns.
+/// The return type of axes_before().
 using Before = std::optional<std::pair<int, TokenAxes>>;
 
 Before of_first(std::optional<TokenAxes> axes) {
@@ -106,7 +106,8 @@ std::optional<TokenAxes> after_transpose(Node n, const TokenAxes& axes) {
   return result;
 }
 
-/// Where part of the operand's axis is taken, which must not be of tokens. False if it is.
+/// Updates the axes for a node that takes part of an axis. Returns false if that is an axis of
+/// tokens or sequences.
 bool before_taking(Node n, int64_t axis, TokenAxes& axes) {
   const Value x = n.input(0);
   const auto at = static_cast<size_t>(normal_axis(n, axis, x.rank()));
@@ -153,7 +154,7 @@ Before before_expand(Node n, Value y, const TokenAxes& axes) {
   return of_first(std::move(result));
 }
 
-/// Of arithmetic: the operand of the result's shape, where the other is of one axis at most.
+/// For arithmetic: the operand with the result's shape, if the other operand has at most one axis.
 template <bool kEither>
 Before before_scaling(Node n, Value y, const TokenAxes& axes) {
   for (const int i : {0, 1}) {
@@ -170,7 +171,7 @@ Before before_scaling(Node n, Value y, const TokenAxes& axes) {
 struct Moves {
   std::string_view op;
   Before (*before)(Node n, Value y, const TokenAxes& axes);
-  /// Null where axes_after() does not go through it.
+  /// Null if axes_after() does not support the operator.
   std::optional<TokenAxes> (*after)(Node n, const TokenAxes& axes) = nullptr;
 };
 

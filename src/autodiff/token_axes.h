@@ -1,4 +1,4 @@
-// Where the axes of attention's operands lie in values that are moved, joined and split.
+// Tracks the axes of attention's operands through nodes that transpose, reshape and split values.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace steep {
 
-/// What an axis, or a part of one, counts.
+/// The meaning of an axis, or of a part of one.
 enum class Counts : uint8_t { sequences, tokens, other };
 
 struct AxisPart {
@@ -18,20 +18,21 @@ struct AxisPart {
   Dim extent;
 };
 
-/// By axis: its parts, in row-major order. Parts of extent 1 may be left out.
+/// For each axis its parts, in row-major order. Parts of extent 1 may be missing.
 using TokenAxes = std::vector<std::vector<AxisPart>>;
 
-/// The one operand that a node moves, and that operand's axes, given those of its output `y`.
-/// std::nullopt if the node may mix tokens, or if this is not known. Reshape, Transpose, Expand of
-/// heads and their like; also what takes part of an axis that is not of tokens, and arithmetic with
-/// an operand of one axis at most.
+/// Given the axes of the output `y` of a node that moves the elements of one operand: the index of
+/// that operand and its axes. Supports Reshape, Transpose, Expand of heads and similar nodes, nodes
+/// that take part of an axis without tokens, and arithmetic with an operand of at most one axis.
+/// std::nullopt if the node may mix tokens, or if that is unknown.
 std::optional<std::pair<int, TokenAxes>> axes_before(Node n, Value y, const TokenAxes& axes);
 
-/// The axes of output 0, given those of input 0: of Reshape, Transpose and their like.
+/// The axes of output 0, given those of input 0, for Reshape, Transpose and similar nodes.
 std::optional<TokenAxes> axes_after(Node n, const TokenAxes& axes);
 
-/// Are the rows (what the last axis holds) those of tokens: a row for each token of each sequence,
-/// by sequence (false) or by place in the sequence (true)? Nothing for others.
+/// Whether the rows (lines of the last axis) are tokens: one row per token of each sequence,
+/// ordered by sequence (false) or by place in the sequence (true). Nothing when the rows are
+/// something else.
 std::optional<bool> by_place(const TokenAxes& axes, const Dim& sequences, const Dim& tokens);
 
 }  // namespace steep

@@ -78,7 +78,7 @@ Results fused_conv(const ContribCall& c, ContribBody& f) {
   return {"y"};
 }
 
-// The same with channels last, but for those of W.
+// As Conv, with channels last in all operands except W.
 Results nhwc_conv(const ContribCall& c, ContribBody& f) {
   const size_t rank = c.rank(0);
   if (rank < 3) {

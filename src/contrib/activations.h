@@ -1,4 +1,4 @@
-// The activation that the attributes of a product name.
+// Activations that the attributes of an operator select.
 #pragma once
 
 #include <string>
@@ -7,8 +7,9 @@
 
 namespace steep {
 
-/// Adds "y", the attribute `activation` of `x`, with activation_alpha, activation_beta and
-/// activation_gamma. Throws ModelError for one that needs more.
+/// Adds "y": the activation named by the attribute `activation`, applied to `x`, with
+/// activation_alpha, activation_beta and activation_gamma. Throws ModelError when the activation
+/// has other parameters.
 void add_named_activation(const ContribCall& c, ContribBody& f, const std::string& x);
 
 }  // namespace steep

@@ -1,4 +1,4 @@
-// Self-attention with its projection: one matrix makes queries, keys and values of the input.
+// Self-attention with its projection: one matrix product computes queries, keys and values.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -12,7 +12,7 @@ namespace {
 
 enum : size_t { kInput, kWeights, kBias, kMask, kPast, kAttentionBias, kPastLength };
 
-/// The columns of queries, keys and values.
+/// The numbers of columns of queries, keys and values.
 Ints sizes(const ContribCall& c) {
   const int64_t heads = c.integer("num_heads"), columns = c.extent(kWeights, 1);
   Ints sizes = c.attrs.ints("qkv_hidden_sizes");

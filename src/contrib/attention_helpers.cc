@@ -10,15 +10,16 @@
 namespace steep {
 namespace {
 
-/// What a mask of one axis says of each row.
+/// The content of a mask with one axis.
 enum class Lengths : uint8_t {
   ends,             ///< [B]
   ends_and_starts,  ///< [2 · B]
-  ends_and_sums,    ///< [3 · B + 2]: behind the lengths stand sums of them
-  told_by_length,   ///< one of these: the run knows
+  ends_and_sums,    ///< [3 · B + 2]: lengths, then cumulative sums
+  told_by_length,   ///< one of these; known only at run time
 };
 
-/// "seen", bool [B, T]: the keys before the end, and from the start on, that a row's mask tells.
+/// Adds "seen", bool [B, T]: the keys from the start to before the end that the mask gives for each
+/// row.
 void add_seen_of_lengths(ContribBody& f, const std::string& mask, Lengths form) {
   f.ints("column", {1});
   f.add(
@@ -32,7 +33,8 @@ void add_seen_of_lengths(ContribBody& f, const std::string& mask, Lengths form) 
       f.add("first, second = Split <axis = 0, num_outputs = 2> (numbers)");
       break;
     default:
-      // A mask of no known length has its numbers sought behind its end.
+      // If the length of the mask is unknown and matches no form, the indices are out of range on
+      // purpose, so that Gather fails at run time.
       f.add(
           "rows_of_q = Shape <start = 0, end = 1> (q)  batch_size = Squeeze (rows_of_q)"
           "  row_places = Range (zero, batch_size, one)  extent = Shape (numbers)"
@@ -56,7 +58,7 @@ void add_seen_of_lengths(ContribBody& f, const std::string& mask, Lengths form) 
       "  seen = And (before, behind)");
 }
 
-/// nullopt for a length that no mask has.
+/// nullopt when the length matches no form.
 std::optional<Lengths> lengths_of(const Dim& numbers, const Dim& batch) {
   if (provably_equal(numbers, batch)) return Lengths::ends;
   if (!numbers.known() || !batch.known()) return Lengths::told_by_length;
@@ -66,7 +68,7 @@ std::optional<Lengths> lengths_of(const Dim& numbers, const Dim& batch) {
   return std::nullopt;
 }
 
-/// "padding", which is added to the scores; false where every key counts.
+/// Adds "padding", which is added to the scores. Returns false when all keys count.
 bool add_padding(const ContribCall& c, ContribBody& f, const MaskInputs& masks, const Dim& batch) {
   const int input = masks.padding;
   if (input < 0 || !c.has(static_cast<size_t>(input))) return false;
@@ -85,14 +87,14 @@ bool add_padding(const ContribCall& c, ContribBody& f, const MaskInputs& masks, 
     if (!form) refuse();
     add_seen_of_lengths(f, name, *form);
   } else if (rank >= 2 && rank <= 4) {
-    // ONNX Runtime's Attention takes a column for no mask.
+    // ONNX Runtime's Attention treats a mask with one column as no mask.
     if (const Dim& keys = (*c.inputs[at].shape)[1];
         rank == 2 && keys.known() && keys.value() == 1) {
       if (!masks.keys) return false;
       if (!masks.keys->known() || masks.keys->value() != 1) refuse();
     }
     std::string mask = name;
-    if (rank == 4) {  // of the longest sequence there may be: the last queries of those so far
+    if (rank == 4) {  // for the maximal sequence: use the rows of the last queries
       f.ints("square", {2, 3});
       f.add(fmt::format(
           "asked = Shape <start = 2, end = 3> (q)  held = Shape <start = 2, end = 3> (k)"

@@ -10,7 +10,7 @@
 
 namespace steep {
 
-// One line an operator, as in ops/registry.cc.
+// One line per operator, as in ops/registry.cc.
 // clang-format off
 #define STEEP_CONTRIB(X) \
   X(Attention) \
@@ -162,7 +162,7 @@ void ContribCall::fail(std::string what, std::string expected, std::string recei
 void ContribBody::add(const std::string& nodes) {
   try {
     onnx::FunctionBuilder(*function_).Add(nodes.c_str());
-  } catch (const std::logic_error& e) {  // not by any file: the text is ours
+  } catch (const std::logic_error& e) {  // cannot depend on the file: the text is Steep's
     throw InternalError({.what = "A function's text cannot be parsed.", .received = e.what()});
   }
 }
@@ -184,7 +184,7 @@ void ContribBody::ints(const std::string& name, const Ints& values) {
 
 namespace {
 
-/// Does the call fit what the operator declares?
+/// Throws ModelError unless the call fits the operator's declaration.
 void check(const ContribCall& c) {
   constexpr const char* kExportAgain = "Export the model again.";
   const ContribOp& op = c.op;

@@ -1,4 +1,4 @@
-// Dropout and softmax with a bias added first, and what is left out added last.
+// Dropout and softmax with a bias added before, and a residual added after.
 #include <fmt/format.h>
 
 #include "contrib/contrib.h"
@@ -6,7 +6,8 @@
 namespace steep {
 namespace {
 
-/// Adds the dropout of `x` as "dropped" and "mask"; ratio and mode are inputs of these names.
+/// Adds "dropped" and "mask", the dropout of `x`. Ratio and mode are the inputs `ratio` and `ratio`
+/// + 1.
 void add_dropout(const ContribCall& c, ContribBody& f, const std::string& x, size_t ratio) {
   f.add(fmt::format("dropped, mask = Dropout ({}, {}, {})", x, c.has(ratio) ? "ratio" : "",
                     c.has(ratio + 1) ? "training_mode" : ""));
@@ -20,7 +21,7 @@ Results add_bias_dropout(const ContribCall& c, ContribBody& f) {
   return {"y", "mask"};
 }
 
-/// Throws ModelError where somebody reads a mask whose bits are packed.
+/// Throws ModelError when a node reads the mask, whose bits are packed.
 void refuse_bits(const ContribCall& c) {
   if (!c.wants(1)) return;
   c.fail("An output is not supported.", "that output 1, a mask of packed bits, is not read",
@@ -40,7 +41,7 @@ Results bitmask_dropout(const ContribCall& c, ContribBody& f) {
   return {"dropped", ""};
 }
 
-// The bias is broadcast as by Add, whichever way is_inner_broadcast has it.
+// The bias is broadcast as in Add, whatever is_inner_broadcast says.
 Results bias_softmax(const ContribCall& c, ContribBody& f) {
   const auto rank = static_cast<int64_t>(c.rank(0));
   const int64_t axis = c.integer("axis"), first = axis < 0 ? axis + rank : axis;
@@ -67,7 +68,7 @@ Results bias_softmax(const ContribCall& c, ContribBody& f) {
 
 }  // namespace
 
-// A `seed` stands for a generator of another runtime: draws are Steep's own.
+// The `seed` is that of another runtime's generator; Steep draws its own random numbers.
 extern const ContribOp kContribBiasDropout = {
     .name = "BiasDropout",
     .inputs = {"data", "bias", "residual?", "ratio?", "training_mode?"},

@@ -1,4 +1,4 @@
-// The sum of word, position and segment embeddings, normalized; and how many words a row has.
+// The sum of word, position and segment embeddings, normalised; and the number of words per row.
 #include <fmt/format.h>
 
 #include "contrib/contrib.h"
@@ -13,7 +13,7 @@ Results embed_layer_normalization(const ContribCall& c, ContribBody& f) {
            "segment_ids and segment_embedding, or neither",
            segments ? "no segment_embedding" : "no segment_ids", "Export the model again.");
   }
-  // A single row would be broadcast to every place.
+  // A position table with a single row must not be broadcast to every position.
   const auto& rows = c.inputs[3].shape;
   const bool one = rows && !rows->empty() && (*rows)[0].known() && (*rows)[0].value() == 1;
   if (!positions && one) {

@@ -1,4 +1,4 @@
-// Operators that exporters wrote for what ONNX could not say: distances, inverses, windows, crops,
+// Operators that exporters wrote when ONNX had no equivalent: distances, inverses, windows, crops,
 // Fourier transforms.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -47,7 +47,8 @@ Results conv_transpose_with_dynamic_pads(const ContribCall& c, ContribBody& f) {
   return {"y"};
 }
 
-// Corners of boxes are corners of the crops, and a crop of one row is the box's middle.
+// The corners of boxes are corners of the crops. A crop with one row is taken at the middle of the
+// box.
 Results crop_and_resize(const ContribCall& c, ContribBody& f) {
   if (c.text("mode") != "bilinear") {
     c.fail("An attribute is not supported.", "mode bilinear", c.text("mode").substr(0, 40),
@@ -116,7 +117,8 @@ Results inverse(const ContribCall& /*c*/, ContribBody& f) {
   return {"y"};
 }
 
-/// The axes of the signal, and a name for each: refuses what ONNX Runtime does not compute either.
+/// The number of signal axes. Throws ModelError for attributes that ONNX Runtime does not support
+/// either.
 int64_t signal_axes(const ContribCall& c) {
   if (c.integer("normalized") != 0 || c.integer("onesided") != 1) {
     c.fail("An attribute is not supported.", "normalized = 0 and onesided = 1",
@@ -132,7 +134,8 @@ int64_t signal_axes(const ContribCall& c) {
   return axes;
 }
 
-/// Transforms complex numbers along the signal's axes before its last; the last of all holds parts.
+/// Transforms complex numbers along the signal's axes except its last; the last axis of `x` holds
+/// real and imaginary parts.
 std::string transformed(ContribBody& f, std::string x, int64_t axes, bool inverse) {
   for (int64_t i = 2; i <= axes; ++i) {
     f.add(

@@ -1,4 +1,4 @@
-// Gates of language models: what a gate scales, by itself or through an activation.
+// Gates of language models: a gate scales a value, directly or through an activation.
 #include <fmt/format.h>
 
 #include "contrib/contrib.h"
@@ -15,7 +15,7 @@ Results gated_add(const ContribCall& c, ContribBody& f) {
   return {"y"};
 }
 
-// Of each C of a row's elements, where C are those of scale.
+// Normalises groups of C elements of a row, where C is the extent of scale.
 Results gated_rms_norm(const ContribCall& c, ContribBody& f) {
   const std::string kind = c.text("activation");
   if (kind != "silu" && kind != "swish" && kind != "sigmoid") {
@@ -64,7 +64,8 @@ Results scaled_silu(const ContribCall& c, ContribBody& f) {
   return {"y"};
 }
 
-// round_activation is of types that round: these do after each operator here.
+// The attribute round_activation rounds after each operator, as these operators do anyway for types
+// that round.
 Results swiglu(const ContribCall& c, ContribBody& f) {
   std::string g = "gate", l = "up";
   if (!c.has(1)) {

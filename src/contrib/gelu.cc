@@ -1,4 +1,4 @@
-// x Φ(x) and its approximations, with a product and a bias first; and a bias alone.
+// x Φ(x) and its approximations, some with a product or a bias before; and a bias alone.
 #include <fmt/format.h>
 
 #include "contrib/contrib.h"
@@ -36,7 +36,7 @@ Results gemm_fast_gelu(const ContribCall& c, ContribBody& f) {
   return {"y"};
 }
 
-// Half of the columns, times GELU of the others.
+// Half of the columns, multiplied with the GELU of the other half.
 Results bias_split_gelu(const ContribCall& /*c*/, ContribBody& f) {
   f.add(
       "s = Add (X, bias)  left, right = Split <axis = -1, num_outputs = 2> (s)"

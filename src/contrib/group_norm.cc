@@ -1,4 +1,5 @@
-// Group normalization of images, whose channels may come last, with a skip before and SiLU behind.
+// Group normalisation of images, optionally with channels last, an added skip before, and SiLU
+// after.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -10,7 +11,7 @@
 namespace steep {
 namespace {
 
-/// y, `x` normalized, of the layout that the call says.
+/// Adds y, the normalised `x`, in the call's layout.
 Results normalized(const ContribCall& c, ContribBody& f, const std::string& x) {
   const int64_t groups = c.integer("groups"), activation = c.integer("activation");
   if (groups < 1 || groups > kFar || activation < 0 || activation > 1) {
@@ -50,7 +51,7 @@ Results group_norm(const ContribCall& c, ContribBody& f) { return normalized(c, 
 Results skip_group_norm(const ContribCall& c, ContribBody& f) {
   const size_t rank = c.rank(0);
   const bool last = c.flag("channels_last");
-  // Channels alone, and a row of them for each of the batch, are the same on all places.
+  // A bias and a two-axis skip have one element per channel, and are the same at all positions.
   Ints places(rank < 2 ? 0 : rank - 2);
   std::iota(places.begin(), places.end(), last ? 1 : 2);
   const char* skip = c.rank(3) == 2 ? "spread_skip" : "skip";

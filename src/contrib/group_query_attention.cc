@@ -1,5 +1,5 @@
-// Attention of queries that share keys and values in groups, each row of the batch as long as it
-// says, behind keys and values of earlier calls where there are such.
+// Attention in which groups of queries share keys and values. Each row of the batch has its own
+// length, and keys and values of earlier calls may precede the new ones.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -99,9 +99,9 @@ Groups groups_of(const ContribCall& c) {
   return {heads, groups, size, c.has(kPastKey), packed};
 }
 
-/// "before" [B, 1], how many keys a row has from earlier calls, "now" [B, S], where its queries
-/// stand, "final" [B, 1], where the last of them does; scalars "zero", "one", "count" (of queries),
-/// and "keys", how many keys attention sees.
+/// Adds "before" [B, 1], the number of keys per row from earlier calls; "now" [B, S], the positions
+/// of the queries; "final" [B, 1], the position of the last query; scalars "zero", "one", "count"
+/// (number of queries), and "keys" (number of keys that attention sees).
 void add_places(const Groups& g, ContribBody& f) {
   f.ints("column", {1});
   f.ints("open", {-1});
@@ -116,7 +116,7 @@ void add_places(const Groups& g, ContribBody& f) {
                : "keys = Identity (count)");
 }
 
-/// "each_q", "each_k", "each_v": [B, heads or groups, S, size], normalized and turned.
+/// Adds "each_q", "each_k", "each_v": [B, heads or groups, S, size], normalised and rotated.
 void add_operands(const ContribCall& c, const Groups& g, ContribBody& f) {
   f.add("outside = Shape <start = 0, end = 2> (query)");
   std::string wide[] = {"query", "key", "value"};
@@ -127,7 +127,7 @@ void add_operands(const ContribCall& c, const Groups& g, ContribBody& f) {
   }
   std::string positions = "now";
   if (c.flag("do_rotary") && c.has(kPositions)) {
-    // A first call counts on from the very first of them.
+    // In a first call, positions count from the first position id.
     f.ints("origin", {0});
     f.ints("end", {1});
     f.add(
@@ -169,8 +169,9 @@ void add_operands(const ContribCall& c, const Groups& g, ContribBody& f) {
   }
 }
 
-/// "all_k" and "all_v", what is held after the call, and "seen_k" and "seen_v" of it: [B, groups,
-/// T, size]. New keys of a row stand right behind its old ones, however long the buffer is.
+/// Adds "all_k" and "all_v", the cache after the call, and "seen_k" and "seen_v", the part that
+/// attention sees: [B, groups, T, size]. A row's new keys directly follow its old ones, however
+/// long the buffer is.
 void add_held(const Groups& g, ContribBody& f) {
   if (!g.past) {
     f.add(
@@ -207,7 +208,7 @@ void add_held(const Groups& g, ContribBody& f) {
   }
 }
 
-/// "wide_<name>" [B, heads, T, size] of [B, groups, T, size].
+/// Adds "every_<name>" [B, heads, T, size] from "seen_<name>" [B, groups, T, size].
 void add_repeats(const Groups& g, ContribBody& f, const char* name) {
   if (g.heads == g.groups) {
     f.add(fmt::format("every_{0} = Identity (seen_{0})", name));
@@ -230,7 +231,7 @@ void add_repeats(const Groups& g, ContribBody& f, const char* name) {
                   name));
 }
 
-/// Throws ModelError unless they are in range.
+/// Throws ModelError unless the attributes are in range.
 void check_attributes(const ContribCall& c) {
   const int64_t window = c.integer("local_window_size"), smooth = c.integer("smooth_softmax");
   if (window < -1 || window == 0 || window > kFar || (window > 0 && !c.flag("causal"))) {
@@ -244,7 +245,7 @@ void check_attributes(const ContribCall& c) {
   }
 }
 
-/// Names the products of queries and keys, by the scale and below the cap.
+/// Adds the scaled and capped products of queries and keys; returns their name.
 std::string add_products(const ContribCall& c, const Groups& g, ContribBody& f) {
   const double scale = c.real("scale"), cap = c.real("softcap");
   f.scalar("factor", scale != 0 ? scale : 1 / std::sqrt(static_cast<double>(g.size)), "each_q");
@@ -257,7 +258,7 @@ std::string add_products(const ContribCall& c, const Groups& g, ContribBody& f) 
   return "capped";
 }
 
-/// Names the scores without those of keys that a query does not see.
+/// Masks the keys that a query does not see; returns the name of the scores.
 std::string add_masks(const ContribCall& c, const std::string& scores, ContribBody& f) {
   const int64_t window = c.integer("local_window_size");
   f.ints("inner", {2});
@@ -266,7 +267,7 @@ std::string add_masks(const ContribCall& c, const std::string& scores, ContribBo
       "times = Range (zero, keys, one)  here = Min (now, final)  at = Unsqueeze (here, inner)"
       "  ends = Unsqueeze (final, inner)");
   f.add(fmt::format("until = LessOrEqual (times, {})", c.flag("causal") ? "at" : "ends"));
-  if (window > 0) {  // none may be visible to a query behind the end of its row
+  if (window > 0) {  // a query behind the end of its row may see no key
     f.ints("window", {window});
     f.add(
         "place = Unsqueeze (now, inner)  edge = Sub (place, window)  after = Greater (times, edge) "
@@ -280,7 +281,7 @@ std::string add_masks(const ContribCall& c, const std::string& scores, ContribBo
   return "masked";
 }
 
-/// The probabilities beside one more key, of no value.
+/// Adds the probabilities with one more key, whose value is zero.
 void add_probabilities_with_sink(const ContribCall& c, const Groups& g, const std::string& scores,
                                  ContribBody& f) {
   f.ints("last", {-1});

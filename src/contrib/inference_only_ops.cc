@@ -1,5 +1,5 @@
-// What the operators of the domain are for that files for inference, or for nothing but another
-// runtime, hold.
+// Operators of the domain that Steep refuses, with their purpose: they occur in files for
+// inference, or only another runtime has them.
 #include <algorithm>
 #include <array>
 

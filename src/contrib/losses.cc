@@ -1,4 +1,4 @@
-// ONNX's SoftmaxCrossEntropyLoss, with the label to ignore as an input.
+// ONNX's SoftmaxCrossEntropyLoss, with ignore_index as an input.
 #include <fmt/format.h>
 
 #include "contrib/contrib.h"
@@ -6,7 +6,7 @@
 namespace steep {
 namespace {
 
-// ONNX ignores what an attribute says: labels that are to be ignored become -1, which is no class.
+// In ONNX the ignored label is an attribute. Replaces ignored labels by -1, which is no class.
 Results softmax_cross_entropy(const ContribCall& c, ContribBody& f) {
   const std::string reduction = c.text("reduction");
   if (reduction != "mean" && reduction != "sum" && reduction != "none") {

@@ -1,4 +1,4 @@
-// α · op(A) op(B), operands transposed as attributes say.
+// α · op(A) op(B), where attributes transpose the operands.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -10,8 +10,8 @@
 namespace steep {
 namespace {
 
-/// `flip` swaps the matrix's two axes; `batch` makes the first axis the matrix's first, behind the
-/// others, before that. A vector stays as it is.
+/// Transposes operand `input`. `batch` moves the first axis to the matrix's first axis, after the
+/// other batch axes; then `flip` swaps the two axes of the matrix. A vector stays unchanged.
 std::string oriented(const ContribCall& c, ContribBody& f, size_t input, const std::string& name,
                      bool flip, bool batch) {
   if (!flip && !batch) return name;

@@ -1,4 +1,4 @@
-// Attention of queries, keys and values that are there, side by side or packed into one another.
+// Attention of given queries, keys and values, separate or packed into one tensor.
 #include <fmt/format.h>
 
 #include "contrib/attention_helpers.h"
@@ -19,19 +19,19 @@ enum : size_t {
   kIndirection
 };
 
-/// How an operand holds its heads.
+/// The layout of an operand.
 enum class Form : uint8_t {
   flat,    ///< [B, rows, heads · columns]
   heads,   ///< [B, heads, rows, columns]
   packed,  ///< [B, rows, heads, parts, columns]
 };
 
-/// One of queries, keys and values.
+/// The query, key or value operand.
 struct Operand {
   const char* name;  ///< of the input
   size_t input;
   Form form;
-  int64_t size;  ///< columns of a head
+  int64_t size;  ///< columns per head
 };
 
 [[noreturn]] void refuse_shapes(const ContribCall& c) {
@@ -106,7 +106,7 @@ Results multi_head_attention(const ContribCall& c, ContribBody& f) {
   for (size_t i = 0; i < 3; ++i) {
     const Operand& part = parts[i];
     const char* name = names[i];
-    if (part.form == Form::heads) {  // such keys are ready: their bias is in them
+    if (part.form == Form::heads) {  // such keys already contain their bias
       f.add(fmt::format("each_{} = Identity ({})", name, part.name));
       continue;
     }

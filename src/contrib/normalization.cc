@@ -1,5 +1,5 @@
-// Layer normalization with what stands before it, a sum of two values and a bias; and the
-// simplified kind, which subtracts no mean.
+// Layer normalisation with a sum of two values and a bias before it; and simplified layer
+// normalisation, which does not subtract the mean.
 #include <fmt/format.h>
 
 #include <numeric>
@@ -9,18 +9,19 @@
 namespace steep {
 namespace {
 
-/// What is normalized: input + skip + bias; a skip without a batch is repeated along it.
+/// Adds "total" = input + skip + bias. A skip without a batch axis is broadcast.
 void add_skip(ContribBody& f, bool bias) {
   if (!bias) return f.add("total = Add (input, skip)");
   f.add("both = Add (input, skip)  total = Add (both, bias)");
 }
 
-/// The type in which statistics are computed: double for what is double.
+/// The dtype for statistics: float64 for float64 inputs, otherwise the one that the attribute asks
+/// for.
 int64_t stash_of(const ContribCall& c, int64_t asked) {
   return c.inputs[0].dtype == DType::f64 ? static_cast<int64_t>(DType::f64) : asked;
 }
 
-/// y, x normalized along `axes`, which are the last ones, and `inverse`, 1 / √(mean x² + ε).
+/// Adds y, x normalised along `axes`, the last axes, and `inverse`, 1 / √(mean x² + ε).
 void add_simplified(const ContribCall& c, ContribBody& f, const std::string& x,
                     const std::string& scale, const Ints& axes, int64_t asked) {
   const int64_t stash = stash_of(c, asked);
@@ -36,7 +37,7 @@ void add_simplified(const ContribCall& c, ContribBody& f, const std::string& x,
   f.add("raised = Add (average, epsilon)  root = Sqrt (raised)  inverse = Reciprocal (root)");
 }
 
-/// y, mean, inverse: `x` normalized along `axis` and those behind it.
+/// Adds y, mean, inverse: `x` normalised along `axis` and the later axes.
 void add_normalized(const ContribCall& c, ContribBody& f, int64_t axis, int64_t asked,
                     const std::string& operands) {
   f.add(fmt::format("y, mean, inverse = LayerNormalization <axis = {}, stash_type = {}> ({})", axis,
@@ -71,7 +72,7 @@ Results simplified_layer_normalization(const ContribCall& c, ContribBody& f) {
   return {"y", "inverse"};
 }
 
-// ONNX's own, in files whose opset had none yet.
+// ONNX's LayerNormalization, for files with an opset that does not have it yet.
 Results layer_normalization(const ContribCall& c, ContribBody& f) {
   add_normalized(c, f, c.integer("axis"), c.integer("stash_type"),
                  c.has(2) ? "X, scale, B" : "X, scale");

@@ -1,5 +1,5 @@
-// A bias of attention for how far keys are from queries: near ones apart, far ones in buckets that
-// grow with the distance.
+// An attention bias by the distance between query and key: near distances have their own entry, far
+// ones share buckets that grow with the distance.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -9,7 +9,7 @@
 namespace steep {
 namespace {
 
-// The table is said to be [buckets, heads], but its numbers lie head by head.
+// The shape of the table is [buckets, heads], but its elements are stored head by head.
 Results relative_position_bias(const ContribCall& c, ContribBody& f) {
   if (c.rank(0) != 2) {
     c.fail("An input has another rank.", "bias_table of shape [buckets, heads]",

@@ -1,4 +1,4 @@
-// ONNX's operator of that name, with positions that may be an offset and heads that need no number.
+// ONNX's RotaryEmbedding, but positions may be an offset, and the number of heads may be absent.
 #include <fmt/format.h>
 
 #include "contrib/contrib.h"
@@ -16,7 +16,7 @@ Results rotary_embedding(const ContribCall& c, ContribBody& f) {
            "Scale the operator's result by a Mul in the model.");
   }
   if (rank == 3 && heads == 0) {
-    // Without a number of heads the whole head is rotated, and the caches have half its size.
+    // Without num_heads the whole head is rotated, and a cache row has half the head size.
     const int64_t size = 2 * c.extent(2, -1), hidden = c.extent(0, 2);
     if (rotated != 0 || size == 0 || hidden % size != 0) {
       c.fail("The number of heads is not known.",
@@ -25,7 +25,7 @@ Results rotary_embedding(const ContribCall& c, ContribBody& f) {
     }
     heads = hidden / size;
   }
-  // ONNX's operator leaves other widths to broadcasting.
+  // ONNX's operator would broadcast caches of other widths.
   const int64_t hidden = rank == 3 ? c.extent(0, 2) : c.extent(0, 3);
   const int64_t size = rank == 4 ? hidden : heads > 0 ? hidden / heads : 0;
   const int64_t turned = rotated != 0 ? rotated : size;

@@ -1,4 +1,4 @@
-// Operators that ONNX has under the same name since, or nearly so.
+// Operators that ONNX now has under the same or a similar name.
 #include <fmt/format.h>
 
 #include "contrib/contrib.h"
@@ -71,7 +71,7 @@ Results trilu(const ContribCall& c, ContribBody& f) {
   return {"y"};
 }
 
-// ONNX's second result says where a value is first seen.
+// ONNX's second output is the index of the first occurrence; it is dropped.
 Results unique(const ContribCall& /*c*/, ContribBody& f) {
   f.add("y, first, idx, counts = Unique <sorted = 0> (x)");
   return {"y", "idx", "counts"};

@@ -399,9 +399,8 @@ class Rewriter {
   onnx::GraphProto& graph_;
   DetachedModel& data_;
   int64_t opset_;
-  std::unordered_map<std::string, int>
-      readers_;                          // in all graphs; a graph output counts as a reader
-  std::unordered_set<std::string> fed_;  // inputs of the model
+  std::unordered_map<std::string, int> readers_;  // in all graphs, graph outputs included
+  std::unordered_set<std::string> fed_;           // inputs of the model
   std::unordered_map<std::string, int> initializers_, makers_;
   std::unordered_map<std::string, int> ranks_;  // of values, when there are matrix products
 };

@@ -325,8 +325,7 @@ void check_names(onnx::ModelProto* model) {
 void take_tensors(onnx::AttributeProto& attribute, const onnx::NodeProto& node,
                   TensorTable& tensors) {
   const std::string name = display_name(node);
-  if (attribute.name() == "sparse_value" &&
-      attribute.has_sparse_tensor())  // attribute of a Constant
+  if (attribute.name() == "sparse_value" && attribute.has_sparse_tensor())  // of a Constant
     return tensors.take_sparse(&attribute, name);
   if (attribute.has_sparse_tensor() || attribute.sparse_tensors_size() > 0) {
     throw ModelError({.what = "A node has a sparse tensor.",

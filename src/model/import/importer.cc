@@ -180,8 +180,7 @@ void Importer::add_initializers(const onnx::GraphProto& graph, NameScope& scope,
 
 void Importer::add_inputs(const onnx::GraphProto& graph, NameScope& scope) {
   for (const auto& input : graph.input()) {
-    if (scope.names.count(input.name()) != 0)
-      continue;  // has an initializer: a constant, not an input
+    if (scope.names.count(input.name()) != 0) continue;  // has an initializer: a constant
     const bool ranked = model_.unranked_inputs.count(input.name()) == 0;
     scope.names[input.name()] = graph_->add_input(input.name(), type_from_onnx(input, ranked));
   }

@@ -175,8 +175,7 @@ class LoopWriter {
       const Type slice = slice_type(p_.scanned[i].type(), p_.in_axes[i]);
       inner.names[input] = graph.add_input(input, named(slice, input));
     }
-    importer_.add_initializers(p_.body, inner,
-                               "");  // after the body's own inputs: some are captured
+    importer_.add_initializers(p_.body, inner, "");  // after its inputs: some are captured
     importer_.import_nodes(p_.body.node(), inner, node_.frame);
     body.add_outputs(p_.body, inner);
     return {body.graph(), body.captured(1 + p_.carried.size() + p_.scanned.size())};

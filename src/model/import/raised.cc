@@ -59,8 +59,7 @@ std::vector<bool> wanted_outputs(Importer& importer, const FileNode& node) {
   const onnx::NodeProto& proto = node.proto;
   const onnx::OpSchema* schema = onnx::OpSchemaRegistry::Schema(
       proto.op_type(), static_cast<int>(node.frame.opset), proto.domain());
-  const bool by_outputs =
-      proto.op_type() == "BatchNormalization";  // before opset 14 they say that it trains
+  const bool by_outputs = proto.op_type() == "BatchNormalization";  // the old training mode
   std::vector<bool> wanted;
   for (int i = 0; i < proto.output_size(); ++i) {
     const auto at = static_cast<size_t>(i);

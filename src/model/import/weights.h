@@ -66,8 +66,7 @@ class Weights {
   std::unordered_map<std::string, Value> by_name_;  // lifted constants
   std::vector<std::string> lifted_;
   std::map<std::string, std::string> inside_;
-  std::unordered_map<std::string, std::string>
-      settings_;  // names that settings of bodies' nodes read → reason
+  std::unordered_map<std::string, std::string> settings_;  // name that a setting reads → reason
 };
 
 }  // namespace steep
