@@ -1,4 +1,4 @@
-// What the kernels of steep.Attention and steep.AttentionGrad share.
+// Shared by the kernels of steep.Attention and steep.AttentionGrad.
 #pragma once
 
 #include <optional>
@@ -9,14 +9,15 @@
 
 namespace steep::cpu {
 
-/// Elements from one batch entry, head and row of an operand to the next; its columns are adjacent.
+/// The distances, in elements, between batch entries, heads and rows of an operand; columns are
+/// adjacent.
 struct HeadStrides {
   int64_t batch = 0, head = 0, row = 0;
 
   int64_t at(int64_t b, int64_t h) const { return b * batch + h * head; }
 };
 
-/// A mask that broadcasts to [batch, head, query, key]: strides of 0 where it does.
+/// A mask that broadcasts to [batch, head, query, key]; strides of 0 broadcast.
 struct MaskStrides {
   bool present = false;
   HeadStrides heads{};
@@ -30,7 +31,7 @@ struct AttentionProblem {
   MaskStrides bias, keep;
   float scale = 1, masked = 0;
   bool causal = false, zero_nan = false, zero_shut = false;
-  bool bf16 = false;  // q, k, v, y and their gradients
+  bool bf16 = false;  // dtype of q, k, v, y and their gradients
   bool random = false;
   DropoutParams dropout{};
 
@@ -54,8 +55,8 @@ struct AttentionGradients {
   void *dq, *dk, *dv;
 };
 
-/// The problem of a node of either operator; nothing, with the reason, when the tiles cannot run
-/// it.
+/// Reads a node of either operator. Returns nothing, and the reason in *why_not, when the tiles
+/// cannot compute it.
 std::optional<AttentionProblem> read_attention(const NodeSpec& node, std::string* why_not);
 
 }  // namespace steep::cpu

@@ -1,7 +1,7 @@
 // Finds the tiles of attention's scores that masks hide completely.
 //
-// It reads the values of the masks at each run, so padding, windows and packed documents need no
-// special cases. Masks are read once for all heads that share them.
+// It reads the values of the masks in each run, so padding, windows and packed documents need no
+// special cases. A mask that several heads share is read once.
 #pragma once
 
 #include <algorithm>
@@ -11,53 +11,52 @@
 
 namespace steep::cpu {
 
-/// Scores of `rows` queries from `i` on and `columns` keys from `j` on, in one head.
+/// The scores of `rows` queries from `i` on and `columns` keys from `j` on, in one head.
 struct Tile {
   int64_t b, h, i, rows, j, columns;
 };
 
-/// What masks do to the scores of a tile.
+/// The effect of the masks on the scores of a tile.
 enum class TileMask : uint8_t {
-  open,    ///< nothing
-  partly,  ///< something else
-  low,     ///< they put kMasked or less upon each, or in its place
-  shut,    ///< they make each -inf
+  open,    ///< no effect
+  partly,  ///< any other effect
+  low,     ///< each score is replaced by kMasked or less, or such a number is added
+  shut,    ///< each score becomes -inf
 };
 
 inline constexpr float kMasked = -1e30F, kOrdinary = -1e20F;
 
-/// Whether each row of a `low` or `shut` tile has another score that counts. `known` holds a score
-/// that the row has, such as its maximum so far. Then every probability of the tile is 0:
+/// Whether each row of a `low` or `shut` tile has another score that is not masked. `known` holds
+/// one score of each row, such as its maximum so far. If so, every probability of the tile is 0:
 ///
-/// With the row's maximum, max ≥ known > kOrdinary = -1e20. A score of the tile is kMasked = -1e30
-/// or less where the mask takes its place, and s - 1e30 or less where the mask is added to
-/// s = scale q·k. For s < 9e29 in both cases score - max < -1e29 + 1e20 < -104, and exp is exactly
-/// 0 in float32 from there on. Its gradient is 0 (dp - delta) = 0. So sums, results and gradients
-/// have no term of the tile, to the bit. Of s from 9e29 on, infinite or NaN, nothing is said: such
-/// a key is left out although it would count. Numbers that hide less, such as -10,000, are above
-/// kMasked, so that their scores are computed.
+/// With the row's maximum, max ≥ known > kOrdinary = -1e20. A score of the tile is at most kMasked
+/// = -1e30 if the mask replaces it, and at most s - 1e30 if the mask is added to s = scale q·k. For
+/// s < 9e29 both give score - max < -1e29 + 1e20 < -104, and exp of that is exactly 0 in float32.
+/// The gradient is 0 (dp - delta) = 0. So sums, results and gradients have no term from the tile,
+/// bit for bit. If s is 9e29 or more, infinite or NaN, the key is left out although it would count.
+/// Masks of smaller magnitude, such as -10,000, are above kMasked, so their scores are computed.
 inline bool has_other_scores(const Tile& t, const float* known) {
   return std::all_of(known, known + t.rows, [](float score) { return score > kOrdinary; });
 }
 
-/// The masks of an attention by tiles of kBlock queries and kBlock keys.
+/// The masks of an attention, in blocks of kBlock queries and kBlock keys.
 class MaskBlocks {
  public:
   static constexpr int64_t kBlock = 64;
 
-  /// `states`: bytes(p) bytes that read_masks() has filled.
+  /// `states`: bytes(p) bytes that read_masks() has written.
   MaskBlocks(const AttentionProblem& p, const uint8_t* states) : p_(p), states_(states) {}
 
   static int64_t blocks(int64_t n) { return (n + kBlock - 1) / kBlock; }
-  /// Does what keep and bias say depend on the batch entry, or the head?
+  /// Whether keep or bias depend on the batch entry, or on the head.
   static bool by_batch(const AttentionProblem& p) {
     return p.keep.heads.batch != 0 || p.bias.heads.batch != 0;
   }
   static bool by_head(const AttentionProblem& p) {
     return p.keep.heads.head != 0 || p.bias.heads.head != 0;
   }
-  /// Rows of blocks of all masks that differ: of batch entries, of heads in each, of queries in
-  /// each; 0 where no mask is an operand.
+  /// The number of rows of blocks over all distinct masks: batch entries × heads × blocks of
+  /// queries; 0 without masks.
   static int64_t rows(const AttentionProblem& p) {
     if (!p.keep.present && !p.bias.present) return 0;
     return (by_batch(p) ? p.batch : 1) * (by_head(p) ? p.heads : 1) * blocks(p.queries);
@@ -82,7 +81,7 @@ class MaskBlocks {
   const uint8_t* states_;
 };
 
-/// Reads the masks, if there are any: MaskBlocks::bytes(p) bytes.
+/// Reads the masks, if there are any, and writes MaskBlocks::bytes(p) bytes to `states`.
 void read_masks(const AttentionProblem& p, const AttentionArrays& a, uint8_t* states);
 
 }  // namespace steep::cpu

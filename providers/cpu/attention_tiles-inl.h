@@ -1,8 +1,8 @@
-// Tiles of attention: packing, products of small matrices, masks and dropout of one tile of scores.
-// Included once for each target. A tile stays in the second-level cache, a panel of it in the
-// first.
+// Tiles of attention: packing, products of small matrices, masks and dropout for one tile of
+// scores. Included once per target. A tile fits in the second-level cache, a panel of it in the
+// first-level cache.
 //
-// Every element of a product is one sum in order of depth, whatever the tile around it: results do
+// Every element of a product is one sum in order of depth, independent of the tile. So results do
 // not depend on how work is split between threads.
 #include <algorithm>
 #include <limits>
@@ -25,12 +25,12 @@ namespace HWY_NAMESPACE {
 
 // --- products ------------------------------------------------------------------------------------
 
-/// A block of the result is kBlockRows rows by up to kBlockVectors vectors: as many sums as the
-/// registers hold beside the operands.
+/// A block of the result is kBlockRows rows by up to kBlockVectors vectors: as many sums as fit
+/// into the registers beside the operands.
 constexpr size_t kBlockRows = 6;
 constexpr size_t kBlockVectors = HWY_MAX_BYTES == 64 ? 4 : 2;
 
-/// What becomes of the result's old elements.
+/// What happens to the old elements of the result.
 enum class Old : uint8_t { overwrite, add, scale };
 
 /// c (+)= a b. a[i, k] lies at a + i * a_row + k * a_depth; b and c have adjacent columns.
@@ -43,7 +43,7 @@ struct Product {
   float* c;
   size_t c_row;
   Old old = Old::overwrite;
-  const float* factors = nullptr;  // of the old rows, under Old::scale
+  const float* factors = nullptr;  // for the old rows, with Old::scale
 };
 
 template <size_t kRows, size_t kVectors>
@@ -101,7 +101,7 @@ HWY_INLINE void multiply_panel(const Product& p, size_t rows, size_t column) {
   }
 }
 
-/// Rows of b and c are whole vectors: `columns` is rounded up to them.
+/// Rows of b and c are whole vectors: `columns` is rounded up to a multiple of the lanes.
 HWY_NOINLINE inline void multiply(const Product& p, size_t rows, size_t columns) {
   const size_t lanes = hn::Lanes(Floats());
   size_t j = 0;
@@ -124,15 +124,15 @@ HWY_INLINE size_t whole_vectors(int64_t n) {
   return (static_cast<size_t>(n) + lanes - 1) / lanes * lanes;
 }
 
-/// The next `count` rows of a thread's scratch memory, of which *floats are taken; null, but
-/// counted, where there is none yet.
+/// Takes the next `count` rows from a thread's scratch, of which *floats are in use. With a null
+/// `scratch` it only counts, and returns null.
 HWY_INLINE float* take_floats(float* scratch, int64_t count, size_t row_floats, size_t* floats) {
   float* const taken = scratch == nullptr ? nullptr : scratch + *floats;
   *floats += whole_vectors(count * static_cast<int64_t>(row_floats));
   return taken;
 }
 
-/// The random numbers of a run; of no use where `seed` is null.
+/// The random generator of a run; not used when `seed` is null.
 HWY_INLINE Philox random_of(const AttentionProblem& p, const int64_t* seed) {
   constexpr int64_t kNoSeed[2] = {};
   return Philox(seed == nullptr ? kNoSeed : seed, p.dropout.stream);
@@ -160,7 +160,8 @@ HWY_INLINE void store_row(Floats d, VecF v, void* x, size_t at, size_t count, bo
   store_n(half, d16, static_cast<uint16_t*>(x) + at, count);
 }
 
-/// Rows of an operand, times a factor, as floats; zeros fill the last vector of each.
+/// Converts rows of an operand to floats and multiplies them with a factor; pads the last vector of
+/// each row with zeros.
 HWY_NOINLINE inline void pack_rows(const void* x, size_t first, int64_t row_stride, int64_t rows,
                                    int64_t columns, bool bf16, float factor, float* to) {
   const Floats d;
@@ -176,7 +177,7 @@ HWY_NOINLINE inline void pack_rows(const void* x, size_t first, int64_t row_stri
   }
 }
 
-/// The reverse: rows of a tile, times a factor, to an operand.
+/// The reverse of pack_rows(): writes rows of a tile, times a factor, to an operand.
 HWY_NOINLINE inline void unpack_rows(const float* from, int64_t rows, int64_t columns, bool bf16,
                                      float factor, void* x, size_t first, int64_t row_stride) {
   const Floats d;
@@ -190,7 +191,7 @@ HWY_NOINLINE inline void unpack_rows(const float* from, int64_t rows, int64_t co
   }
 }
 
-/// to[j, i] = from[i, j] for `columns` columns; to's rows are whole vectors, with zeros at the end.
+/// to[j, i] = from[i, j] for `columns` columns. Rows of `to` are whole vectors, padded with zeros.
 HWY_NOINLINE inline void transpose_tile(const float* from, size_t from_row, int64_t rows,
                                         int64_t columns, float* to) {
   const size_t m = static_cast<size_t>(rows), n = static_cast<size_t>(columns);
@@ -238,7 +239,7 @@ HWY_INLINE const uint8_t* keep_row(const AttentionProblem& p, const uint8_t* kee
   return keep + p.keep.heads.at(t.b, t.h) + (t.i + r) * p.keep.heads.row + t.j * p.keep.column;
 }
 
-/// Which of `count` elements keep lets through.
+/// The mask of those of `count` elements that `keep` allows.
 HWY_INLINE hn::Mask<Floats> kept(const AttentionProblem& p, const uint8_t* keep, size_t at,
                                  size_t count) {
   const Floats d;
@@ -275,10 +276,11 @@ HWY_INLINE void mask_row(const AttentionProblem& p, const AttentionArrays& a, co
   }
 }
 
-/// The random words of a tile's elements: steep.Dropout's for the elements of [B, H, Sq, Sk].
+/// The random words for the elements of a tile: those of steep.Dropout for an operand [B, H, Sq,
+/// Sk].
 class TileWords {
  public:
-  /// Words to give to draw().
+  /// The number of words that draw() writes.
   static int64_t size(int64_t rows, int64_t columns) { return rows * row_size(columns); }
 
   void draw(const AttentionProblem& p, const Philox& philox, const Tile& t, uint32_t* words) {
@@ -310,7 +312,7 @@ class TileWords {
   const uint32_t* row(int64_t r) const { return words_ + r * row_ + (first_ + r * keys_) % 4; }
 
  private:
-  /// A row begins up to three words late, and ends with whole blocks and vectors.
+  /// A row may start up to three words late, and is padded to whole blocks and vectors.
   static int64_t row_size(int64_t columns) {
     constexpr int64_t kBlock = 4 * Philox::kGroups;
     return (columns + 3 + kBlock - 1) / kBlock * kBlock + kBlock;
@@ -320,8 +322,8 @@ class TileWords {
   int64_t keys_ = 0, first_ = 0, row_ = 0;
 };
 
-/// Which elements dropout keeps, from their words: others become 0, and NaN stays NaN, as in
-/// PyTorch.
+/// Selects the elements that dropout keeps, from their random words. Other elements become 0; NaN
+/// stays NaN, as in PyTorch.
 class Keeper {
  public:
   explicit Keeper(const DropoutParams& dropout)

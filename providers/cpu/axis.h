@@ -24,7 +24,7 @@ inline AxisSplit split_around(const Dims& dims, int64_t first, int64_t last) {
 }
 
 /// Calls line(first element, step to the next, count) for each line along an axis, in parallel;
-/// from the other end with `reverse`. Not for lines without elements.
+/// from the end with `reverse`. Does nothing for lines without elements.
 template <typename F>
 void for_lines(const AxisSplit& s, bool reverse, F&& line) {
   if (s.extent == 0) return;

@@ -1,5 +1,4 @@
-// What kernel files share when they build: kernels from lambdas, reasons to decline, axes, strides,
-// errors.
+// Helpers for kernel files: kernels from lambdas, reasons to decline, axes, strides, errors.
 #pragma once
 
 #include <fmt/format.h>
@@ -31,10 +30,10 @@ std::unique_ptr<Kernel> kernel_from(F f, size_t scratch_bytes = 0,
   return kernel;
 }
 
-/// Bytes up to the next cache line, where another part of a kernel's scratch may begin.
+/// Rounds up to whole cache lines, where the next part of a kernel's scratch may start.
 constexpr size_t whole_lines(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-/// `return decline(why_not, "…")`: states the reason and yields a null kernel.
+/// `return decline(why_not, "…")`: stores the reason and returns a null kernel.
 template <typename... Args>
 std::nullptr_t decline(std::string* why_not, fmt::format_string<Args...> text, Args&&... args) {
   if (why_not != nullptr) *why_not = fmt::format(text, std::forward<Args>(args)...);
@@ -47,13 +46,13 @@ inline std::optional<int64_t> axis_from_front(int64_t axis, int64_t rank) {
   return axis < 0 ? axis + rank : axis;
 }
 
-/// The values of a constant integer operand; nothing when it is absent or not constant.
+/// The values of a constant integer operand; nothing when the operand is absent or not constant.
 inline std::optional<std::vector<int64_t>> constant_ints(const Operand& operand) {
   if (!operand.present() || operand.constant == nullptr) return std::nullopt;
   return operand.constant->to_ints();
 }
 
-/// Elements from one index of each axis to the next.
+/// For each axis, the distance in elements between neighbouring indices.
 inline Dims row_major_strides(const Dims& dims) {
   Dims strides(dims.size(), 1);
   for (size_t i = dims.size(); i-- > 1;) strides[i - 1] = strides[i] * dims[i];
@@ -67,7 +66,7 @@ inline int64_t extent(const Dims& dims, int64_t begin, int64_t end) {
   return n;
 }
 
-/// Which node, for errors of execute().
+/// Identifies the node in errors of execute().
 struct NodeId {
   std::string node;
   std::string op;
@@ -95,8 +94,8 @@ inline int64_t checked_index(const NodeId& id, int64_t index, int64_t extent) {
   return index < 0 ? index + extent : index;
 }
 
-/// Calls f with a null pointer of the C++ type of a dtype: bool and what is narrower than a byte as
-/// uint8_t, floats of 8 and 16 bits as their bits.
+/// Calls f with a null pointer to the C++ type that stores a dtype: uint8_t for bool and types
+/// narrower than a byte, unsigned integers for 8- and 16-bit floats.
 template <typename F>
 decltype(auto) with_storage_type(DType dtype, F&& f) {
   switch (dtype) {

@@ -1,4 +1,4 @@
-// What one convolution, or one of its gradients, has to compute.
+// The description of a convolution, or of one of its gradients.
 #pragma once
 
 #include <algorithm>

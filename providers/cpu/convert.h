@@ -17,7 +17,7 @@ inline uint16_t float_to_bf16(float x) {
   const uint32_t nan = (bits >> 16) | 0x40;
   return static_cast<uint16_t>((bits & 0x7FFFFFFF) > 0x7F800000 ? nan : rounded);
 }
-/// An element of bfloat16 that loops may read as a number.
+/// A bfloat16 element that converts to float when read.
 struct Bf16 {
   uint16_t bits;
   operator float() const { return bf16_to_float(bits); }  // NOLINT(google-explicit-constructor)
@@ -31,10 +31,10 @@ uint16_t float_to_f16(float x);
 /// of less than 8 bits. `src` and `dst` may be equal when the sizes are.
 using Convert = void (*)(const void* src, void* dst, int64_t n);
 
-/// f32 → bf16 and back, the best for this machine (elementwise_simd.cc).
+/// f32 → bf16 and back, the fastest for this machine (elementwise_simd.cc).
 Convert bf16_narrowing();
 Convert bf16_widening();
-/// f32 → f16 and back, in the same way.
+/// f32 → f16 and back, the fastest for this machine.
 Convert f16_narrowing();
 Convert f16_widening();
 

@@ -1,4 +1,4 @@
-// Kernels of operators whose output shapes depend on data: they allocate what they return.
+// Kernels of operators whose output shapes depend on data. They allocate their results.
 #pragma once
 
 #include "providers/cpu/build_kernel.h"
@@ -19,7 +19,8 @@ std::vector<Tensor> run_unique(const NodeSpec& node, std::span<const Tensor> inp
                     .received = std::move(received)});
 }
 
-/// The attribute `axis` of input 0, from the front. Throws ShapeError when it is out of range.
+/// The attribute `axis` for input 0, counted from the front. Throws ShapeError when it is out of
+/// range.
 inline int64_t axis_of(const NodeSpec& node) {
   const int64_t given = node.attrs.integer("axis");
   const int64_t rank = node.in(0).rank();

@@ -96,7 +96,7 @@ enum class Code : uint8_t {
   bit_shift_left,
   bit_shift_right,
   bit_not,
-  // what a store in the dtype and a load from it would leave of the value
+  // the value after a store in the dtype and a load
   round_bf16,
   round_f16,
   round_f32,
@@ -112,34 +112,33 @@ inline constexpr size_t kCodes = static_cast<size_t>(Code::count);
 struct Params {
   double p0 = 0;
   double p1 = 0;
-  DType dtype = DType::undefined;  ///< of the result
+  DType dtype = DType::undefined;  ///< dtype of the result
 };
 
-/// dst[i] = f(a[i], b[i], c[i]) for n elements. dst may be a, b or c. Operands that the code lacks
-/// are `a`.
+/// dst[i] = f(a[i], b[i], c[i]) for n elements. dst may be a, b or c. Unused operands are `a`.
 template <typename T>
 using Loop = void (*)(T* dst, const T* a, const T* b, const T* c, int64_t n, const Params& params);
-/// By code; null where the element type has no such operation.
+/// Indexed by code; null where the element type does not have the operation.
 template <typename T>
 using LoopTable = std::array<Loop<T>, kCodes>;
 
-const LoopTable<float>& float_loops();        ///< the best for this machine
-const LoopTable<float>& plain_float_loops();  ///< no SIMD; complete
+const LoopTable<float>& float_loops();        ///< the fastest for this machine
+const LoopTable<float>& plain_float_loops();  ///< no SIMD; has all codes
 const LoopTable<double>& double_loops();
-const LoopTable<int64_t>& int_loops();    ///< integers and bools, in 64 bits
-const LoopTable<uint64_t>& uint_loops();  ///< the same where there are uint64
+const LoopTable<int64_t>& int_loops();    ///< integers and bools, computed in 64 bits
+const LoopTable<uint64_t>& uint_loops();  ///< the same if there are uint64 values
 
-/// An integer division by zero, or one whose result does not exist. The kernel turns it into a
-/// DataError.
+/// Thrown for an integer division by zero, or one whose result does not exist. The kernel converts
+/// it to a DataError.
 struct IntegerFault {
   std::string dividend, divisor;
 };
 
-/// Dropout's stream of random words.
+/// The parameters of a dropout.
 struct DropoutParams {
   uint64_t threshold = 0;  ///< keep_threshold(ratio)
   int64_t stream = 0;
-  double scale = 1;  ///< of the elements that are kept
+  double scale = 1;  ///< factor for the elements that are kept
 };
 /// dst[i] = keep(first + i) ? a[i] * scale : 0; with a null `a`, dst[i] = keep(first + i). `first`
 /// is a multiple of 4. `seed` is {seed, run}.
@@ -153,26 +152,26 @@ struct Program {
 
   struct Instruction {
     Code code;
-    uint16_t dst, a, b, c;  // values
+    uint16_t dst, a, b, c;  // indices of values
     Params params{};
     DropoutParams dropout{};
-    uint16_t seed_input = 0;  // of the node; dropout only
+    uint16_t seed_input = 0;  // index of the node's input; dropout only
   };
 
   struct Load {
     enum class Kind : uint8_t {
       direct,     // the value is the input itself
       convert,    // of the output's shape, another dtype
-      scalar,     // one element
+      scalar,     // one element, broadcast
       broadcast,  // read through strides
     };
     Kind kind = Kind::direct;
     uint16_t value = 0;
     uint16_t input = 0;
-    Tensor constant{};  // takes the place of the input when defined
+    Tensor constant{};  // replaces the input when defined
     DType dtype = DType::undefined;
-    // Broadcast: the output's extents, collapsed as far as this operand allows, and its strides in
-    // elements. The innermost stride is 0 or 1.
+    // Broadcast: the extents of the output, with axes merged as far as this operand allows, and its
+    // strides in elements. The innermost stride is 0 or 1.
     Dims dims{};
     Dims strides{};
   };
@@ -181,18 +180,18 @@ struct Program {
     uint16_t value = 0;
     uint16_t output = 0;
     DType dtype = DType::undefined;
-    bool direct = false;  // the last instruction writes to the output itself
+    bool direct = false;  // the last instruction writes directly to the output
   };
 
-  DType type = DType::f32;  ///< of the values: f32, f64, i64 or u64
-  int64_t size = 0;         ///< elements of every output
+  DType type = DType::f32;  ///< type of the values: f32, f64, i64 or u64
+  int64_t size = 0;         ///< number of elements of every output
   std::vector<Load> loads{};
   std::vector<Instruction> instructions{};
   std::vector<Store> stores{};
   std::vector<Slot>
       slots{};  ///< by value: place in the register file, -1 where it is an input or output itself
   int slot_count = 0;
-  bool may_fault = false;  ///< an integer division: must be tried before anything is written
+  bool may_fault = false;  ///< an integer division: run once without stores first
   std::vector<std::pair<int, int>> may_share{};
 };
 
@@ -200,15 +199,15 @@ struct Program {
 inline constexpr int kMaxSlots = 64;
 inline constexpr int kMaxValues = 256;
 
-/// Gives every one of the `values` that needs memory a place in the register file, reused once it
-/// has been read last, and decides which outputs are written without one. False when the file is
+/// Assigns a slot of the register file to each of the `values` that needs memory, and reuses slots
+/// after the last read. Decides which outputs are written directly. Returns false when the file is
 /// too small.
 bool assign_slots(Program& program, int values);
 
-/// The program of a node (single op or steep.Fused), or nothing with the reason.
+/// Builds the program of a node (single op or steep.Fused); nothing, with the reason, if it cannot.
 std::optional<Program> build_program(const NodeSpec& node, std::string* why_not);
 
-/// Ops that build_program() knows.
+/// The ops that build_program() supports.
 std::vector<std::string_view> elementwise_ops();
 
 }  // namespace steep::cpu

@@ -1,4 +1,4 @@
-// The operators that the elementwise engine knows.
+// The operators that the elementwise engine supports.
 #pragma once
 
 #include <string_view>
@@ -7,12 +7,13 @@
 
 namespace steep::cpu {
 
-/// One row an op that is one instruction. Others have rows with functions in elementwise_build.cc.
+/// One row per op that is a single instruction. Other ops have rows with functions in
+/// elementwise_build.cc.
 struct OpRow {
   std::string_view op;
   Code code;
   int inputs;
-  const char* p0 = nullptr;  ///< attributes that become Params p0 and p1
+  const char* p0 = nullptr;  ///< names of the attributes for Params p0 and p1
   const char* p1 = nullptr;
 };
 

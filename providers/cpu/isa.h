@@ -1,16 +1,16 @@
-// The processor: which instruction sets our kernels may use, and who made it.
+// The processor's instruction sets that kernels may use, and its vendor.
 #pragma once
 
 namespace steep::cpu {
 
-/// Obeys the environment variable STEEP_MAX_ISA ("avx512", "avx2", "sse4", "scalar"), which keeps
-/// Steep's own kernels from using anything newer: for comparing results between machines, and for
-/// tests. Reads it once; cheap afterwards. Throws ProviderError when it holds something else. Call
+/// Applies the environment variable STEEP_MAX_ISA ("avx512", "avx2", "sse4", "scalar"): Steep's own
+/// kernels then use no newer instruction set. For comparing results between machines, and for
+/// tests. Reads the variable once; cheap afterwards. Throws ProviderError for other values. Call
 /// before the first dispatch.
 void limit_isa();
 
-/// Whether the processor is made by Intel. Library kernels tuned for one vendor may be slower on
-/// another vendor's processor with the same instructions.
+/// Whether Intel made the processor. Library kernels tuned for one vendor may be slower on
+/// processors of another vendor with the same instructions.
 bool is_intel();
 
 }  // namespace steep::cpu

@@ -1,8 +1,7 @@
-// What a kernel of the CPU is: a C++ object behind the SteepKernel that the engine sees. Kernel
-// files offer, per op, an ordered list of candidates, fastest first; each either builds a kernel
-// for the exact types of the node or declines with a reason. All decisions and all scratch are
-// settled when it is built: execute() neither allocates nor finds out that something is
-// unsupported.
+// A kernel of the CPU: a C++ object behind the SteepKernel that the engine sees. For each op,
+// kernel files offer an ordered list of candidates, fastest first. A candidate builds a kernel for
+// the exact types of the node, or declines with a reason. The build settles all decisions and all
+// scratch: execute() does not allocate, and cannot find that something is unsupported.
 #pragma once
 
 #include <atomic>
@@ -33,22 +32,22 @@ struct KernelArgs {
   }
 };
 
-/// Immutable after construction; execute() may run in several threads at once with different
+/// Immutable after construction; several threads may call execute() at once with different
 /// arguments.
 class Kernel {
  public:
   virtual ~Kernel() = default;
-  /// Throws DataError for values that the data's owner got wrong (an index out of range), before
-  /// writing.
+  /// Throws DataError for wrong values in the caller's data (an index out of range), before it
+  /// writes.
   virtual void execute(const KernelArgs& args) const = 0;
 
   /// Bytes of scratch that execute() needs.
   size_t scratch_bytes = 0;
-  /// Floating-point operations of one execution, for traces; 0 where memory decides, not
-  /// arithmetic.
+  /// Floating-point operations of one execution, for traces; 0 for kernels that are bound by
+  /// memory.
   double flops = 0;
   /// Pairs (input, output) that may share one buffer: the kernel reads each input element before it
-  /// writes the output element that takes its place.
+  /// writes the output element at the same address.
   std::vector<std::pair<int, int>> may_share{};
 };
 
@@ -62,27 +61,27 @@ struct Candidate {
 /// Candidates for `op`, fastest first; empty when there are none. Thread-safe.
 const std::vector<Candidate>& candidates(std::string_view op);
 
-/// A kernel, and the name of the candidate that made it.
+/// A kernel and the name of its candidate.
 struct MadeKernel {
   std::unique_ptr<Kernel> kernel{};
   std::string_view candidate{};
 };
 
 /// Makes the kernel of the first candidate that accepts; with `only`, of the candidate of that
-/// name. A null kernel with all reasons in *why_not when none does. For tests and benchmarks: the
-/// engine asks the candidates one by one, through the provider's table.
+/// name. Returns a null kernel, and all reasons in *why_not, when none accepts. For tests and
+/// benchmarks: the engine tries the candidates one by one, through the provider's table.
 MadeKernel make_kernel(const NodeSpec& node, std::string_view only, std::string* why_not);
 
-// What the engine is asked, through the table that it gave this provider (steep/provider.h).
+// Requests to the engine, through the table that it gave this provider (steep/provider.h).
 
-/// Throws InterruptedError when the call under way was asked to stop, or, within a Team, once
-/// another thread of the loop has failed. Costs a look at the clock.
+/// Throws InterruptedError when the current call was asked to stop, or, within a Team, when another
+/// thread of the loop has failed. Costs a read of the clock.
 void poll();
 
-/// Throws OutOfMemoryError when one thing of so many bytes exceeds the budget of the call.
+/// Throws OutOfMemoryError when an allocation of `bytes` exceeds the call's memory budget.
 void require_bytes(size_t bytes, const std::string& received);
 
-/// Of threads that share a loop: while it lives, poll() ends this one too once another has failed.
+/// For threads that share a loop: while a Team lives, poll() also throws once `failed` is true.
 class Team {
  public:
   explicit Team(const std::atomic<bool>& failed);

@@ -1,5 +1,5 @@
-// Matrix products in registers: what small and blocked products share. Included once for each
-// target, after foreach_target.h.
+// Matrix products in registers, shared by small and blocked products. Included once per target,
+// after foreach_target.h.
 #if defined(STEEP_MATMUL_TILES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef STEEP_MATMUL_TILES_INL_H_
 #undef STEEP_MATMUL_TILES_INL_H_
@@ -16,7 +16,8 @@ HWY_BEFORE_NAMESPACE();
 namespace steep::cpu {
 namespace HWY_NAMESPACE {
 
-/// Where b and y have unit stride along n. `b_k` is b's stride along k, `bias` may be null.
+/// The problem with data pointers. b and y have unit stride along n. `b_k`: stride of b along k;
+/// `bias` may be null.
 template <typename T>
 struct Tile {
   const MatMulProblem& p;
@@ -25,21 +26,21 @@ struct Tile {
   int64_t b_k;
   const T* bias;
   T* y;
-  int64_t depth;       ///< terms to add up, from those that a and b point at
-  bool begins = true;  ///< the sum; else it goes on from what y holds
-  bool ends = true;    ///< else y holds the sum so far, without what follows it
+  int64_t depth;       ///< number of terms, from the start of a and b
+  bool begins = true;  ///< starts the sum; false: adds to y
+  bool ends = true;    ///< false: y keeps the partial sum, without bias and activation
 };
 
 #if HWY_MAX_BYTES >= 64
-constexpr size_t kWidest = 4;  // vectors; with four rows and a factor they fit in 32 registers
+constexpr size_t kWidest = 4;  // vectors; with four rows and a factor they fit into 32 registers
 #else
-constexpr size_t kWidest = 2;  // in 16
+constexpr size_t kWidest = 2;  // into 16 registers
 #endif
-/// Rows of a block: enough sums for the latency of a multiply-add.
+/// Rows of a block: enough independent sums to hide the latency of a multiply-add.
 template <size_t kVectors>
 constexpr int64_t kTall = kVectors == 1 ? 8 : 4;
 
-/// What follows a sum: the bias, and Relu. It is of `n` columns of y from j on.
+/// Applies bias and Relu to a sum. `value` holds `n` columns of y from j on.
 template <class D, typename T = hn::TFromD<D>>
 HWY_INLINE hn::Vec<D> finished(D d, const Tile<T>& t, hn::Vec<D> value, int64_t row, int64_t j,
                                size_t n) {
@@ -51,8 +52,8 @@ HWY_INLINE hn::Vec<D> finished(D d, const Tile<T>& t, hn::Vec<D> value, int64_t 
   return hn::IfThenElse(hn::Lt(value, hn::Zero(d)), hn::Zero(d), value);  // NaN stays NaN
 }
 
-/// Rows [i, i + kRows) of y, `count` columns from j, which are kVectors vectors at most. Every loop
-/// over sums is unrolled, since an array with a variable index lies in memory.
+/// Computes rows [i, i + kRows) of y, `count` columns from j, at most kVectors vectors. All loops
+/// over sums are unrolled, because an array with a variable index would be in memory.
 template <size_t kRows, size_t kVectors, class D, typename T = hn::TFromD<D>>
 HWY_INLINE void block(D d, const Tile<T>& t, int64_t i, int64_t j, size_t count) {
   constexpr size_t kLast = kVectors - 1;
@@ -104,13 +105,13 @@ void columns(D d, const Tile<T>& t, int64_t begin, int64_t end, int64_t j, size_
   for (; i < end; ++i) block<1, kVectors>(d, t, i, j, count);
 }
 
-/// The most columns of panel().
+/// The maximal number of columns of panel().
 template <class D>
 int64_t panel_width(D d) {
   return static_cast<int64_t>(kWidest * hn::Lanes(d));
 }
 
-/// Rows [begin, end) of y, `count` columns from j.
+/// Computes rows [begin, end) of y, `count` columns from j.
 template <class D, typename T = hn::TFromD<D>>
 void panel(D d, const Tile<T>& t, int64_t begin, int64_t end, int64_t j, int64_t count) {
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));

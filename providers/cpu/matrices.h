@@ -1,5 +1,5 @@
-// What kernels of linear algebra share: stacks of matrices that broadcast, and substitution.
-// Elements lie row by row. Results are the same bits however columns are split.
+// Shared by kernels of linear algebra: stacks of matrices that broadcast, and substitution.
+// Matrices are row-major. Results are bit-identical for any split of the columns.
 #pragma once
 
 #include <algorithm>
@@ -36,9 +36,9 @@ struct Triangle {
   const T* at;
   int64_t n, down, across;
   bool lower;
-  bool unit;  ///< the diagonal is of ones, and not read
+  bool unit;  ///< the diagonal counts as ones and is not read
 
-  /// The columns x[n, m], `row` elements from one row to the next, become those of the solution.
+  /// Replaces the columns x[n, m], with rows `row` elements apart, by the solution.
   void substitute(T* x, int64_t m, int64_t row) const {
     for (int64_t step = 0; step < n; ++step) {
       if (step % kPolled == kPolled - 1) poll();
@@ -58,18 +58,18 @@ struct Triangle {
 
 /// Stacks a [.., n, n] and b [.., n, k] that broadcast to x [.., n, k].
 struct Systems {
-  Dims stack, strides_a, strides_b;  ///< of x; in matrices, 0 where an operand repeats itself
+  Dims stack, strides_a, strides_b;  ///< stack of x; strides in matrices, 0 for broadcast axes
   int64_t n = 0, k = 0;
-  bool same = false;  ///< b is of x's shape
+  bool same = false;  ///< b has the shape of x
 
-  /// Nothing, and the reason, when they do not fit.
+  /// Returns nothing, and the reason, when the shapes do not fit.
   static std::optional<Systems> of(const Dims& a, const Dims& b, const Dims& x,
                                    std::string* why_not);
 
   int64_t count() const { return element_count(stack); }
 
-  /// Calls body(a, b, x, first, columns) with the numbers of matrices, and columns [first, first +
-  /// columns) of b and x, in parallel.
+  /// Calls body(a, b, x, first, columns) in parallel, with the numbers of the matrices, for columns
+  /// [first, first + columns) of b and x.
   template <typename F>
   void for_columns(F&& body) const {
     constexpr int64_t kBlock = 64;
@@ -90,7 +90,7 @@ struct Systems {
     });
   }
 
-  /// Copies columns of b's matrix to those of x's, unless they are the same memory.
+  /// Copies columns of b's matrix to x's, unless both are the same memory.
   template <typename T>
   void copy_columns(const T* b, T* x, int64_t columns) const {
     if (b == x) return;
@@ -98,9 +98,10 @@ struct Systems {
   }
 };
 
-/// A kernel that solves systems with the right-hand sides of input `b`. `solve(args, a, x,
-/// columns)` makes columns of these, which x [n, columns] holds, k elements from one row to the
-/// next, those of the solution by the a-th matrix; `triangles`: how many it takes.
+/// A kernel that solves systems with the right-hand sides in input `b`. `solve(args, a, x,
+/// columns)` solves with the a-th matrix in place: x [n, columns], with rows k elements apart,
+/// holds right-hand sides and then the solution. `triangles`: number of triangular solves, for the
+/// flops.
 template <typename T, typename Solve>
 std::unique_ptr<Kernel> solving(const Systems& systems, int b, int triangles, Solve solve) {
   auto run = [=, s = systems](const KernelArgs& args) {
@@ -119,10 +120,10 @@ std::unique_ptr<Kernel> solving(const Systems& systems, int b, int triangles, So
   return kernel;
 }
 
-/// The stack of square matrices that input 0 is; nothing, and the reason, when it is none.
+/// The stack of square matrices in input 0; nothing, and the reason, when it is none.
 std::optional<Dims> square_stack(const NodeSpec& node, std::string* why_not);
 
-/// Calls make with a number of input 0's type, float or double; declines others.
+/// Calls make with a value of input 0's type, float or double; declines other types.
 template <typename Make>
 std::unique_ptr<Kernel> of_floats(const NodeSpec& node, std::string* why_not, Make&& make) {
   const DType dtype = node.in(0).dtype;
@@ -131,7 +132,7 @@ std::unique_ptr<Kernel> of_floats(const NodeSpec& node, std::string* why_not, Ma
   return decline(why_not, "dtype is {}", name_of(dtype));
 }
 
-/// "the matrix", or which of a stack it is: "matrix [1, 0]".
+/// "the matrix", or for a stack the index: "matrix [1, 0]".
 std::string name_of_matrix(const Dims& stack, int64_t number);
 
 }  // namespace steep::cpu

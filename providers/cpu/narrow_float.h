@@ -1,5 +1,5 @@
-// Floats of 4, 6 and 8 bits: quantised data, read and written as numbers by conversions only.
-// Formats: OCP 8-bit floating point and microscaling; `fnuz` as ONNX's Cast has them.
+// Floats of 4, 6 and 8 bits: quantised data, which only conversions read and write as numbers.
+// Formats: OCP 8-bit floating point and microscaling; `fnuz` as in ONNX's Cast.
 #pragma once
 
 #include <cstdint>
@@ -10,21 +10,21 @@
 
 namespace steep::cpu {
 
-/// What becomes of a number that a narrow float does not hold.
+/// How to round a number that a narrow float cannot hold.
 struct Rounding {
   enum class Mode : uint8_t { up, down, nearest };
-  bool saturate = true;  ///< out of range: the largest number; otherwise infinity or NaN
-  Mode mode = Mode::up;  ///< of float8_e8m0fnu; all others round to nearest even
+  bool saturate = true;  ///< out of range gives the largest number; otherwise infinity or NaN
+  Mode mode = Mode::up;  ///< for float8_e8m0fnu; all other types round to nearest even
 };
 
-/// ONNX's round_mode; nothing when there is none of that name.
+/// ONNX's round_mode; nothing for an unknown name.
 std::optional<Rounding::Mode> rounding_mode(std::string_view name);
 
-/// The numbers of a narrow float's bits: a table of 256, those past its width repeated. REQUIRES:
+/// The numbers for the 256 values of a byte; bits above the type's width are ignored. REQUIRES:
 /// is_narrow_float(dtype).
 const float* narrow_values(DType dtype);
 
-/// The bits nearest to x.
+/// The bits of the number nearest to x.
 uint8_t narrow_bits(DType dtype, double x, Rounding rounding = {});
 
 }  // namespace steep::cpu

@@ -1,4 +1,4 @@
-// The process's oneDNN engine and what every oneDNN-backed kernel needs around it.
+// The oneDNN engine of the process and helpers for all kernels that use oneDNN.
 #pragma once
 
 #include <memory>
@@ -16,10 +16,10 @@ namespace steep::cpu {
 /// One engine for the process. Thread-safe.
 const dnnl::engine& onednn_engine();
 
-/// One stream for each calling thread: CPU streams run in the caller, so sharing one buys nothing.
+/// One stream per calling thread: CPU streams run in the caller, so sharing one has no benefit.
 dnnl::stream& onednn_stream();
 
-/// oneDNN's name for a dtype; `undef` for those that it does not know.
+/// oneDNN's data type for a dtype; `undef` for unsupported dtypes.
 dnnl::memory::data_type onednn_type(DType dtype);
 
 /// Descriptor with element strides.
@@ -29,7 +29,7 @@ dnnl::memory::desc onednn_desc(DType dtype, const Dims& dims, const Dims& stride
 /// allows them.
 bool onednn_uses(dnnl::cpu_isa isa);
 
-/// Wraps memory that oneDNN takes as non-const even where it only reads.
+/// Wraps memory. oneDNN wants non-const pointers even where it only reads.
 inline dnnl::memory onednn_memory(const dnnl::memory::desc& desc, const void* data) {
   return {desc, onednn_engine(), const_cast<void*>(data)};
 }
@@ -40,8 +40,8 @@ bool is_fast(const PrimitiveDesc& pd) {
   return std::string_view(pd.impl_info_str()).find("ref") == std::string_view::npos;
 }
 
-/// A kernel K(args...). Declines where oneDNN has no primitive for it (K throws dnnl::error) or, as
-/// K::fast() says if there is one, only its reference loops.
+/// Makes a kernel K(args...). Declines when oneDNN has no primitive for it (K throws dnnl::error)
+/// or only its reference loops (K::fast(), if there is one, returns false).
 template <typename K, typename... Args>
 std::unique_ptr<Kernel> make_onednn_kernel(std::string* why_not, Args&&... args) try {
   auto kernel = std::make_unique<K>(std::forward<Args>(args)...);
@@ -53,7 +53,7 @@ std::unique_ptr<Kernel> make_onednn_kernel(std::string* why_not, Args&&... args)
   return decline(why_not, "{}", error.what());
 }
 
-/// Rethrows a failure of execution as ProviderError naming the primitive.
+/// Rethrows a failure of an execution as ProviderError with the name of the primitive.
 [[noreturn]] void throw_onednn(const dnnl::error& error, const char* primitive);
 
 }  // namespace steep::cpu

@@ -1,4 +1,4 @@
-// What the optimizer kernels share: scalars, dtypes and the cut of a parameter into parts.
+// Shared by the optimizer kernels: scalars, dtypes and the split of a parameter into parts.
 #pragma once
 
 #include <cmath>
@@ -9,14 +9,13 @@
 
 namespace steep::cpu {
 
-/// Elements of one part of a sum over a parameter. Sums go part by part, whatever the number of
-/// threads.
+/// Elements per part of a sum over a parameter. Parts do not depend on the number of threads.
 constexpr int64_t kSumPart = 16384;
 
 inline int64_t sum_parts(int64_t n) { return (n + kSumPart - 1) / kSumPart; }
 
-/// The inputs of every optimizer, as ops/defs/optimizers/optimizers.h has them: input `lr` may hold
-/// all settings, the rate first. States come behind these.
+/// The inputs of every optimizer, as in ops/defs/optimizers/optimizers.h: input `lr` may hold all
+/// settings, lr first. States are the last inputs.
 struct StepInputs {
   static constexpr int kLr = 2, kStep = 3, kGradScale = 4, kFirstState = 5;
   bool has_settings = false;
@@ -27,7 +26,7 @@ struct StepInputs {
   double learning_rate(const KernelArgs& args) const {
     return has_settings ? *args.input<double>(kLr) : *args.input<float>(kLr);
   }
-  /// The i-th number behind the rate, or `attribute` where the node has its settings there.
+  /// The i-th number after lr, or `attribute` if the node has its settings as attributes.
   double setting(const KernelArgs& args, int i, double attribute) const {
     return has_settings ? args.input<double>(kLr)[1 + i] : attribute;
   }
@@ -42,8 +41,8 @@ struct StepInputs {
   }
 };
 
-/// Checks dtypes and extents: gradient and states have those of the parameter. `settings`: how many
-/// there are behind the rate. std::nullopt with the reason.
+/// Checks dtypes and extents: gradient and states must match the parameter. `settings`: the number
+/// of settings besides lr. std::nullopt with the reason otherwise.
 inline std::optional<StepInputs> step_inputs(const NodeSpec& node, int64_t settings,
                                              std::string* why_not) {
   const Operand& param = node.in(0);
@@ -81,7 +80,7 @@ inline std::optional<StepInputs> step_inputs(const NodeSpec& node, int64_t setti
                     .maximize = node.attrs.integer("maximize") != 0};
 }
 
-/// States of an Adam-like update.
+/// The inputs that hold the states of an Adam-like update.
 constexpr int kM = StepInputs::kFirstState, kV = kM + 1, kGreatest = kV + 1;
 
 /// Constants of one step of an Adam-like update, computed in double as torch.optim does.
@@ -89,7 +88,7 @@ struct AdamStep {
   double grad_scale, lr;
   double beta1, beta2, epsilon, weight_decay;
   double correction1, correction2;  ///< 1 - betaᵗ, or 1 without bias correction
-  bool amsgrad = false;             ///< there is a third state: the greatest v so far
+  bool amsgrad = false;             ///< a third state holds the greatest v so far
 };
 
 struct AdamOptions {

@@ -1,4 +1,4 @@
-// Loops over the OpenMP pool, which is PyTorch's own when both live in one process.
+// Loops over the OpenMP thread pool, which Steep shares with PyTorch when both are in one process.
 #pragma once
 
 #include <omp.h>
@@ -12,21 +12,22 @@
 
 namespace steep::cpu {
 
-/// How many iterations are worth a thread, where each is `cost` of a `budget`; any cost will do.
+/// The number of iterations per thread, where each iteration costs `cost` of a `budget`. Any `cost`
+/// is valid.
 inline int64_t grain_of(int64_t budget, int64_t cost) {
   return std::max<int64_t>(1, budget / std::max<int64_t>(1, cost));
 }
 
 /// Calls body(begin, end) on disjoint ranges that cover [0, n), in parallel when n > grain. The
 /// split depends on the number of threads, so results must not depend on the split. Exceptions
-/// reach the caller.
+/// propagate to the caller.
 template <typename F>
 void parallel_for(int64_t n, int64_t grain, F&& body) {
   if (n <= 0) return;
   const int64_t wanted =
       std::min<int64_t>(omp_get_max_threads(), (n + grain - 1) / std::max<int64_t>(grain, 1));
-  // Long ranges go in pieces, between which poll() is asked. One iteration that is worth a thread
-  // may be long.
+  // Long ranges run in pieces, with poll() between them. If a single iteration is worth a thread,
+  // it may be long, so a piece is one iteration.
   const int64_t piece = grain <= 1 ? 1 : grain < (int64_t{1} << 40) ? 1024 * grain : n;
   auto in_pieces = [&](int64_t begin, int64_t end) {
     for (; end - begin > piece; begin += piece) {

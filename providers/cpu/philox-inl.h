@@ -1,4 +1,4 @@
-// Philox words of many elements at a time, for Highway kernels. Included once for each target.
+// Philox words of many elements at a time, for Highway kernels. Included once per target.
 #include "hwy/highway.h"
 #include "providers/cpu/philox.h"
 
@@ -20,7 +20,7 @@ class Philox {
  public:
   using D = hn::ScalableTag<uint64_t>;
   static constexpr int64_t kGroups = HWY_TARGET == HWY_SCALAR ? 1 : hn::MaxLanes(D());
-  /// Blocks of kGroups whose multiplications overlap: as many as the registers hold.
+  /// Number of blocks of kGroups whose multiplications overlap: as many as fit into the registers.
   static constexpr size_t kBlocks = HWY_MAX_BYTES == 64 ? 4 : 2;
 
   Philox(const int64_t* seed, int64_t stream)
@@ -35,7 +35,7 @@ class Philox {
     }
   }
 
-  /// words[b], 4 * kGroups of them, from groups[b] on; for kBlocks blocks.
+  /// For kBlocks blocks: writes 4 * kGroups words, from groups[b] on, to words[b].
   HWY_INLINE void draw(const uint64_t* groups, uint32_t* const* words) const {
 #if HWY_TARGET == HWY_SCALAR
     for (size_t b = 0; b < kBlocks; ++b) {
@@ -47,8 +47,8 @@ class Philox {
     const hn::Repartition<uint32_t, D> d32;
     const auto m0 = hn::Set(d32, kPhiloxM0);
     const auto m1 = hn::Set(d32, kPhiloxM1);
-    // A lane of 64 bits holds one 32-bit word in its lower half; multiplying even 32-bit lanes
-    // ignores what stands in the upper halves, so nothing clears them.
+    // A 64-bit lane holds one 32-bit word in its lower half. Multiplying even 32-bit lanes ignores
+    // the upper halves, so they need not be cleared.
     using V = hn::Vec<D>;
     V c0[kBlocks], c1[kBlocks], c2[kBlocks], c3[kBlocks];
     const auto lane = hn::Iota(d, 0);
@@ -83,16 +83,16 @@ class Philox {
   }
 
  private:
-  [[maybe_unused]] int64_t seed_[2];  // read by the scalar form alone
+  [[maybe_unused]] int64_t seed_[2];  // read only by the scalar form
   int64_t stream_;
   uint32_t run_;
   uint32_t keys_[10][2];
 };
 
-/// Words behind the last one asked for that philox_words may write.
+/// Extra words that philox_words may write past the end.
 constexpr int64_t kPhiloxSlack = 4 * Philox::kGroups * static_cast<int64_t>(Philox::kBlocks);
 
-/// The words of `groups` groups from `group` on, four a group.
+/// Writes the words of `groups` groups from `group` on, four per group.
 HWY_INLINE void philox_words(const Philox& philox, uint64_t group, int64_t groups,
                              uint32_t* HWY_RESTRICT words) {
   for (int64_t i = 0; i < groups;) {

@@ -38,8 +38,8 @@ constexpr PhiloxWords philox_group(const int64_t* seed, int64_t stream, uint64_t
                      static_cast<uint32_t>(group), static_cast<uint32_t>(group >> 32)});
 }
 
-/// An element is kept by dropout iff its word, read as the fraction u = word / 2^32, is at least
-/// `ratio`; that is iff word >= keep_threshold(ratio). 2^32 (nothing is kept) for a ratio of 1.
+/// Dropout keeps an element iff its word, as the fraction u = word / 2^32, is at least `ratio`,
+/// that is iff word >= keep_threshold(ratio). 2^32 (nothing is kept) for a ratio of 1.
 inline uint64_t keep_threshold(double ratio) {
   return static_cast<uint64_t>(std::ceil(ratio * 4294967296.0));
 }

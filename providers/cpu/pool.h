@@ -11,17 +11,19 @@
 
 namespace steep::cpu {
 
-/// What all poolings of one geometry share.
+/// The geometry of a pooling.
 struct Pool {
-  size_t rank = 0;  ///< how many of the axes, the last ones, the pooling has
+  size_t rank = 0;  ///< number of spatial axes
   std::array<WindowAxis, 3> axes;
-  std::array<std::vector<std::pair<int64_t, int64_t>>, 3> taps;  ///< inside, a window of an axis
-  std::array<std::vector<int64_t>, 3> inside_pads;  ///< how many lie inside or in the padding
+  std::array<std::vector<std::pair<int64_t, int64_t>>, 3>
+      taps;  ///< per axis and window: taps inside
+  std::array<std::vector<int64_t>, 3>
+      inside_pads;  ///< per axis and window: taps inside or in the padding
   int64_t planes = 0;
 
   int64_t in() const { return axes[0].in * axes[1].in * axes[2].in; }
   int64_t out() const { return axes[0].out * axes[1].out * axes[2].out; }
-  /// The most elements that one window touches.
+  /// The maximal number of elements in one window.
   double taps_each() const {
     double taps = 1;
     for (const WindowAxis& a : axes) taps *= static_cast<double>(std::min(a.kernel, a.in));
@@ -34,11 +36,12 @@ struct Pool {
   }
 };
 
-/// The pooling that `node` computes or is the gradient of. Nothing, with the reason in *why_not,
-/// where shapes and attributes do not fit.
+/// The pooling that `node` computes, or whose gradient it computes. Nothing, with the reason in
+/// *why_not, when shapes and attributes do not fit.
 std::optional<Pool> read_pool(const NodeSpec& node, std::string* why_not);
 
-/// The candidates "onednn" and "loops" of MaxPool and steep.MaxPoolGrad, and of the others.
+/// The candidates "onednn" and "loops", for MaxPool and steep.MaxPoolGrad and for the other
+/// operators.
 std::unique_ptr<Kernel> make_onednn_pool(const NodeSpec& node, std::string* why_not);
 std::unique_ptr<Kernel> make_max_pool(const NodeSpec& node, std::string* why_not);
 std::unique_ptr<Kernel> make_max_pool_grad(const NodeSpec& node, std::string* why_not);

@@ -1,4 +1,4 @@
-// LSTM, GRU and RNN: one problem, one forward pass that remembers what backward needs.
+// LSTM, GRU and RNN: one problem, one forward pass that stores what backward needs.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@ namespace steep::cpu {
 
 enum class Cell : uint8_t { rnn, gru, lstm };
 
-/// One of ONNX's activation functions, its argument clipped to [-clip, clip] first.
+/// One of ONNX's activation functions. Its argument is clipped to [-clip, clip] first.
 struct Activation {
   enum class Kind : uint8_t {
     affine,
@@ -32,8 +32,8 @@ struct Activation {
   double clip = std::numeric_limits<double>::infinity();
 
   double at(double x) const;
-  /// The derivative where the function has the value y. Outside the clip the function is constant;
-  /// since all of these functions are monotonic, y shows which case it is.
+  /// The derivative at the point where the function value is y. Outside the clip range the function
+  /// is constant; y shows this, because all of these functions are monotonic.
   template <typename T>
   T slope(T y) const {
     if (std::isfinite(clip) && (y >= static_cast<T>(at(clip)) || y <= static_cast<T>(at(-clip)))) {
@@ -51,8 +51,8 @@ struct Activation {
   double other_slope(double y) const;
 };
 
-/// Places of the operands among a node's inputs; those of steep.RecurrentGrad follow three
-/// gradients.
+/// Indices of the operands among a node's inputs; steep.RecurrentGrad has three gradients before
+/// them.
 struct RecurrentInputs {
   size_t x, w, r, b, lens, h0, c0, p;
 };
@@ -63,7 +63,7 @@ struct RecurrentProblem {
   bool first_reversed, batch_major, linear_before_reset, input_forget;
   bool has_b, has_lens, has_h0, has_c0, has_p;
   RecurrentInputs at;
-  std::vector<std::array<Activation, 3>> functions;  ///< for each direction: f, g, h
+  std::vector<std::array<Activation, 3>> functions;  ///< per direction: f, g, h
   DType dtype;
 
   bool reversed(int64_t direction) const { return first_reversed || direction == 1; }
@@ -77,28 +77,28 @@ struct RecurrentProblem {
   int64_t state_at(int64_t d, int64_t n) const {
     return (batch_major ? n * directions + d : d * batch + n) * hidden;
   }
-  /// Where, among steps + 1 states, that before (and after) step t lies.
+  /// The index, among steps + 1 states, of the state before (or after) step t.
   int64_t before(int64_t d, int64_t t) const { return reversed(d) ? t + 1 : t; }
   int64_t after(int64_t d, int64_t t) const { return reversed(d) ? t : t + 1; }
   /// The t of the k-th step.
   int64_t time(int64_t d, int64_t k) const { return reversed(d) ? steps - 1 - k : k; }
 };
 
-/// The problem of LSTM, GRU, RNN or steep.RecurrentGrad. Nothing, with the reason in *why_not,
-/// where shapes and attributes do not fit.
+/// The problem of LSTM, GRU, RNN or steep.RecurrentGrad. Nothing, with the reason in *why_not, when
+/// shapes and attributes do not fit.
 std::optional<RecurrentProblem> read_recurrent(const NodeSpec& node, std::string* why_not);
 
-/// What one direction's forward pass leaves behind.
+/// The intermediate results of one direction's forward pass.
 template <typename T>
 struct Trace {
   const T* x;  ///< [steps, batch, input]
   T* gates;    ///< [steps, batch, gates, hidden], after their activations
   T* states;   ///< [steps + 1, batch, hidden], see RecurrentProblem::before
-  T* cells;    ///< the same of LSTM's cells
-  T* extra;    ///< [steps, batch, hidden]: LSTM: h(cell); GRU: what the reset gate multiplied
+  T* cells;    ///< as `states`, the cells of LSTM
+  T* extra;    ///< [steps, batch, hidden]: LSTM: h(cell); GRU: the operand of the reset gate
 };
 
-/// Elements of scratch that a Trace takes.
+/// The number of elements of scratch for a Trace.
 int64_t trace_size(const RecurrentProblem& p);
 /// Throws DataError when a length is outside [0, steps].
 void check_lens(const RecurrentProblem& p, const NodeId& id, const KernelArgs& args);
@@ -107,18 +107,18 @@ template <typename T>
 Trace<T> run_forward(const RecurrentProblem& p, int64_t direction, const KernelArgs& args,
                      T* scratch);
 
-/// How many steps element n of the batch has.
+/// The number of steps of batch element n.
 inline int64_t length(const RecurrentProblem& p, const KernelArgs& args, int64_t n) {
   return p.has_lens ? args.input<int32_t>(p.at.lens)[n] : p.steps;
 }
 
-/// c[m, n] (+)= op(a)[m, k] op(b)[k, n]; op transposes where asked to.
+/// c[m, n] (+)= op(a)[m, k] op(b)[k, n]; `ta` and `tb` select the transpose.
 void gemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const float* a, int64_t lda,
           const float* b, int64_t ldb, bool add, float* c, int64_t ldc);
 void gemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const double* a, int64_t lda,
           const double* b, int64_t ldb, bool add, double* c, int64_t ldc);
 
-/// The candidates "onednn" of all four operators, and "gemm" of the gradient.
+/// The candidates "onednn" for all four operators, and "gemm" for the gradient.
 std::unique_ptr<Kernel> make_onednn_recurrent(const NodeSpec& node, std::string* why_not);
 std::unique_ptr<Kernel> make_recurrent_grad(const NodeSpec& node, std::string* why_not);
 

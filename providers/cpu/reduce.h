@@ -1,5 +1,5 @@
-// Reductions: inner loops for every instruction set. The order in which elements are added depends
-// on the shape alone, so results have the same bits for any number of threads.
+// Reductions: inner loops for every instruction set. The order of additions depends only on the
+// shape, so results are bit-identical for any number of threads.
 #pragma once
 
 #include <cstdint>
@@ -11,22 +11,23 @@ namespace steep::cpu {
 
 enum class Reduction : uint8_t { sum, sum_abs, sum_square, max, min, prod };
 
-/// What partial results are held in: floats add up in double, integers in 64 bits.
+/// The type of partial results: floats are summed in double, integers in 64 bits.
 template <typename T>
 using Accumulator = std::conditional_t<std::is_integral_v<T>, int64_t, double>;
 
-/// Columns that one call of ReduceLoops::columns takes at most.
+/// The maximal number of columns per call of ReduceLoops::columns.
 inline constexpr int64_t kReduceColumns = 1024;
 
 template <typename T>
 struct ReduceLoops {
-  /// Reduces n neighbours into *total.
+  /// Reduces n adjacent elements into *total.
   void (*row)(const T* x, int64_t n, Accumulator<T>* total);
-  /// Reduces `rows` rows of `columns` neighbours, `stride` elements apart, into total[columns].
+  /// Reduces `rows` rows of `columns` adjacent elements, `stride` elements apart, into
+  /// total[columns].
   void (*columns)(const T* x, int64_t rows, int64_t stride, int64_t columns, Accumulator<T>* total);
 };
 
-/// T: float, Bf16, double, int64_t. The best loops for this machine.
+/// T: float, Bf16, double, int64_t. The fastest loops for this machine.
 template <typename T>
 ReduceLoops<T> reduce_loops(Reduction reduction);
 

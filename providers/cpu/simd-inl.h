@@ -1,5 +1,5 @@
-// Loads and stores of less than a vector, and of bfloat16 as float, for Highway kernels. Included
-// once for each target.
+// Loads and stores of partial vectors, and of bfloat16 as float, for Highway kernels. Included once
+// per target.
 #include "hwy/highway.h"
 #include "providers/cpu/convert.h"
 
@@ -16,7 +16,7 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// The first `count` lanes from `p`, zero in the others. Reads nothing past p + count.
+/// Loads the first `count` lanes from `p`; the others are zero. Reads nothing past p + count.
 template <class D, typename T = hn::TFromD<D>>
 HWY_INLINE hn::Vec<D> load_n(D d, const T* HWY_RESTRICT p, size_t count) {
 #if HWY_MEM_OPS_MIGHT_FAULT

@@ -1,4 +1,4 @@
-// Passes over one row that softmax and cross-entropy share. Included once for each target.
+// Passes over one row that softmax and cross entropy share. Included once per target.
 #include "providers/cpu/simd-inl.h"
 #include "providers/cpu/vector_math-inl.h"
 
@@ -20,8 +20,8 @@ namespace HWY_NAMESPACE {
 using Floats = hn::ScalableTag<float>;
 using VecF = hn::Vec<Floats>;
 
-/// Calls body(vector of x, j, lanes) for each vector; the last may hold fewer lanes, with zeros
-/// behind.
+/// Calls body(vector of x, j, lanes) for each vector; the last may have fewer lanes and is padded
+/// with zeros.
 template <typename T, typename Body>
 HWY_INLINE void for_each_vector(Floats d, const T* x, size_t n, Body&& body) {
   const size_t lanes = hn::Lanes(d);
@@ -30,7 +30,7 @@ HWY_INLINE void for_each_vector(Floats d, const T* x, size_t n, Body&& body) {
   if (j < n) body(load_n(d, x + j, n - j), j, n - j);
 }
 
-/// Greatest element; -inf for an empty row. Overlooks NaN.
+/// The greatest element; -inf for an empty row. Ignores NaN.
 template <typename T>
 HWY_INLINE float row_max(Floats d, const T* x, size_t n) {
   const auto lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
@@ -49,7 +49,7 @@ HWY_INLINE float row_max(Floats d, const T* x, size_t n) {
   return hn::GetLane(hn::MaxOfLanes(d, hn::Max(hn::Max(m0, m1), hn::Max(m2, m3))));
 }
 
-/// e with a zero in lane `lane`, if there is such a lane.
+/// e with a zero in lane `lane`, if that lane exists.
 HWY_INLINE VecF but_for(Floats d, VecF e, size_t lane) {
   const hn::RebindToUnsigned<Floats> du;
   const auto lanes = hn::Iota(du, 0);
@@ -57,9 +57,9 @@ HWY_INLINE VecF but_for(Floats d, VecF e, size_t lane) {
   return hn::IfThenZeroElse(hn::RebindMask(d, hn::Eq(lanes, wanted)), e);
 }
 
-/// Sum of exp(x - shift), but for element `without`; where y is not null, the terms too. Where
-/// `greatest` is not null, raises it to the greatest element: the sum is of no use if that is more
-/// than 88 above the shift.
+/// The sum of exp(x - shift) without element `without`. Stores the terms in `y` if not null. Raises
+/// *greatest, if not null, to the greatest element: if that exceeds the shift by more than 88, the
+/// sum is invalid.
 template <typename T>
 HWY_INLINE float row_exp_sum(Floats d, const T* x, size_t n, float shift, float* y,
                              float* greatest = nullptr, size_t without = SIZE_MAX) {

@@ -1,16 +1,16 @@
-// Copies elements between two strided views of equal extents. Every movement op (transpose, slice,
-// concat, expand, tile, pad, …) is one or more such copies, planned once.
+// Copies elements between two strided views with equal extents. Every data movement op (transpose,
+// slice, concat, expand, tile, pad, …) is one or more such copies, planned once.
 #pragma once
 
 #include "steep/tensor.h"
 
 namespace steep::cpu {
 
-/// Immutable after construction; run() may be called by several threads at once.
+/// Immutable after construction; several threads may call run() at once.
 class StridedCopy {
  public:
-  /// `strides` in elements, one an axis; at most 64 axes. A source stride of 0 repeats; destination
-  /// elements must be distinct.
+  /// `strides` in elements, one per axis; at most 64 axes. A source stride of 0 broadcasts;
+  /// destination elements must be distinct.
   StridedCopy(size_t element_bytes, const Dims& dims, const Dims& src_strides,
               const Dims& dst_strides);
 
@@ -35,7 +35,7 @@ class StridedCopy {
   template <typename F>
   void for_each_outer(const char* src, char* dst, F&& inner) const;
 
-  size_t element_;  // bytes copied as one
+  size_t element_;  // bytes copied at once
   int64_t count_ = 0;
   std::vector<Axis> outer_{};
   Axis row_{1, 0, 0};     // contiguous in the source (transpose only)

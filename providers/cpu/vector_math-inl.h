@@ -1,7 +1,7 @@
-// Float functions on Highway vectors. Included once for each target, inside elementwise and other
-// SIMD files. Relative errors are below 4 units in the last place unless noted; NaN stays NaN,
-// infinities give the limits, and results too small to be normal numbers may be 0. The polynomials
-// are least-squares fits made for this file, weighted to near-minimax relative error.
+// Float functions on Highway vectors. Included once per target, inside elementwise and other SIMD
+// files. Relative errors are below 4 ulp unless noted; NaN stays NaN, infinities give the limits,
+// and results too small for normal numbers may be 0. The polynomials are least-squares fits made
+// for this file, weighted to near-minimax relative error.
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
 
@@ -32,11 +32,10 @@ HWY_INLINE V keep_nan(V x, V y) {
   return hn::IfThenElse(hn::IsNaN(x), x, y);
 }
 
-/// exp(x), to 2.2 ulp, for x up to 88: what is left where a maximum, or a magnitude, was taken off.
-/// 0 where x < -87.3, below which results are not normal numbers. Reduction by ln 2 in two parts
-/// (Cody & Waite 1980); adding 1.5 2^23 rounds to a whole number, and leaves it, with the
-/// exponent's bias, in the low bits. Less than half the work of Highway's Exp, which serves all of
-/// float's range.
+/// exp(x), to 2.2 ulp, for x up to 88: for arguments from which a maximum was subtracted. 0 where x
+/// < -87.3, where results would be subnormal. Reduction by ln 2 in two parts (Cody & Waite 1980);
+/// adding 1.5 2^23 rounds to an integer, which is then, with the exponent's bias, in the low bits.
+/// Costs less than half of Highway's Exp, which covers all of float's range.
 template <class D, class V>
 HWY_INLINE V exp_bounded(D d, V x) {
   const hn::RebindToSigned<D> di;
@@ -57,7 +56,7 @@ HWY_INLINE V exp_bounded(D d, V x) {
 
 template <class D, class V>
 HWY_INLINE V exp_f32(D d, V x) {
-  // Highway's is defined for up to 104; 89 gives infinity already.
+  // Highway's Exp is valid up to 104; 89 gives infinity already.
   return keep_nan(x, hn::Exp(d, hn::Min(hn::Max(x, hn::Set(d, -150.0F)), hn::Set(d, 100.0F))));
 }
 
@@ -99,7 +98,8 @@ HWY_INLINE V tanh_f32(D d, V x) {
   return keep_nan(x, hn::IfThenElse(hn::Lt(magnitude, hn::Set(d, 0.625F)), near, far));
 }
 
-/// exp(-scale x²), for |x| up to 15, with what rounding takes from the square. `scale`: 1 or 0.5.
+/// exp(-scale x²), for |x| up to 15, corrected for the rounding error of the square. `scale`: 1 or
+/// 0.5.
 template <class D, class V>
 HWY_INLINE V exp_minus_square(D d, V x, float scale) {
   const V factor = hn::Set(d, -scale), square = hn::Mul(x, x);
@@ -107,8 +107,7 @@ HWY_INLINE V exp_minus_square(D d, V x, float scale) {
   return hn::MulAdd(hn::Mul(e, factor), hn::MulSub(x, x, square), e);
 }
 
-/// 1 - erf(y) for y >= 0 where e = exp(-y²), with a relative error below 1e-6 down to where that
-/// underflows.
+/// 1 - erf(y) for y >= 0, given e = exp(-y²). The relative error is below 1e-6 until e underflows.
 template <class D, class V>
 HWY_INLINE V erfc_positive(D d, V y, V e) {
   // e t Q(t), t = 1 / (1 + y/2)
@@ -132,13 +131,13 @@ HWY_INLINE V erf_f32(D d, V x) {
   return keep_nan(x, hn::IfThenElse(hn::Lt(magnitude, hn::Set(d, 0.8F)), near, far));
 }
 
-/// 1 - Φ(x) for x >= 0 where e = exp(-x²/2).
+/// 1 - Φ(x) for x >= 0, given e = exp(-x²/2).
 template <class D, class V>
 HWY_INLINE V normal_tail(D d, V x, V e) {
   return hn::Mul(hn::Set(d, 0.5F), erfc_positive(d, hn::Mul(x, hn::Set(d, 0.70710678F)), e));
 }
 
-/// x Φ(x), accurate in the left tail as well. At -∞ it is -∞ · 0: NaN, as ONNX's formula has it.
+/// x Φ(x), also accurate in the left tail. At -∞ it is -∞ · 0 = NaN, as in ONNX's formula.
 template <class D, class V>
 HWY_INLINE V gelu_f32(D d, V x) {
   const V magnitude = hn::Min(hn::Abs(x), hn::Set(d, 15.0F));
@@ -147,7 +146,7 @@ HWY_INLINE V gelu_f32(D d, V x) {
   return keep_nan(x, hn::Mul(x, share));
 }
 
-/// Φ(x) + x φ(x), to 1e-6. At both infinities it is NaN, by ∞ · 0.
+/// Φ(x) + x φ(x), to 1e-6. At both infinities it is NaN, from ∞ · 0.
 template <class D, class V>
 HWY_INLINE V gelu_slope_f32(D d, V x) {
   const V magnitude = hn::Min(hn::Abs(x), hn::Set(d, 15.0F));
@@ -165,8 +164,8 @@ HWY_INLINE V gelu_tanh_f32(D d, V x) {
   return keep_nan(x, hn::Mul(x, share));
 }
 
-/// Its slope, s + x s (1 - s) k (1 + 3 c x²) with s = sigmoid(…), to 1e-6. NaN, by 0 · ∞, where the
-/// square is infinite.
+/// The derivative of gelu_tanh_f32: s + x s (1 - s) k (1 + 3 c x²) with s = sigmoid(…), to 1e-6.
+/// NaN, from 0 · ∞, where the square is infinite.
 template <class D, class V>
 HWY_INLINE V gelu_tanh_slope_f32(D d, V x) {
   const V one = hn::Set(d, 1.0F);
