@@ -1,4 +1,4 @@
-// The provider that our binaries come with. Another product may link another file in its place.
+// The provider that Steep's binaries contain. Another product may link another file in its place.
 #include "steep/provider.h"
 
 extern "C" const SteepProvider* steep_provider_0(const SteepHost* host);

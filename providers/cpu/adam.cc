@@ -1,5 +1,5 @@
-// steep.Adam: one pass over parameter, gradient and both moments, with the roundings of
-// torch.optim's fused Adam and AdamW, and of transformers' AdamW as PyTorch runs it.
+// steep.Adam: one pass over parameter, gradient and both moments. Rounds as torch.optim's fused
+// Adam and AdamW, and as transformers' AdamW in PyTorch.
 
 #include <functional>
 
@@ -16,10 +16,10 @@ HWY_BEFORE_NAMESPACE();
 namespace steep::cpu {
 namespace HWY_NAMESPACE {
 
-/// Where weight decay comes in: the attribute `decoupled`.
+/// Where weight decay is applied: the attribute `decoupled`.
 enum class Decay { in_gradient, before, after };
 
-/// Calls update(i, load, store) for each vector from element i on, the last one shorter.
+/// Calls update(i, load, store) for each vector from element i on; the last vector may be shorter.
 template <class D, typename Update>
 HWY_INLINE void for_vectors(D d, int64_t begin, int64_t end, const Update& update) {
   using T = hn::TFromD<D>;
@@ -38,7 +38,7 @@ HWY_INLINE void for_vectors(D d, int64_t begin, int64_t end, const Update& updat
   }
 }
 
-/// Elements [begin, end). Inputs and outputs may be the same arrays.
+/// Updates elements [begin, end). Inputs and outputs may be the same arrays.
 template <Decay kDecay, typename T>
 HWY_INLINE void adam_range(const AdamStep& s, const KernelArgs& args, int64_t begin, int64_t end) {
   const hn::ScalableTag<T> d;
@@ -47,7 +47,7 @@ HWY_INLINE void adam_range(const AdamStep& s, const KernelArgs& args, int64_t be
   const auto shrink = set(1 - s.lr * s.weight_decay);
   const auto beta1 = set(s.beta1), one_less_beta1 = set(1 - s.beta1), beta2 = set(s.beta2),
              one_less_beta2 = set(1 - s.beta2);
-  // as torch.lerp, which begins at the nearer end
+  // as torch.lerp, which starts from the nearer end
   const bool from_m = static_cast<T>(1 - s.beta1) < T{0.5};
   const auto along = from_m ? one_less_beta1 : hn::Sub(one_less_beta1, set(1));
   const double root = std::sqrt(s.correction2);

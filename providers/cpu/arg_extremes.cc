@@ -1,4 +1,4 @@
-// ArgMax, ArgMin. NaN is what both look for, as in NumPy's and PyTorch's.
+// ArgMax, ArgMin. NaN counts as the extreme in both, as in NumPy and PyTorch.
 #include "providers/cpu/build_kernel.h"
 #include "providers/cpu/cpu.h"
 #include "providers/cpu/parallel.h"
@@ -11,7 +11,7 @@ bool is_nan(T x) {
   return x != x;
 }
 
-/// True when `a` comes strictly before `b` in the order sought. NaN comes first in both orders.
+/// Whether `a` is a strictly better extreme than `b`. NaN is better than any number.
 template <typename T>
 bool before(T a, T b, bool largest) {
   if (is_nan(a) || is_nan(b)) return is_nan(a) && !is_nan(b);

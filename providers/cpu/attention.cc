@@ -25,20 +25,20 @@ namespace HWY_NAMESPACE {
 namespace {
 
 constexpr int64_t kQueryBlock = MaskBlocks::kBlock, kKeyBlock = MaskBlocks::kBlock;
-/// Queries that share one packing of the keys.
+/// The number of queries that share one packing of the keys.
 constexpr int64_t kChunk = 256;
 
-/// A thread's tiles.
+/// The buffers of one thread.
 struct Buffers {
-  float *q, *sums, *maxima, *totals, *factors;  // of a chunk
-  float *key_rows, *key_columns, *values;       // of a block of keys
+  float *q, *sums, *maxima, *totals, *factors;  // per chunk
+  float *key_rows, *key_columns, *values;       // per block of keys
   float* scores;
   uint32_t* words;
   size_t q_row, sums_row, scores_row;
   size_t floats = 0;
   Philox philox;
 
-  /// In `at`, or nowhere, to see how many floats they take.
+  /// Divides the memory at `at`. A null `at` only counts the floats needed.
   Buffers(const AttentionProblem& p, const int64_t* seed, float* at) : philox(random_of(p, seed)) {
     const int64_t chunk = std::min(kChunk, p.queries), keys = std::min(kKeyBlock, p.keys);
     const int64_t rows = std::min(kQueryBlock, p.queries);
@@ -61,7 +61,7 @@ struct Buffers {
   }
 };
 
-/// One tile: scores, then probabilities, then their share of the weighted sums.
+/// Processes one tile: scores, then probabilities, then their contribution to the weighted sums.
 void add_tile(const AttentionProblem& p, const AttentionArrays& a, const Buffers& s, const Tile& t,
               int64_t r0, bool open) {
   const Floats d;
@@ -84,7 +84,7 @@ void add_tile(const AttentionProblem& p, const AttentionArrays& a, const Buffers
     if (!open) mask_row(p, a, t, r, row);
     float& max = s.maxima[r0 + r];
     const float higher = std::max(max, row_max(d, row, columns));
-    // A row that is masked so far: exp(-inf - 0) is the 0 that it needs.
+    // If the whole row is masked so far, a shift of 0 gives exp(-inf - 0) = 0.
     const float shift = higher == -std::numeric_limits<float>::infinity() ? 0 : higher;
     const float factor = std::exp(max - shift);
     const float total = row_exp_sum(d, row, columns, shift, row);
@@ -121,7 +121,7 @@ void finish_chunk(const AttentionProblem& p, const Buffers& s, const AttentionRe
     const int64_t row = (b * p.heads + h) * p.queries + first + r;
     to.maxima[row] = s.maxima[r];
     to.sums[row] = total;
-    if (!(total > 0)) {  // masked as a whole, or NaN
+    if (!(total > 0)) {  // fully masked, or NaN
       factor = to.sums[row] = std::numeric_limits<float>::quiet_NaN();
       if (p.zero_nan || (p.zero_shut && total == 0)) {
         std::fill_n(sums, s.sums_row, 0.0F);
@@ -143,8 +143,8 @@ void pack_keys(const AttentionProblem& p, const AttentionArrays& a, const Buffer
             p.value_width, p.bf16, 1, s.values);
 }
 
-/// Tiles that masks do not hide. Then those that they would hide if their rows had other scores
-/// (`last`): which rows have is known after the others only.
+/// Processes the tiles that masks do not hide (`last` = false), then the `low` tiles whose rows
+/// have no other scores (`last` = true), which is known only after the first pass.
 void add_tiles(const AttentionProblem& p, const AttentionArrays& a, const MaskBlocks& masks,
                const Buffers& s, int64_t b, int64_t h, int64_t first, int64_t chunk, bool last) {
   for (int64_t j = 0; j < p.keys; j += kKeyBlock) {
@@ -180,7 +180,7 @@ void attend_chunk(const AttentionProblem& p, const AttentionArrays& a, const Mas
 
 size_t attention_scratch(const AttentionProblem& p) { return Buffers(p, nullptr, nullptr).floats; }
 
-/// One chunk of the queries of all heads. `masks`: as MaskBlocks has them.
+/// Processes one chunk of queries; `task` numbers the chunks of all heads. `masks`: see MaskBlocks.
 void attend(const AttentionProblem& p, const AttentionArrays& a, const AttentionResults& to,
             const uint8_t* masks, int64_t task, float* scratch) {
   const int64_t chunks = (p.queries + kChunk - 1) / kChunk, pair = task / chunks;
@@ -227,7 +227,7 @@ class Attention final : public Kernel {
     float* const scratch = static_cast<float*>(args.scratch);
     auto* const masks = reinterpret_cast<uint8_t*>(scratch + slots_ * slot_floats_);
     read_masks(p_, arrays, masks);
-    std::atomic<int64_t> next{0};  // masks make tasks of different lengths
+    std::atomic<int64_t> next{0};  // dynamic: masks make tasks unequal
     parallel_for(slots_, 1, [&](int64_t begin, int64_t end) {
       for (int64_t slot = begin; slot < end; ++slot) {
         for (int64_t task = next++; task < tasks_; task = next++) {

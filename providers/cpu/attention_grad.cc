@@ -1,8 +1,8 @@
-// steep.AttentionGrad in tiles: scores and probabilities are made anew from q, k and each row's
-// maximum and sum. Dao 2023, FlashAttention-2, algorithm 2. One head at a time by one thread:
-// blocks of keys outside, which gather dk and dv; blocks of queries inside, whose dq waits in
-// scratch memory. So every sum has one order. Tiles that masks hide are left out
-// (attention_masks.h).
+// steep.AttentionGrad in tiles: recomputes scores and probabilities from q, k and each row's
+// maximum and sum. Dao 2023, FlashAttention-2, algorithm 2. One thread processes one head: the
+// outer loop is over blocks of keys and accumulates dk and dv, the inner loop is over blocks of
+// queries and accumulates dq in scratch. So the order of every sum is fixed. Tiles that masks hide
+// are left out (attention_masks.h).
 
 #include <omp.h>
 
@@ -27,19 +27,20 @@ namespace {
 
 constexpr int64_t kQueryBlock = MaskBlocks::kBlock, kKeyBlock = MaskBlocks::kBlock;
 
-/// A thread's tiles. `row` is the length of a packed row of queries or keys, `value_row` of values.
+/// The buffers of one thread. `row` is the length of a packed row of queries or keys, `value_row`
+/// of values.
 struct Buffers {
-  float *dq, *deltas;                                  // of a head
-  float *keys, *key_columns, *values, *value_columns;  // of a block of keys
+  float *dq, *deltas;                                  // per head
+  float *keys, *key_columns, *values, *value_columns;  // per block of keys
   float *dk, *dv;
-  float *q, *dy, *y;  // of a block of queries
+  float *q, *dy, *y;  // per block of queries
   float *scores, *dscores;
   uint32_t* words;
   size_t row, value_row, scores_row;
   size_t floats = 0;
   Philox philox;
 
-  /// In `at`, or nowhere, to see how many floats they take.
+  /// Divides the memory at `at`. A null `at` only counts the floats needed.
   Buffers(const AttentionProblem& p, const int64_t* seed, float* at) : philox(random_of(p, seed)) {
     const int64_t columns = std::min(kKeyBlock, p.keys), rows = std::min(kQueryBlock, p.queries);
     row = whole_vectors(p.width);
@@ -69,9 +70,9 @@ size_t place(const HeadStrides& strides, const Tile& t, int64_t row) {
   return static_cast<size_t>(strides.at(t.b, t.h) + row * strides.row);
 }
 
-/// Σ dy y of each row of a head: what Softmax's gradient subtracts. One sum in order of depth, as
-/// `multiply` makes it: where one probability of a row is 1 and others are 0, it is the gradient of
-/// that probability to the bit, and the scores have none.
+/// Σ dy y of each row of a head, which the gradient of Softmax subtracts. It is summed in order of
+/// depth, as `multiply` does: if one probability of a row is 1 and the others are 0, it equals the
+/// gradient of that probability bit for bit, and the gradient of the scores is 0.
 void row_deltas(const AttentionProblem& p, const AttentionGradients& g, const Buffers& s, int64_t b,
                 int64_t h) {
   const Floats d;
@@ -83,7 +84,7 @@ void row_deltas(const AttentionProblem& p, const AttentionGradients& g, const Bu
     const Tile t{b, h, i, rows, 0, 0};
     pack_rows(g.dy, place(p.dy, t, i), p.dy.row, rows, p.value_width, p.bf16, 1, s.dy);
     pack_rows(g.y, place(p.y, t, i), p.y.row, rows, p.value_width, p.bf16, 1, s.y);
-    for (int64_t r = 0; r < rows; r += lanes) {  // behind the last row it may be anything
+    for (int64_t r = 0; r < rows; r += lanes) {  // values past the last row are unused
       const auto first = hn::Mul(hn::Iota(d32, static_cast<int32_t>(r)), row);
       auto sum = hn::Zero(d);
       for (int64_t k = 0; k < p.value_width; ++k) {
@@ -95,9 +96,9 @@ void row_deltas(const AttentionProblem& p, const AttentionGradients& g, const Bu
   }
 }
 
-/// Scores to probabilities after dropout, in place, and the gradients of probabilities (after
-/// dropout) to those of scores. Elements behind the last column are left at whatever they become.
-/// `open`: masks do nothing to the tile.
+/// In place: scores to probabilities after dropout, and gradients of these probabilities to
+/// gradients of scores. Elements past the last column are undefined. `open`: no mask affects the
+/// tile.
 void differentiate_row(const AttentionProblem& p, const AttentionArrays& a, const Tile& t,
                        int64_t r, bool open, float max, float sum, float delta,
                        const uint32_t* words, float* s, float* ds) {
@@ -223,7 +224,7 @@ size_t attention_grad_scratch(const AttentionProblem& p) {
   return Buffers(p, nullptr, nullptr).floats;
 }
 
-/// One head of one batch entry. `masks`: as MaskBlocks has them.
+/// One head of one batch entry. `masks`: see MaskBlocks.
 void differentiate(const AttentionProblem& p, const AttentionArrays& a, const AttentionGradients& g,
                    const uint8_t* masks, int64_t pair, float* scratch) {
   differentiate_head(p, a, MaskBlocks(p, masks), g, Buffers(p, a.seed, scratch), pair / p.heads,
@@ -249,7 +250,8 @@ class AttentionGrad final : public Kernel {
         slot_floats_(static_cast<int64_t>(HWY_DYNAMIC_DISPATCH(attention_grad_scratch)(p))) {
     scratch_bytes = sizeof(float) * static_cast<size_t>(slots_ * slot_floats_) +
                     static_cast<size_t>(MaskBlocks::bytes(p));
-    // Scores and dq, dk by the queries' width, the probabilities' gradient and dv by the values'.
+    // q k and dq, dk have the queries' width; the gradient of probabilities and dv have the values'
+    // width.
     flops = 2.0 *
             static_cast<double>(p.pairs() * p.queries * p.keys * (3 * p.width + 2 * p.value_width));
   }
@@ -267,7 +269,7 @@ class AttentionGrad final : public Kernel {
     float* const scratch = static_cast<float*>(args.scratch);
     auto* const masks = reinterpret_cast<uint8_t*>(scratch + slots_ * slot_floats_);
     read_masks(p_, arrays, masks);
-    std::atomic<int64_t> next{0};  // masks make heads of different lengths
+    std::atomic<int64_t> next{0};  // dynamic: masks make heads unequal
     parallel_for(slots_, 1, [&](int64_t begin, int64_t end) {
       for (int64_t slot = begin; slot < end; ++slot) {
         for (int64_t pair = next++; pair < p_.pairs(); pair = next++) {

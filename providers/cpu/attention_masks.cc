@@ -1,4 +1,4 @@
-// Which tiles of scores the masks of attention hide: each mask is read once, a tile at a time.
+// Finds the tiles of scores that the masks of attention hide. Each mask is read once, tile by tile.
 
 #include "providers/cpu/attention_masks.h"
 
@@ -17,17 +17,17 @@ namespace steep::cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
-/// What keep and bias do to one row of a tile.
+/// The effect of keep and bias on one row of a tile.
 struct RowMask {
-  float limit = 0;   // the most that they add or put in a score's place; NaN if any is
-  bool open = true;  // they leave every score as it is
+  float limit = 0;   // upper limit of what they add or replace scores by; NaN if any is NaN
+  bool open = true;  // they leave all scores unchanged
 };
 
 void read_bias(const float* bias, size_t n, RowMask& row) {
   const Floats d;
   const auto lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
   auto most = lowest;
-  auto odd = hn::Zero(d), nan = hn::Zero(d);  // behind the last element are zeros
+  auto odd = hn::Zero(d), nan = hn::Zero(d);  // lanes past the end hold zeros
   for_each_vector(d, bias, n, [&](VecF v, size_t, size_t count) HWY_ATTR {
     most = hn::Max(most, hn::IfThenElse(hn::FirstN(d, count), v, lowest));
     odd = hn::IfThenElse(hn::Eq(v, hn::Zero(d)), odd, hn::Set(d, 1.0F));
@@ -69,7 +69,7 @@ TileMask read_tile(const AttentionProblem& p, const AttentionArrays& a, const Ti
 
 }  // namespace
 
-/// Rows [begin, end) of blocks.
+/// Reads rows [begin, end) of blocks.
 void read_mask_rows(const AttentionProblem& p, const AttentionArrays& a, int64_t begin, int64_t end,
                     uint8_t* states) {
   constexpr int64_t kBlock = MaskBlocks::kBlock;
@@ -103,7 +103,7 @@ HWY_EXPORT(read_mask_rows);
 }  // namespace
 
 void read_masks(const AttentionProblem& p, const AttentionArrays& a, uint8_t* states) {
-  constexpr int64_t kElements = 1 << 16;  // worth a thread
+  constexpr int64_t kElements = 1 << 16;  // enough work for one thread
   parallel_for(MaskBlocks::rows(p), grain_of(kElements, MaskBlocks::kBlock * p.keys),
                [&](int64_t begin, int64_t end) {
                  HWY_DYNAMIC_DISPATCH(read_mask_rows)(p, a, begin, end, states);

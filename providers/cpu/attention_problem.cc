@@ -14,7 +14,8 @@ struct HeadLayout {
   HeadStrides strides;
 };
 
-/// An operand of which `perm` makes heads, or (`made`) that perm makes of heads.
+/// The heads of an operand: the operand transposed by `perm`, or (`made`) an output that is
+/// transposed from heads by `perm`.
 std::optional<HeadLayout> read_heads(const NodeSpec& node, const Operand& operand,
                                      std::string_view perm_name, bool made, std::string* why_not) {
   Ints perm = node.attrs.ints(perm_name);
@@ -72,7 +73,7 @@ bool has_known_dtypes(const NodeSpec& node, bool grad, std::string* why_not) {
   return true;
 }
 
-/// Where the gradients lie, of the result and of the operands.
+/// Reads the layouts of the gradients of the result and of the operands.
 bool read_gradients(const NodeSpec& node, AttentionProblem* p, std::string* why_not) {
   const auto dy = read_heads(node, node.in(0), "perm_dy", false, why_not);
   if (!dy) return false;

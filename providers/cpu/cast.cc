@@ -12,8 +12,8 @@
 namespace steep::cpu {
 namespace {
 
-/// To a float of 8 bits or less, through doubles, which hold every element of every other type but
-/// the last bits of 64-bit integers.
+/// Cast to a float of 8 bits or less, by way of double. Doubles hold all elements of all other
+/// types exactly, except the last bits of 64-bit integers.
 std::unique_ptr<Kernel> make_narrow_cast(const NodeSpec& node, std::string* why_not) {
   const Operand& x = node.in(0);
   const DType to = node.out(0).dtype;

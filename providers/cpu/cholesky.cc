@@ -1,5 +1,5 @@
-// steep.Cholesky, row by row of the upper factor, which is transposed at the end: its rows are what
-// is subtracted from one another. steep.CholeskySolve by substitution, there and back.
+// steep.Cholesky computes the upper factor row by row, because subtracting rows is fast, and
+// transposes it at the end. steep.CholeskySolve does two substitutions.
 #include <cmath>
 
 #include "providers/cpu/cpu.h"
@@ -8,9 +8,9 @@
 namespace steep::cpu {
 namespace {
 
-/// The lower triangle of `a` becomes the factor l, with zeros above it. Returns the order of the
-/// first leading minor that is not positive, or 0. From there on l is a's triangle but for that one
-/// number, which LAPACK's textbook form leaves too. `l` may be `a`.
+/// Replaces the lower triangle of `a` by the factor l, with zeros above it. Returns the order of
+/// the first leading minor that is not positive, or 0. From that minor on l is a's
+/// triangle, except for that one element, as in LAPACK's unblocked form. `l` may be `a`.
 template <typename T>
 int32_t factorise(const T* a, T* l, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
@@ -20,7 +20,8 @@ int32_t factorise(const T* a, T* l, int64_t n) {
   for (; done < n; ++done) {
     const int64_t k = done;
     T* row = l + k * n;
-    // Of a large matrix the columns are worth threads; a stack of several has one each already.
+    // The columns of a large matrix are worth several threads. In a stack each matrix has a thread
+    // already.
     parallel_for(n - k, grain_of(65536, k), [&](int64_t begin, int64_t end) {
       subtract_rows(row + k + begin, end - begin, l + k, n, k, l + k + begin, n);
     });

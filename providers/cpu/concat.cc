@@ -1,4 +1,4 @@
-// Concat, Split: one strided copy a part.
+// Concat, Split: one strided copy per part.
 #include "providers/cpu/build_kernel.h"
 #include "providers/cpu/cpu.h"
 #include "providers/cpu/strided_copy.h"
@@ -6,7 +6,7 @@
 namespace steep::cpu {
 namespace {
 
-/// One part of the whole: the copy, and where the part begins in the whole (bytes).
+/// The copy of one part, with the offset of the part in the whole (bytes).
 struct Part {
   size_t operand;
   int64_t offset;
@@ -44,8 +44,7 @@ std::unique_ptr<Kernel> make_split(const NodeSpec& node, std::string* why_not) {
   const auto a = static_cast<size_t>(*axis);
   const Dims strides = row_major_strides(x.dims);
   const auto element = static_cast<int64_t>(size_of(x.dtype));
-  // An unused output has no extents here, so the sizes come from the `split` input where there is
-  // one.
+  // An unused output has no extents here, so take the sizes from the `split` input if there is one.
   const auto sizes = constant_ints(node.in(1));
   const auto n = static_cast<int64_t>(node.outputs.size());
   if (sizes && static_cast<int64_t>(sizes->size()) != n)

@@ -1,4 +1,5 @@
-// Conv, steep.ConvGradInput and steep.ConvGradWeight: plain loops, for what oneDNN does not take.
+// Conv, steep.ConvGradInput and steep.ConvGradWeight: plain loops, for what oneDNN does not
+// support.
 
 #include "providers/cpu/conv.h"
 
@@ -42,7 +43,7 @@ std::optional<ConvProblem> read_conv(const NodeSpec& node, std::string* why_not)
 
 namespace {
 
-/// Calls f(y, x, w, count, step) for each row of products y[j] ~ x[j step] w[0], j < count, of the
+/// Calls f(y, x, w, count, step) for each run of products y[j] ~ x[j step] w[0], j < count, in
 /// plane (n, o) of y.
 template <typename T, typename F>
 class Rows {

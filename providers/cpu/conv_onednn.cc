@@ -1,6 +1,6 @@
-// Convolutions and their gradients by oneDNN, in the blocked layouts that it likes best: operands
-// are brought into them, and results out of them, through scratch memory. Where operands may be
-// bfloat16, they become so on that way, and nothing else in the graph knows.
+// Convolutions and their gradients by oneDNN, in the blocked layouts that oneDNN prefers: operands
+// are reordered to these layouts, and results back, through scratch. If operands may be bfloat16,
+// the reorder converts them; the rest of the graph is not affected.
 
 #include <array>
 #include <cstddef>
@@ -25,7 +25,7 @@ Desc any(const Desc& desc, DataType type) {
 
 class OneDnnConv final : public Kernel {
  public:
-  /// Throws dnnl::error where oneDNN has no such primitive.
+  /// Throws dnnl::error when oneDNN has no such primitive.
   explicit OneDnnConv(const ConvProblem& p) : p_(p) {
     flops = 2.0 * static_cast<double>(p_.multiplications());
     Dims w = p_.w;
@@ -41,7 +41,7 @@ class OneDnnConv final : public Kernel {
       strides.push_back(a.stride);
       dilations.push_back(a.dilation - 1);
       begin.push_back(a.pad_begin);
-      // oneDNN wants the last window to end where the padding does.
+      // oneDNN needs the last window to end where the padding ends.
       end.push_back((a.out - 1) * a.stride + a.reach() - a.in - a.pad_begin);
     }
     dnnl::primitive_attr attr;
@@ -50,11 +50,11 @@ class OneDnnConv final : public Kernel {
     const auto direct = dnnl::algorithm::convolution_direct;
     const bool forwards = p_.part == ConvPart::forward;
     const bool grad_x = p_.part == ConvPart::grad_input, grad_w = p_.part == ConvPart::grad_weight;
-    // What is read may be narrow; what is written is not.
+    // Only operands may be narrow, not results.
     const DataType wide = x.get_data_type(), read = p_.bf16 ? DataType::bf16 : wide;
     const Desc any_x = any(x, grad_x ? wide : read), any_w = any(weight, grad_w ? wide : read);
     const Desc any_y = any(y, forwards ? wide : read);
-    // Gradients take this for a hint, whose types are those of what is read.
+    // Gradients need a forward descriptor as hint, with the types of their operands.
     const Forward::primitive_desc forward(
         engine, forwards ? dnnl::prop_kind::forward_inference : dnnl::prop_kind::forward_training,
         direct, any(x, read), any(weight, read), bias, any_y, strides, dilations, begin, end, attr);
@@ -109,13 +109,13 @@ class OneDnnConv final : public Kernel {
   }
 
  private:
-  /// x, weight or y.
+  /// The array x, weight or y.
   struct Side {
     Desc given, used;
-    int input = -1;  ///< of the node; -1: its output
+    int input = -1;  ///< index of the node's input; -1: output
     int argument = 0;
     size_t offset = 0;
-    dnnl::reorder move{};  ///< empty where the layout is as given
+    dnnl::reorder move{};  ///< empty when the layout needs no change
   };
 
   size_t take(size_t bytes) {
@@ -168,11 +168,11 @@ std::unique_ptr<Kernel> make_onednn_conv(const NodeSpec& node, std::string* why_
   }
   if (problem->axes.size() > 3) return decline(why_not, "more than three spatial axes");
   if (problem->multiplications() == 0) return decline(why_not, "empty product");
-  // One call cannot be interrupted: this much takes a server of today seconds.
+  // A oneDNN call cannot be interrupted: this limit takes seconds on a current server.
   constexpr int64_t kMostMultiplications = int64_t{1} << 43;
   if (problem->multiplications() > kMostMultiplications)
     return decline(why_not, "too long for one call");
-  // Where the processor does not multiply bfloat16, that would only be slower than float32.
+  // Without bfloat16 instructions, bfloat16 would only be slower than float32.
   problem->bf16 =
       problem->bf16 && problem->dtype == DType::f32 && onednn_uses(dnnl::cpu_isa::avx512_core_bf16);
   if (problem->bf16) {

@@ -40,8 +40,8 @@ uint16_t float_to_f16(float x) {
 
 namespace {
 
-/// Nearest float of which the last bit says whether anything was cut off: rounding it once more is
-/// then as good as rounding the double.
+/// The float next to x whose last bit is odd if x is inexact. Rounding it to a narrower type then
+/// gives the same result as rounding the double.
 float round_to_odd(double x) {
   const auto nearest = static_cast<float>(x);
   if (static_cast<double>(nearest) == x || std::isnan(x) || std::isinf(nearest)) return nearest;
@@ -114,7 +114,7 @@ To narrow(From x) {
   } else if constexpr (std::is_same_v<To, Bool>) {
     return {static_cast<uint8_t>(x != From{0})};
   } else if constexpr (std::is_floating_point_v<From> && std::is_integral_v<To>) {
-    // The largest To may round up to a From that To cannot hold.
+    // The largest To may round up to a From that is out of range for To.
     constexpr From kLow = static_cast<From>(std::numeric_limits<To>::min());
     constexpr From kHigh = static_cast<From>(std::numeric_limits<To>::max());
     if (std::isnan(x)) return 0;

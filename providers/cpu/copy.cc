@@ -1,4 +1,4 @@
-// Ops whose output is their input's bytes in the same order. The planner makes most of them
+// Ops whose output has the bytes of their input in the same order. The planner makes most of them
 // aliases; these copies serve where it cannot (an output that the caller keeps).
 #include "providers/cpu/build_kernel.h"
 #include "providers/cpu/cpu.h"
@@ -20,7 +20,7 @@ std::unique_ptr<Kernel> make_copy(const NodeSpec& node, std::string* why_not) {
   return kernel_from(copy, 0, {{0, 0}});
 }
 
-/// The operand that is written over may be dead already: it is not read.
+/// Does not read the state, whose old contents may be gone already.
 std::unique_ptr<Kernel> make_assign(const NodeSpec& node, std::string* why_not) {
   const Operand& value = node.in(1);
   const Operand& state = node.out(0);

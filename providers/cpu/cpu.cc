@@ -7,10 +7,10 @@
 
 namespace steep::cpu {
 
-// One line a kernel file. An explicit list, because linkers drop static initialisers from static
-// libraries.
+// One line per kernel file. The list is explicit because linkers drop static initialisers from
+// static libraries.
 // clang-format off
-#ifdef STEEP_RUNTIME  // what artifacts may hold: src/artifact/rules.cc
+#ifdef STEEP_RUNTIME  // the ops that artifacts may contain: src/artifact/rules.cc
 #define STEEP_KERNELS(X) \
   X(adam) \
   X(cast) \
@@ -71,7 +71,7 @@ namespace steep::cpu {
 #endif
 // clang-format on
 
-// One line an operator whose output shapes depend on data (data_shaped.h).
+// One line per operator whose output shapes depend on data (data_shaped.h).
 // clang-format off
 #ifdef STEEP_RUNTIME
 #define STEEP_DATA_SHAPED(X)

@@ -1,4 +1,4 @@
-// Det and its gradient's matrices of cofactors, by elimination with partial pivoting, in double.
+// Det and the cofactor matrices for its gradient, by elimination with partial pivoting, in double.
 #include <algorithm>
 #include <cmath>
 
@@ -9,15 +9,15 @@
 namespace steep::cpu {
 namespace {
 
-/// A square matrix in scratch, row by row.
+/// A square matrix in scratch, row-major.
 struct Matrix {
   double* at;
   int64_t n;
   double& operator()(int64_t i, int64_t j) const { return at[i * n + j]; }
 };
 
-/// Brings `a` to upper triangular form and returns its determinant. `b`, where given, undergoes the
-/// same operations on its rows.
+/// Transforms `a` to upper triangular form and returns its determinant. Applies the same row
+/// operations to `b` if it is not null.
 double eliminate(Matrix a, const Matrix* b) {
   double det = 1;
   for (int64_t k = 0; k < a.n; ++k) {
@@ -41,7 +41,7 @@ double eliminate(Matrix a, const Matrix* b) {
   return det;
 }
 
-/// Is the triangular matrix far enough from a singular one to divide by its diagonal?
+/// Whether a triangular matrix is far enough from singular to divide by its diagonal.
 bool well_conditioned(Matrix u) {
   double low = INFINITY, high = 0;
   for (int64_t k = 0; k < u.n; ++k) {
@@ -56,8 +56,8 @@ void load(const T* x, Matrix m) {
   std::copy(x, x + m.n * m.n, m.at);
 }
 
-/// Cofactors: the determinant times the transposed inverse; near a singular matrix one minor after
-/// the other. `work` holds two matrices.
+/// Cofactors: the determinant times the transposed inverse; for nearly singular matrices, one minor
+/// after the other. `work` has room for two matrices.
 template <typename T>
 void cofactors(const T* x, T* y, int64_t n, double* work) {
   const Matrix a{work, n}, b{work + n * n, n};
@@ -89,7 +89,7 @@ void cofactors(const T* x, T* y, int64_t n, double* work) {
   }
 }
 
-/// `whole`: cofactors rather than determinants.
+/// `whole`: cofactors instead of the determinant.
 template <bool whole>
 std::unique_ptr<Kernel> make(const NodeSpec& node, std::string* why_not) {
   const Operand& x = node.in(0);

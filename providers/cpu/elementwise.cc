@@ -9,7 +9,7 @@
 namespace steep::cpu {
 namespace {
 
-constexpr size_t kFileBytes = size_t{64} << 10;  // the register file, on the stack of each thread
+constexpr size_t kFileBytes = size_t{64} << 10;  // the register file, on each thread's stack
 constexpr size_t kCacheBytes = size_t{24}
                                << 10;  // what of it should be in use: half of the first-level cache
 constexpr int64_t kGrainCost = int64_t{256}
@@ -34,7 +34,7 @@ const LoopTable<uint64_t>& loops<uint64_t>() {
   return uint_loops();
 }
 
-/// About how many simple operations an instruction costs an element.
+/// The approximate number of simple operations per element.
 int64_t cost_of(Code code) {
   if (code >= Code::sqrt && code <= Code::atanh) return 10;
   if (code >= Code::sigmoid && code <= Code::gelu_tanh_grad && code != Code::relu) return 10;
@@ -69,7 +69,7 @@ class Elementwise final : public Kernel {
     grain_ = grain_of(kGrainCost, cost * block_);
   }
 
-  /// The first code that the element type has no loop for, or `count`.
+  /// The first code for which the element type has no loop, or `count`.
   Code missing() const {
     for (size_t i = 0; i < loops_.size(); ++i) {
       const Code code = program_.instructions[i].code;
@@ -86,7 +86,7 @@ class Elementwise final : public Kernel {
   }
 
  private:
-  /// Runs without storing, so that a fault leaves the outputs alone.
+  /// Runs without stores first, so that a fault leaves the outputs unchanged.
   void attempt(const KernelArgs& args, int64_t blocks) const {
     try {
       parallel_for(blocks, grain_,
@@ -164,8 +164,8 @@ class Elementwise final : public Kernel {
     }
   }
 
-  /// Elements [first, first + n) of the operand as the output sees it: in place where they lie
-  /// together, else in `dst`.
+  /// Elements [first, first + n) of the operand, broadcast to the output: in place where they are
+  /// adjacent, otherwise copied to `dst`.
   T* load_broadcast(const Program::Load& load, Convert convert, const char* src, int64_t first,
                     int64_t n, T* dst) const {
     const size_t rank = load.dims.size();
@@ -196,7 +196,7 @@ class Elementwise final : public Kernel {
       }
       done += take;
       offset += (load.dims[inner] - index[inner]) * load.strides[inner];
-      index[inner] = load.dims[inner];  // a shorter take was the last one
+      index[inner] = load.dims[inner];  // a partial step occurs only at the end
       for (size_t a = inner; index[a] == load.dims[a] && a > 0; --a) {
         offset += load.strides[a - 1] - load.dims[a] * load.strides[a];
         index[a] = 0;
@@ -208,8 +208,8 @@ class Elementwise final : public Kernel {
 
   Program program_;
   NodeId id_;
-  int64_t block_ = 0;  // elements of a value
-  int64_t grain_ = 1;  // blocks
+  int64_t block_ = 0;  // elements per value
+  int64_t grain_ = 1;  // in blocks
   std::vector<Loop<T>> loops_{};
   std::vector<Convert> convert_{};
   std::vector<Convert> store_{};
@@ -238,7 +238,7 @@ std::unique_ptr<Kernel> make_elementwise(const NodeSpec& node, std::string* why_
 
 void register_elementwise(std::vector<Candidate>& list) {
   for (std::string_view op : elementwise_ops()) {
-    // These two have leaner kernels of their own; the engine knows them for bodies.
+    // These have faster kernels of their own; the engine supports them only in bodies.
     if (op == "Identity" || op.starts_with("Cast")) continue;
     list.push_back({op, "elementwise", make_elementwise});
   }

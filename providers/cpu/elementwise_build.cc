@@ -10,7 +10,7 @@
 namespace steep::cpu {
 namespace {
 
-/// 0 where the row names no attribute.
+/// The attribute; 0 when the row names none.
 double number(const Attrs& attrs, const char* name) {
   if (name == nullptr) return 0;
   const auto* i = std::get_if<int64_t>(attrs.find(name));
@@ -27,11 +27,11 @@ double smallest(DType dtype) {
   }
 }
 
-/// An operand during building: a value of the program, or nothing.
+/// An operand during building: a value of the program, or none.
 struct Ref {
   int value = -1;
   DType dtype = DType::undefined;
-  int input = -1;                    // the node's input behind it, if it is one
+  int input = -1;                    // the node's input that it comes from, or -1
   const Tensor* constant = nullptr;  // its contents, if known
 
   bool present() const { return value >= 0 || input >= 0; }
@@ -53,22 +53,22 @@ class Builder {
     return std::move(program_);
   }
 
-  /// Those of nodes of a body, or of a node alone.
+  /// The ops supported in bodies, or as single nodes.
   static std::vector<std::string_view> ops();
 
  private:
-  /// A node as it is emitted.
+  /// The node being emitted.
   struct Call {
     const Attrs& attrs;
     const std::vector<Ref>& in;
     DType dtype;
-    bool last;  ///< only the store of an output reads the result
+    bool last;  ///< only the store of an output reads it
   };
 
-  /// An operator that is not one instruction in each case.
+  /// An operator that is not a single instruction in all cases.
   struct CallRow {
     std::string_view op;
-    size_t inputs;  ///< at least
+    size_t inputs;  ///< the minimal number
     bool (Builder::*emit)(const Call& call, Ref& y);
   };
   static std::span<const CallRow> call_rows();
@@ -92,8 +92,8 @@ class Builder {
     return first ? fail("no output is used") : true;
   }
 
-  /// One element type for all values: float unless something is wider; 64-bit integers where
-  /// nothing is a float.
+  /// Chooses one element type for all values: float, unless a dtype is wider; 64-bit integers if
+  /// there are no floats.
   bool choose_type(const Graph* body) {
     std::vector<DType> seen;
     for (size_t i = 0; i < node_.inputs.size(); ++i) {
@@ -119,7 +119,7 @@ class Builder {
     if (!floats) {
       program_.type = u64 ? DType::u64 : DType::i64;
     } else if (integers || any([](DType t) { return t == DType::f64; })) {
-      // Doubles hold 32-bit integers exactly; only Pow and Cast mix them with floats.
+      // Doubles hold 32-bit integers exactly. Only Pow and Cast mix integers with floats.
       if (integers && body != nullptr &&
           any([](DType t) { return is_integer(t) && size_of(t) > 4; })) {
         return fail("mixes 64-bit integers and floats");
@@ -231,7 +231,7 @@ class Builder {
       whole &= d == dims_[a];
       if (dims_[a] == 1) continue;
       const int64_t stride = d == 1 ? 0 : own[a - lead];
-      // Merge with the axis before it where the operand allows.
+      // Merge with the previous axis if the operand's strides allow.
       if (!load.dims.empty() && load.strides.back() == stride * dims_[a]) {
         load.dims.back() *= dims_[a];
         load.strides.back() = stride;
@@ -256,8 +256,8 @@ class Builder {
     return true;
   }
 
-  /// Adds an instruction. What a narrower dtype would not keep is cut off, unless the store does it
-  /// anyway.
+  /// Adds an instruction, and one that rounds or wraps its result to a narrower dtype, unless the
+  /// store does so.
   bool instruct(Code code, std::initializer_list<Ref> in, DType dtype, Ref& y, Params params = {}) {
     for (const Ref& r : in) {
       if (r.value < 0) return fail("an operand is missing");
@@ -357,7 +357,7 @@ class Builder {
     return instruct(Code::copy, {x}, dtype, y);
   }
 
-  /// Powers with a constant exponent that are cheaper, and at least as exact, in another way.
+  /// Constant exponents for which there is a cheaper, equally exact form.
   bool emit_pow(const Call& call, Ref& y) {
     const std::vector<Ref>& in = call.in;
     const DType dtype = call.dtype;
@@ -381,7 +381,7 @@ class Builder {
     if (integral()) return instruct(Code::copy, {x}, to, y);
     if (x.value >= 0 && (to == DType::f32 ? program_.type == DType::f32 && is_float(x.dtype)
                                           : call.last && is_float(to) && size_of(to) == 2)) {
-      // Nothing to do here: the load has widened it, or the store narrows it.
+      // Nothing to do: the load has widened it, or the store will narrow it.
       y = {.value = x.value, .dtype = to};
       return true;
     }
@@ -409,7 +409,8 @@ class Builder {
     return true;
   }
 
-  /// An output that is an input, or that is stored already in its type, gets a value of its own.
+  /// Stores an output. An output that is an input, or that is already stored with its dtype, is
+  /// copied to a value of its own.
   bool store(Ref v, size_t output) {
     if (v.value < 0) return fail("an output is not computed");
     const DType dtype = node_.out(output).dtype;
@@ -435,7 +436,7 @@ class Builder {
   Dims dims_;
   int values_ = 0;
   bool mixed_ = false;   // integers beside floats
-  bool single_ = false;  // one node: the store cuts off what the dtype does not keep
+  bool single_ = false;  // a single node: the store rounds the result
 };
 
 std::span<const Builder::CallRow> Builder::call_rows() {

@@ -1,5 +1,5 @@
-// The elementwise operations on integers and bools, held in 64 bits. Sums, products and negations
-// wrap; stores and Code::wrap cut the result down to its dtype.
+// Elementwise operations on integers and bools, computed in 64 bits. Sums, products and negations
+// wrap; stores and Code::wrap truncate the result to its dtype.
 #include <string>
 #include <utility>
 
@@ -48,8 +48,8 @@ int64_t power(int64_t a, int64_t b) {
   return wrapping(unsigned_power(bits(a), bits(b)));
 }
 
-/// Bits that are shifted out are lost, all of them past 63 places; a negative number of places is
-/// as good as too many.
+/// Bits that are shifted out are lost. A shift by more than 63 places, or by a negative number,
+/// shifts out all bits.
 int64_t shift_left(int64_t a, int64_t b) { return b < 0 || b > 63 ? 0 : wrapping(bits(a) << b); }
 int64_t shift_right(int64_t a, int64_t b) { return a >> (b < 0 || b > 63 ? 63 : b); }
 
@@ -65,8 +65,8 @@ int64_t wrap(int64_t x, DType dtype) {
   }
 }
 
-/// Void for the codes that integers do not have. floor(sum / count) would not be ONNX's Mean, which
-/// is of floats only; `scale` is left out for that reason.
+/// Void for codes without an integer form. `scale` has none, because floor(sum / count) would not
+/// be ONNX's Mean, which supports only floats.
 template <Code k>
 // NOLINTNEXTLINE(readability-function-size): a table, one line for each code
 inline auto evaluate(int64_t a, [[maybe_unused]] int64_t b, [[maybe_unused]] int64_t c,
@@ -109,7 +109,7 @@ inline auto evaluate(int64_t a, [[maybe_unused]] int64_t b, [[maybe_unused]] int
   // clang-format on
 }
 
-/// Of uint64: what differs where the highest bit is no sign. The rest is the same on the same bits.
+/// For uint64: the codes in which the highest bit is not a sign. Other codes give the same bits.
 template <Code k>
 inline uint64_t evaluate_unsigned(uint64_t a, uint64_t b, uint64_t c, const Params& p) {
   using enum Code;

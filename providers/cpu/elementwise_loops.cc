@@ -1,5 +1,5 @@
-// The elementwise operations in float and double, one row each: the definition that
-// elementwise_simd.cc must meet.
+// The elementwise operations in float and double, one row per op. They define the results that
+// elementwise_simd.cc must give.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -23,7 +23,7 @@ T sigmoid(T x) {
   return (x >= 0 ? T{1} : e) / (1 + e);
 }
 
-/// √x; of -∞ it is ∞, and of -0 it is 0: a power of 0.5.
+/// x to the power 0.5: √x, but ∞ at -∞ and 0 at -0.
 template <typename T>
 T root(T x) {
   constexpr T kInfinity = std::numeric_limits<T>::infinity();
@@ -38,19 +38,19 @@ T mish(T x) {
   return x * (e * (e + 2)) / (e * (e + 2) + 2);
 }
 
-/// Φ(x), the normal distribution's.
+/// Φ(x), the cumulative normal distribution.
 template <typename T>
 T cdf(T x) {
   return T{0.5} * std::erfc(x * T{-0.70710678118654752440});
 }
 
-/// The slope of x Φ(x).
+/// The derivative of x Φ(x).
 template <typename T>
 T gelu_slope(T x) {
   return cdf(x) + x * T{0.39894228040143267794} * std::exp(T{-0.5} * x * x);
 }
 
-/// The slope of x sigmoid(k (x + 0.044715 x³)).
+/// The derivative of x sigmoid(k (x + 0.044715 x³)).
 template <typename T>
 T gelu_tanh_slope(T x) {
   constexpr T k{1.5957691216057307117}, cubic{0.044715};
@@ -188,7 +188,7 @@ void dropout(const DropoutParams& params, const int64_t* seed, int64_t first, co
         philox_group(seed, params.stream, static_cast<uint64_t>(first + i) / 4);
     for (int64_t lane = 0; lane < 4 && i + lane < n; ++lane) {
       const bool keep = words[static_cast<size_t>(lane)] >= params.threshold;
-      // times 0 where dropped, as PyTorch: NaN stays NaN
+      // multiply by 0 where dropped, as PyTorch does: NaN stays NaN
       dst[i + lane] = a != nullptr ? a[i + lane] * (keep ? params.scale : 0) : keep ? 1 : 0;
     }
   }

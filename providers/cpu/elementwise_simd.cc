@@ -1,5 +1,6 @@
 // Float loops of the elementwise engine, compiled for every instruction set and chosen at run time.
-// Each row means what the row of elementwise_loops.cc means; ops without a row here use that one.
+// Each row gives the results of the same row in elementwise_loops.cc; ops without a row here use
+// that one.
 #include <algorithm>
 #include <bit>
 #include <limits>
@@ -36,7 +37,7 @@ constexpr bool has_simd(Code k) {
   return false;
 }
 
-/// NaN in either operand wins: the hardware's own minimum drops it.
+/// NaN in either operand gives NaN; the hardware's minimum would drop it.
 template <class V>
 HWY_INLINE V min_nan(V a, V b) {
   return hn::IfThenElse(hn::Or(hn::Lt(a, b), hn::IsNaN(a)), a, b);
@@ -46,7 +47,7 @@ HWY_INLINE V max_nan(V a, V b) {
   return hn::IfThenElse(hn::Or(hn::Gt(a, b), hn::IsNaN(a)), a, b);
 }
 
-/// √x; of -∞ it is ∞, and of -0 it is 0: a power of 0.5.
+/// x to the power 0.5: √x, but ∞ at -∞ and 0 at -0.
 template <class D, class V>
 HWY_INLINE V root(D d, V x) {
   const V infinity = hn::Set(d, std::numeric_limits<float>::infinity());
@@ -190,7 +191,7 @@ void dropout_loop(const DropoutParams& params, const int64_t* seed, int64_t firs
       const auto keep = hn::RebindMask(d, hn::Not(hn::Lt(hn::Load(d32, words + i), threshold)));
       const auto left = static_cast<size_t>(std::min(lanes, count - i));
       float* to = dst + chunk + i;
-      // times 0 where dropped, as PyTorch: NaN stays NaN
+      // multiply by 0 where dropped, as PyTorch does: NaN stays NaN
       const auto factor = hn::IfThenElseZero(keep, a == nullptr ? one : scale);
       if (left == static_cast<size_t>(lanes)) {
         hn::StoreU(a == nullptr ? factor : hn::Mul(hn::LoadU(d, a + chunk + i), factor), d, to);
@@ -221,7 +222,8 @@ void widen_bf16(const void* src, void* dst, int64_t n) {
 
 Convert bf16_loop(bool narrow) { return narrow ? narrow_bf16 : widen_bf16; }
 
-// float_to_f16 and f16_to_float of convert.cc without branches, for the vectoriser.
+// float_to_f16 and f16_to_float of convert.cc without branches, so that the compiler can vectorise
+// them.
 void narrow_f16(const void* src, void* dst, int64_t n) {
   const auto* x = static_cast<const float*>(src);
   auto* y = static_cast<uint16_t*>(dst);
@@ -229,7 +231,7 @@ void narrow_f16(const void* src, void* dst, int64_t n) {
     const auto bits = std::bit_cast<uint32_t>(x[i]);
     const uint32_t magnitude = bits & 0x7FFFFFFF;
     const uint32_t normal = (magnitude + 0xFFF + ((magnitude >> 13) & 1) - (112U << 23)) >> 13;
-    const float aligned = std::bit_cast<float>(magnitude) + 0.5F;  // units of 2^-24 at the end
+    const float aligned = std::bit_cast<float>(magnitude) + 0.5F;  // the last bit is 2^-24
     const uint32_t subnormal = std::bit_cast<uint32_t>(aligned) - 0x3F000000;
     uint32_t half = magnitude < 0x38800000 ? subnormal : normal;
     half = magnitude >= 0x477FF000 ? 0x7C00 : half;

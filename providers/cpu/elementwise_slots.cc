@@ -51,7 +51,7 @@ class SlotAssigner {
     }
   }
 
-  /// An output may be written early only when no input, whose memory it may have taken, is read
+  /// An output may be written directly only if no input that may share its memory is read
   /// afterwards.
   void take_store(Program::Store& s) {
     for (int i = 0; i < end_; ++i) {
@@ -69,7 +69,7 @@ class SlotAssigner {
     if (l.kind == Program::Load::Kind::direct) return keep_outside(l.value);
     place(l.value);
     if (l.kind == Program::Load::Kind::scalar)
-      last_use_[l.value] = end_;  // filled once, kept for all blocks
+      last_use_[l.value] = end_;  // loaded once, kept for all blocks
   }
 
   void free_operands(int i) {
@@ -77,11 +77,11 @@ class SlotAssigner {
     for (uint16_t v : {ins.a, ins.b, ins.c}) {
       if (last_use_[v] != i || program_.slots[v] < 0) continue;
       free_.push_back(program_.slots[v]);
-      last_use_[v] = end_;  // an operand that occurs twice is freed once
+      last_use_[v] = end_;  // frees an operand that occurs twice only once
     }
   }
 
-  /// It needs no slot: it is read or written where the caller has it.
+  /// The value needs no slot: it is read or written in the caller's memory.
   void keep_outside(uint16_t v) {
     placed_[v] = true;
     program_.slots[v] = -1;
@@ -98,7 +98,7 @@ class SlotAssigner {
   int end_;                        // number of instructions
   std::vector<int> last_use_;      // by value
   std::vector<bool> placed_;       // by value
-  int last_direct_read_ = kNever;  // of an input that may share its memory with an output
+  int last_direct_read_ = kNever;  // of an input that may share memory with an output
   std::vector<Program::Slot> free_;
 };
 

@@ -1,4 +1,4 @@
-// Expand, Tile: the source repeats, as an axis of stride 0.
+// Expand, Tile: broadcasts the source with an axis of stride 0.
 #include "providers/cpu/build_kernel.h"
 #include "providers/cpu/cpu.h"
 #include "providers/cpu/strided_copy.h"
@@ -29,7 +29,7 @@ std::unique_ptr<Kernel> make_tile(const NodeSpec& node, std::string* why_not) {
   const Operand& y = node.out(0);
   if (x.rank() != y.rank()) return decline(why_not, "the output's rank is not the input's");
   const Dims strides = row_major_strides(x.dims);
-  // Each axis becomes two: the repetition and the source's own.
+  // Each axis becomes two: the repeats and the source's axis.
   Dims dims;
   Dims src_strides;
   for (size_t i = 0; i < x.dims.size(); ++i) {

@@ -1,4 +1,4 @@
-// Ops that make a tensor from little or nothing: ConstantOfShape, Range, EyeLike, OneHot.
+// Ops that create a tensor from few or no elements: ConstantOfShape, Range, EyeLike, OneHot.
 #include <algorithm>
 #include <cstring>
 
@@ -34,7 +34,7 @@ std::unique_ptr<Kernel> make_range(const NodeSpec& node, std::string* why_not) {
       if (delta == T{0})
         id.data_error("The step of a range is zero.", "a delta that is not 0", "0");
       auto* dst = args.output<T>(0);
-      // Unsigned arithmetic, because hostile integers may wrap.
+      // Unsigned arithmetic, because integers from a hostile file may overflow.
       using Step = std::conditional_t<std::is_integral_v<T>, uint64_t, T>;
       for (int64_t i = 0; i < n; ++i) {
         dst[i] = static_cast<T>(static_cast<Step>(start) +
@@ -50,7 +50,7 @@ std::unique_ptr<Kernel> make_eye_like(const NodeSpec& node, std::string* why_not
   const int64_t k = node.attrs.integer("k");
   const int64_t rows = y.dims[0];
   const int64_t columns = y.dims[1];
-  // The diagonal starts at (begin, begin + k); a k outside the matrix leaves it empty.
+  // The diagonal starts at (begin, begin + k). It is empty when k is outside the matrix.
   const int64_t begin = k >= 0 ? 0 : (k < -rows ? rows : -k);
   const int64_t count =
       k >= columns ? 0 : std::min(rows - begin, columns - std::max<int64_t>(k, 0));
@@ -69,8 +69,8 @@ std::unique_ptr<Kernel> make_eye_like(const NodeSpec& node, std::string* why_not
   });
 }
 
-/// y = off everywhere, on where the index along the new axis is that of `indices`; others are left
-/// off, as ONNX wants for indices out of range.
+/// y = off, except on where the index along the new axis equals `indices`. Indices out of range
+/// give only off, as ONNX requires.
 std::unique_ptr<Kernel> make_one_hot(const NodeSpec& node, std::string* why_not) {
   const Operand& indices = node.in(0);
   const Operand& y = node.out(0);

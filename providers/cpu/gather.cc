@@ -1,4 +1,4 @@
-// Gather, GatherElements, GatherND. Every index is checked before anything is written.
+// Gather, GatherElements, GatherND. All indices are checked before anything is written.
 #include <cstring>
 
 #include "providers/cpu/build_kernel.h"
@@ -136,7 +136,7 @@ std::unique_ptr<Kernel> make_gather_nd(const NodeSpec& node, std::string* why_no
     if (x.dims[a] != index.dims[a]) return decline(why_not, "the batch axes differ");
   }
   const int64_t batches = extent(x.dims, 0, batch_dims);
-  const int64_t tuples = extent(index.dims, batch_dims, index.rank() - 1);  // a batch
+  const int64_t tuples = extent(index.dims, batch_dims, index.rank() - 1);  // per batch
   const auto element = static_cast<int64_t>(size_of(x.dtype));
   const int64_t bytes = extent(x.dims, batch_dims + depth, x.rank()) * element;
   const int64_t batch_bytes = extent(x.dims, batch_dims, x.rank()) * element;

@@ -1,5 +1,5 @@
-// steep.GatherGrad: zeros, or another array, with slices of dy added. Threads own destinations, so
-// that several slices for one destination are always added in the order of the indices.
+// steep.GatherGrad: zeros, or another array, plus slices of dy. Each thread owns destinations, so
+// that several slices for one destination are added in the order of the indices.
 
 #include <fmt/format.h>
 
@@ -32,7 +32,7 @@ class GatherGrad final : public Kernel {
 
     const int64_t rows = split_.outer * split_.extent;
     const int64_t inner = split_.inner;
-    // Few destinations: divide their columns instead.
+    // With few destinations, divide their columns between threads instead.
     if (rows < kFewRows) {
       const int64_t grain = std::max<int64_t>(64, grain_of(32768, rows + picks_));
       parallel_for(inner, grain, [&](int64_t begin, int64_t end) {
@@ -64,12 +64,11 @@ class GatherGrad final : public Kernel {
     }
   }
 
-  /// Writes what the slices are added to, for the rows [begin, end) and of these the columns
-  /// [first, last).
+  /// Writes the initial values of rows [begin, end), columns [first, last).
   void start(const T* base, T* dx, int64_t begin, int64_t end, int64_t first, int64_t last) const {
     if (base == dx) return;
     const int64_t inner = split_.inner;
-    const bool whole = first == 0 && last == inner;  // rows without a gap
+    const bool whole = first == 0 && last == inner;  // rows are adjacent
     const int64_t stretch = whole ? (end - begin) * inner : last - first;
     for (int64_t at = begin * inner + first; at < end * inner; at += whole ? stretch : inner) {
       if (base != nullptr) {
@@ -81,7 +80,7 @@ class GatherGrad final : public Kernel {
     }
   }
 
-  /// The destination rows [begin, end) and of these the columns [first, last).
+  /// Adds slices to the destination rows [begin, end), columns [first, last).
   void add(const T* dy, const Index* indices, T* dx, int64_t begin, int64_t end, int64_t first,
            int64_t last) const {
     const auto [outer, extent, inner] = split_;

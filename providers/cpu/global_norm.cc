@@ -15,7 +15,7 @@ HWY_BEFORE_NAMESPACE();
 namespace steep::cpu {
 namespace HWY_NAMESPACE {
 
-/// In double, whose range holds the square of every float.
+/// In double, which can hold the square of every float.
 double square_sum_f32(const float* x, size_t n) {
   const hn::ScalableTag<double> d;
   const hn::Rebind<float, decltype(d)> half;

@@ -1,5 +1,5 @@
-// GridSample and steep.GridSampleGrad in any number of dimensions up to three: along each axis a
-// point has a few taps; their products are the weights of elements.
+// GridSample and steep.GridSampleGrad in up to three dimensions: along each axis a point has a few
+// taps, and the products of tap weights are the weights of elements.
 
 #include <algorithm>
 #include <array>
@@ -11,13 +11,14 @@
 namespace steep::cpu {
 namespace {
 
-constexpr size_t kAxes = 3;  // those that lack are of extent 1
+constexpr size_t kAxes = 3;  // missing axes have extent 1
 constexpr size_t kMostTaps = 4;
 
 enum class Mode : uint8_t { nearest, linear, cubic };
 enum class Padding : uint8_t { zeros, border, reflection };
 
-/// Elements along one axis, their weights, and the weights' derivatives for the grid's coordinate.
+/// Indices of elements along one axis, their weights, and the derivatives of the weights for the
+/// grid coordinate.
 struct Taps {
   std::array<int64_t, kMostTaps> index;  ///< -1: outside, counts as 0
   std::array<double, kMostTaps> weight, slope;
@@ -37,7 +38,7 @@ struct Sampler {
     return grid + i * static_cast<int64_t>(rank);
   }
 
-  /// x inside [low, high] by reflections at both, and the derivative of doing so.
+  /// Reflects x into [low, high], with the derivative of the reflection.
   static double reflect(double x, double low, double high, double* slope) {
     const double span = high - low;
     if (span <= 0) {
@@ -74,7 +75,7 @@ struct Sampler {
       slope = 0;
     }
     if (x < low || x > high) {
-      // A cubic has the border for each of its taps, as PyTorch has it.
+      // Cubic mode clamps each of its taps instead, as PyTorch does.
       if (padding == Padding::border && mode != Mode::cubic) {
         x = std::clamp(x, 0.0, n - 1);
         slope = 0;
@@ -83,7 +84,7 @@ struct Sampler {
       }
     }
     Taps t{};
-    // At the first and the last element the slope is 0, and there is one tap, as in PyTorch.
+    // At and beyond the first and the last element there is one tap, with slope 0, as in PyTorch.
     if (padding != Padding::zeros && mode == Mode::linear && (x <= 0 || x >= n - 1)) {
       t.index[0] = x > 0 ? extent - 1 : 0;
       t.weight[0] = 1;
@@ -115,8 +116,8 @@ struct Sampler {
     return t;
   }
 
-  /// Calls f(element of a plane, weight, {derivative of the weight for each axis}) for the elements
-  /// that one point reads. The grid counts axes from the last.
+  /// Calls f(element of a plane, weight, {derivative of the weight per axis}) for the elements that
+  /// a point reads. Coordinates in the grid start with the last axis.
   template <typename T, typename F>
   void each_element(const T* point, F&& f) const {
     const Taps one{.index = {0}, .weight = {1}, .slope = {0}, .count = 1};
@@ -170,7 +171,7 @@ struct SampleGrad {
     const T* x = args.input<T>(1);
     const T* grid = args.input<T>(2);
     const int64_t plane = s.plane();
-    // Several points may add to one element: planes are divided among threads, never points.
+    // Several points may add to one element, so threads divide planes, not points.
     if (dx) {
       parallel_for(s.batch * s.channels, 1, [&](int64_t begin, int64_t end) {
         std::fill(args.output<T>(0) + begin * plane, args.output<T>(0) + end * plane, T{0});

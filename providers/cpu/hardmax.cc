@@ -1,5 +1,5 @@
-// Hardmax: 1 at the first largest element of each line along an axis, 0 elsewhere. NaN counts as
-// the largest, as it does for PyTorch's argmax.
+// Hardmax: 1 at the first maximal element of each line along an axis, 0 elsewhere. NaN counts as
+// the maximum, as in PyTorch's argmax.
 #include <cmath>
 
 #include "providers/cpu/axis.h"

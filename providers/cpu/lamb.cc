@@ -1,5 +1,5 @@
-// steep.Lamb: a first pass updates the moments and measures the parameter and its step, a second
-// one moves the parameter. The step is computed twice rather than stored.
+// steep.Lamb: the first pass updates the moments and computes the norms of parameter and step, the
+// second pass updates the parameter. The step is computed twice instead of being stored.
 
 #include <functional>
 
@@ -34,7 +34,7 @@ struct Direction {
   }
 };
 
-/// Updates the moments of [begin, end); squares[0] and [1] become the sums of w² and r².
+/// Updates the moments of [begin, end). squares[0] and squares[1] receive the sums of w² and r².
 template <typename T>
 HWY_INLINE void lamb_measure(const AdamStep& s, const KernelArgs& args, int64_t begin, int64_t end,
                              double* squares) {

@@ -1,5 +1,5 @@
-// LayerNormalization and steep.LayerNormalizationGrad over rows. Sums over rows (dscale, dbias) go
-// by fixed chunks, so that their order does not depend on the number of threads.
+// LayerNormalization and steep.LayerNormalizationGrad over rows. Sums over rows (dscale, dbias) use
+// fixed chunks, so that their order does not depend on the number of threads.
 
 #include <algorithm>
 #include <cmath>
@@ -34,7 +34,7 @@ HWY_INLINE void for_each_vector(Floats d, size_t n, Body&& body) {
   if (j < n) body(j, n - j);
 }
 
-/// Mean of term(vector at j) over the row; the lanes behind its end must count as 0.
+/// The mean of term(vector at j) over the row. Lanes past the end of the row must be 0.
 template <typename Term>
 HWY_INLINE float row_mean(Floats d, size_t n, Term&& term) {
   const size_t lanes = hn::Lanes(d);
@@ -62,7 +62,7 @@ inline Moments wide_moments(const float* x, size_t n) {
   return {static_cast<float>(mean), squares / size};
 }
 
-/// y = (x - mean) inv_std scale + bias; bias may be null, means and inv_stds too.
+/// y = (x - mean) inv_std scale + bias; bias, means and inv_stds may be null.
 void norm_rows(const float* x, const float* scale, const float* bias, float* y, float* means,
                float* inv_stds, int64_t rows, int64_t columns, double epsilon) {
   const Floats d;
@@ -90,7 +90,7 @@ void norm_rows(const float* x, const float* scale, const float* bias, float* y, 
   }
 }
 
-/// dx, and dscale and dbias (both zero before the first row) with the rows added.
+/// Computes dx, and adds the rows to dscale and dbias, which must be zero before the first row.
 template <typename Dy>
 void norm_grad_rows(const Dy* dy, const float* x, const float* scale, const float* means,
                     const float* inv_stds, float* dx, float* dscale, float* dbias, int64_t rows,
@@ -106,7 +106,7 @@ void norm_grad_rows(const Dy* dy, const float* x, const float* scale, const floa
     auto sum_g = hn::Zero(d), sum_gu = hn::Zero(d);
     for_each_vector(d, n, [&](size_t j, size_t count) {
       const auto g = hn::Mul(load_n(d, dy + j, count), load_n(d, scale + j, count));
-      sum_g = hn::Add(sum_g, g);  // zero behind the end of the row
+      sum_g = hn::Add(sum_g, g);  // zero past the end of the row
       sum_gu = hn::MulAdd(g, unit_at(j, count), sum_gu);
     });
     const auto per = hn::Set(d, 1.0F / static_cast<float>(n));
@@ -202,7 +202,7 @@ void norm_grad(const double* dy, const double* x, const double* scale, const Sta
   }
 }
 
-/// T: dtype of the data; Stat: of Mean and InvStdDev, which ONNX keeps in float32 whatever T is.
+/// T: dtype of the data; Stat: dtype of Mean and InvStdDev, which ONNX keeps in float32 for all T.
 template <typename T, typename Stat>
 class LayerNorm final : public Kernel {
  public:
@@ -244,7 +244,7 @@ class LayerNormGradOf final : public Kernel {
         dscale_(node.out(1).present()),
         dbias_(node.out(2).present()) {
     may_share = {{0, 0}, {1, 0}};
-    // Where the graph has no use for dx, it still has to go somewhere.
+    // The kernel needs memory for dx even if the graph does not use it.
     dx_ = node.out(0).present();
     scratch_bytes = sizeof(T) * static_cast<size_t>(columns_ * (2 * chunks_ + (dx_ ? 0 : rows_)));
   }

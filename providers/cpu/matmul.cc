@@ -11,7 +11,7 @@
 namespace steep::cpu {
 namespace {
 
-// Signed overflow wraps, as NumPy's does.
+// Signed overflow wraps, as in NumPy.
 template <typename T>
 struct Wrapping {
   using Type = T;
@@ -78,11 +78,11 @@ class ReferenceMatMul final : public Kernel {
   MatMulProblem p_;
 };
 
-/// 16-bit floats: widens the operands, multiplies in float32, narrows the result. What a machine
-/// without such products computes, at the speed of its float32.
+/// 16-bit floats: widens the operands, multiplies in float32, narrows the result. It gives the
+/// results of a machine without 16-bit products, at the speed of float32.
 class WideMatMul final : public Kernel {
  public:
-  /// `multiply` is the kernel of the same node in float32.
+  /// `multiply`: the kernel of the same node in float32.
   WideMatMul(const NodeSpec& node, std::unique_ptr<Kernel> multiply)
       : multiply_(std::move(multiply)) {
     flops = multiply_->flops;
@@ -105,7 +105,7 @@ class WideMatMul final : public Kernel {
  private:
   struct Part {
     DType dtype = DType::undefined;
-    Convert convert = nullptr;  // to float32; null where it is that already, or absent
+    Convert convert = nullptr;  // to float32; null if not needed
     size_t offset = 0;          // in the scratch
     int64_t count = 0;
   };

@@ -1,6 +1,6 @@
-// Products of any size in float32 and float64, without oneDNN: b in panels as wide as registers
-// allow, tasks of some rows and one panel. Goto & van de Geijn, Anatomy of High-Performance Matrix
-// Multiplication, 2008, without the packing of a.
+// Products of any size in float32 and float64, without oneDNN: b is packed into panels as wide as
+// the registers allow; a task is some rows and one panel. Goto & van de Geijn, Anatomy of
+// High-Performance Matrix Multiplication, 2008, without the packing of a.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ HWY_BEFORE_NAMESPACE();
 namespace steep::cpu {
 namespace HWY_NAMESPACE {
 
-/// Terms of a stretch of the sum: a panel of so many stays in the nearest caches.
+/// Terms of the sum per pass: a panel with this depth stays in the nearest caches.
 constexpr int64_t kStretch = 256;
 
 template <typename T>
@@ -27,7 +27,7 @@ int64_t width() {
   return panel_width(hn::ScalableTag<T>());
 }
 
-/// Columns from j of b as [k, width], the missing ones 0.
+/// Packs columns of b, from j on, as [k, width]; pads with 0.
 template <typename T>
 void pack_panel(const MatMulProblem& p, const T* b, int64_t j, T* to) {
   const int64_t wide = width<T>(), count = std::min(wide, p.n - j);
@@ -39,7 +39,7 @@ void pack_panel(const MatMulProblem& p, const T* b, int64_t j, T* to) {
     for (int64_t k = 0; k < p.k; ++k) std::copy_n(from + k * p.b_k, count, to + k * wide);
     return;
   }
-  constexpr int64_t kRows = 16;  // of one line of the cache each
+  constexpr int64_t kRows = 16;  // one cache line of each row
   for (int64_t first = 0; first < p.k; first += kRows) {
     const int64_t last = std::min(first + kRows, p.k);
     for (int64_t c = 0; c < count; ++c) {
@@ -48,8 +48,8 @@ void pack_panel(const MatMulProblem& p, const T* b, int64_t j, T* to) {
   }
 }
 
-/// Rows [begin, end) of the columns from j, at which `b`, `bias` (where it is one of columns) and
-/// `y` point. `b_k` is the stride of b along k.
+/// Computes rows [begin, end) of the columns from j on; `b`, `bias` (if per column) and `y` point
+/// at column j. `b_k`: stride of b along k.
 template <typename T>
 void multiply_panel(const MatMulProblem& p, const T* a, const T* b, int64_t b_k, const T* bias,
                     T* y, int64_t begin, int64_t end, int64_t j) {
@@ -63,7 +63,7 @@ void multiply_panel(const MatMulProblem& p, const T* a, const T* b, int64_t b_k,
   }
 }
 
-// Without types of this target: the dispatcher does not know them.
+// Functions without types of this target, because the dispatcher does not have these types.
 int64_t width_f32() { return width<float>(); }
 int64_t width_f64() { return width<double>(); }
 void pack_f32(const MatMulProblem& p, const float* b, int64_t j, float* to) {
@@ -118,9 +118,9 @@ void multiply(const MatMulProblem& p, const double* a, const double* b, int64_t 
   HWY_DYNAMIC_DISPATCH(multiply_f64)(p, a, b, b_k, bias, y, begin, end, j);
 }
 
-/// Rows of a task: their part of a stretch of a stays in the second cache.
+/// Rows per task: their part of a, for one pass, stays in the second-level cache.
 constexpr int64_t kRows = 64;
-/// So few rows of a read each panel that copying it is not worth it.
+/// With at most this many rows of a, copying b to panels does not pay.
 constexpr int64_t kFewRows = 32;
 
 template <typename T>

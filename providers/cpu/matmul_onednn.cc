@@ -1,4 +1,4 @@
-// MatMul by oneDNN, which multiplies transposed and head-split operands where they lie.
+// MatMul by oneDNN, which reads transposed and head-split operands in place.
 
 #include <algorithm>
 #include <array>
@@ -21,7 +21,7 @@ struct Layout {
   Dims strides;
 };
 
-/// oneDNN writes broadcasting as an extent of 1 and knows its fast layouts by rank 2 and rank 4: a
+/// oneDNN expresses broadcasting as an extent of 1 and has fast layouts for rank 2 and rank 4: a
 /// strided batch of rank 3 gets a leading 1.
 Layout layout(const MatMulProblem& p, const Dims& batch_strides, int64_t rows, int64_t columns,
               int64_t row_stride, int64_t column_stride) {
@@ -40,7 +40,7 @@ Layout layout(const MatMulProblem& p, const Dims& batch_strides, int64_t rows, i
   return l;
 }
 
-/// y += bias, then Relu that lets NaN through: oneDNN's own turns it into 0 and so hides a
+/// y += bias, then a Relu that keeps NaN. oneDNN's Relu turns NaN into 0, which would hide a
 /// diverging loss.
 void finish_row(float* y, int64_t n, float bias, bool relu) {
   for (int64_t j = 0; j < n; ++j) {
@@ -55,21 +55,21 @@ void finish_row(Bf16* y, int64_t n, float bias, bool relu) {
   }
 }
 
-/// oneDNN divides long sums among threads when there is little else to divide, which would make
-/// results depend on their number. It does not below these lengths: with its brgemm kernels where
-/// `a` is transposed, and with the gemm that it uses for layouts which these do not take.
+/// oneDNN divides long sums among threads when there is little else to divide; results would depend
+/// on the number of threads. It does not divide sums up to these lengths, for its brgemm kernels
+/// with a transposed `a`, and for the gemm that it uses for other layouts.
 constexpr int64_t kLongestTransposedSum = 2048;
 constexpr int64_t kLongestNarrowSum = 1024;  // of 16-bit floats, where `a` is transposed
 constexpr int64_t kLongestGemmSum = 512;
 
 /// Along an axis as long as a vocabulary, oneDNN's gemm is often faster than its brgemm kernels: up
-/// to twice on AMD's processors, which pay more for rows that do not begin at cache lines. oneDNN
-/// takes gemm where rows lie further apart than they are long, as those of a part of an array do.
-/// With so many results, gemm does not divide sums (compared for 1 to 128 threads).
+/// to twice on AMD processors, where rows that are not aligned to cache lines cost more. oneDNN
+/// chooses gemm when the row stride exceeds the row length, as in a part of an array. With this
+/// many results, gemm does not divide sums (compared for 1 to 128 threads).
 constexpr int64_t kWide = 16384;
 constexpr int64_t kWideRows = 256;
 constexpr int64_t kWideColumns = 64;
-/// Along columns, gemm gains with more rows than these.
+/// Along columns, gemm is faster only above this number of rows.
 constexpr int64_t kFewRows = 512;
 
 enum class Wide : uint8_t { rows, columns, sum };
@@ -96,8 +96,8 @@ bool is_wide(const MatMulProblem& p) {
          p.n >= kWideColumns && p.k >= kWideColumns && gains_from_gemm(p);
 }
 
-/// AMX multiplies 32 terms of a sum at a time. oneDNN adds what is left over to each result in a
-/// second round, which costs about as much as copying (m + n) k operands of m n results.
+/// AMX multiplies 32 terms of a sum at a time. oneDNN adds the remaining terms in a second round,
+/// which costs about as much as copying (m + n) k operand elements for m n results.
 constexpr int64_t kTileTerms = 32;
 
 bool pads_terms(const MatMulProblem& p) {
@@ -105,10 +105,10 @@ bool pads_terms(const MatMulProblem& p) {
          p.m * p.n >= (p.m + p.n) * p.k && onednn_uses(dnnl::cpu_isa::avx512_core_amx);
 }
 
-/// A copy in scratch of a matrix of bfloat16, [extent, terms], with zeros behind its terms.
+/// A padded copy, in scratch, of a bfloat16 matrix [extent, terms]: zeros follow the terms.
 struct PaddedOperand {
   StridedCopy terms, zeros;
-  size_t at;  ///< of scratch, in bytes
+  size_t at;  ///< offset in scratch, in bytes
   int64_t zeros_at;
 
   PaddedOperand(const Dims& dims, const Dims& strides, const Dims& padded_strides, int64_t padded,
@@ -129,7 +129,7 @@ struct PaddedOperand {
 
 class OneDnnMatMul final : public Kernel {
  public:
-  /// Throws dnnl::error where oneDNN has no such primitive.
+  /// Throws dnnl::error when oneDNN has no such primitive.
   explicit OneDnnMatMul(const MatMulProblem& problem) : p_(problem) {
     flops = 2.0 * static_cast<double>(p_.multiplications());
     if (p_.addend) may_share = {{3, 0}};
@@ -138,7 +138,7 @@ class OneDnnMatMul final : public Kernel {
       return;
     }
     if (pads_terms(p_)) pad();
-    // A sum in parts would round each to 16 bits.
+    // In 16 bits the partial sums would be rounded, so such sums stay whole.
     const bool whole = p_.y_dtype != DType::f32;
     const int64_t longest = p_.dtype == DType::f32 ? kLongestTransposedSum : kLongestNarrowSum;
     add_sums(whole || p_.a_k == 1 ? p_.k : longest);
@@ -208,10 +208,10 @@ class OneDnnMatMul final : public Kernel {
     int64_t m_end, n_end, k_end;
   };
 
-  static constexpr int64_t kMany = 256;  // parts of an axis, beyond what real problems have
+  static constexpr int64_t kMany = 256;  // parts per axis; real problems have fewer
 
-  /// A product of these extents at one end of the sum, in the middle or at the other; where on the
-  /// other axes, only the pointers say.
+  /// A primitive for ranges with these extents. `first` and `last`: the range is at the start or
+  /// the end of the sum. Its position on other axes is only in the pointers.
   struct Part {
     int64_t m, n, k;
     bool first, last;
@@ -226,18 +226,19 @@ class OneDnnMatMul final : public Kernel {
     return onednn_desc(dtype, l.dims, l.strides);
   }
 
-  /// Of what the parts write: the result, or a sum that is narrowed when it is complete.
+  /// The dtype that parts write: that of the result, or float32 if the complete sum is narrowed
+  /// later.
   DType sum_dtype() const { return narrow_ == nullptr ? p_.y_dtype : DType::f32; }
 
   Range whole() const { return {.m_end = p_.m, .n_end = p_.n, .k_end = p_.k}; }
 
-  /// Where part i of `count` of an axis begins.
+  /// The start of part i of `count` parts of an axis.
   static int64_t cut(int64_t extent, int64_t i, int64_t count) {
     if (count <= kMany) return extent * i / count;
-    return extent / count * i + std::min(i, extent % count);  // the longer ones first
+    return extent / count * i + std::min(i, extent % count);  // longer parts first
   }
 
-  /// Numbers of parts among which are all kinds: the first, the last, longer and shorter ones.
+  /// Indices of parts that include all kinds: the first, the last, longer and shorter ones.
   static std::vector<int64_t> kinds(int64_t extent, int64_t count) {
     std::vector<int64_t> numbers;
     if (count <= kMany) {
@@ -251,8 +252,7 @@ class OneDnnMatMul final : public Kernel {
     return numbers;
   }
 
-  /// Product i of blocks_ x stretches_: a block of the rows, and of it or of another axis a
-  /// stretch.
+  /// Range i of blocks_ x stretches_: a block of rows, and a stretch of the split axis.
   Range range(int64_t i) const {
     const int64_t block = i / stretches_, stretch = i % stretches_;
     Range r = whole();
@@ -277,9 +277,9 @@ class OneDnnMatMul final : public Kernel {
     return nullptr;
   }
 
-  /// A primitive for each kind of range.
+  /// Makes a primitive for each kind of range.
   void add_parts(Wide split, int64_t stretches) {
-    // No call may take much longer than a second: it cannot be interrupted.
+    // A call cannot be interrupted, so none may take much longer than a second.
     constexpr double kMostFlops = 1.5e11;
     const auto least = static_cast<int64_t>(std::min(flops / kMostFlops, 1e9));
     parts_.clear();
@@ -295,19 +295,20 @@ class OneDnnMatMul final : public Kernel {
     }
   }
 
-  /// The sum in stretches of at most `longest` terms.
+  /// Divides the sum into stretches of at most `longest` terms.
   void add_sums(int64_t longest) { add_parts(Wide::sum, (p_.k + longest - 1) / longest); }
 
-  /// The longest axis in parts: columns in blocks that are still in the cache when the bias comes.
+  /// Divides the longest axis: columns into blocks that are still in the cache when the bias is
+  /// added.
   void add_wide_parts() {
     const Wide axis = longest_axis(p_);
     const bool rows = axis == Wide::rows, columns = axis == Wide::columns;
     const int64_t extent = rows ? p_.m : columns ? p_.n : p_.k;
-    // A sum that is continued is read again: from the cache, if its blocks are small.
+    // A continued sum reads y again. With small blocks it is still in the cache.
     const int64_t block = columns ? 4096 : 2048;
     const int64_t count = columns || p_.addend ? (extent + block - 1) / block : 2;
     if (!rows && !columns && p_.y_dtype != DType::f32) {
-      // Each part of the sum would be rounded: they are added elsewhere.
+      // Partial sums would be rounded to 16 bits each: add them in float32, in scratch.
       narrow_ = find_convert(DType::f32, p_.y_dtype);
       own_bytes_ = whole_lines(static_cast<size_t>(p_.m * p_.n) * sizeof(float));
     }
@@ -323,8 +324,8 @@ class OneDnnMatMul final : public Kernel {
     part.a = desc(p_.dtype, p_.a_batch, r.m_end - r.m, r.k_end - r.k, p_.a_m, p_.a_k);
     part.b = desc(p_.dtype, p_.b_batch, r.k_end - r.k, r.n_end - r.n, p_.b_k, p_.b_n);
     part.y = desc(sum_dtype(), p_.y_batch, r.m_end - r.m, r.n_end - r.n, p_.y_m, p_.y_n);
-    // oneDNN sums into y before anything else, adds its own bias before alpha, and knows only a
-    // bias for each column: alpha is the last part's, and so is the bias where there is an alpha.
+    // oneDNN adds y before everything else, adds its own bias before alpha, and has only a bias per
+    // column. So the last part applies alpha, and also the bias if there is an alpha.
     dnnl::post_ops post;
     if (!part.first || p_.addend) post.append_sum();
     const bool scale = p_.alpha != 1;
@@ -360,7 +361,7 @@ class OneDnnMatMul final : public Kernel {
     parts_.push_back(std::move(part));
   }
 
-  /// The terms of the sum to whole tiles, in copies of the operands.
+  /// Pads the terms of the sum to whole tiles, in copies of the operands.
   void pad() {
     const int64_t terms = p_.k;
     p_.k = (terms + kTileTerms - 1) / kTileTerms * kTileTerms;
@@ -380,7 +381,7 @@ class OneDnnMatMul final : public Kernel {
     padded_b_ = copy(p_.n, &p_.b_n, &p_.b_k);
   }
 
-  /// The sum starts from what y holds.
+  /// Copies the addend to y, to which the sum is added.
   void copy_addend(const KernelArgs& args) const {
     parallel_for(p_.batch_count() * p_.m * p_.n, 65536, [&](int64_t begin, int64_t end) {
       std::copy(args.input<float>(3) + begin, args.input<float>(3) + end,
@@ -388,7 +389,7 @@ class OneDnnMatMul final : public Kernel {
     });
   }
 
-  /// While y is still in the cache. T: float or Bf16.
+  /// Applies bias and Relu while y is still in the cache. T: float or Bf16.
   template <typename T>
   void finish_rows(const KernelArgs& args) const {
     auto bias_at = [&](int64_t i) {
@@ -412,10 +413,10 @@ class OneDnnMatMul final : public Kernel {
   MatMulProblem p_;
   Wide split_ = Wide::sum;
   int64_t stretches_ = 1, blocks_ = 1;
-  std::vector<Part> parts_;  // one primitive for all ranges that are alike
+  std::vector<Part> parts_;  // one primitive for all ranges of a kind
   Convert narrow_ = nullptr;
   std::optional<PaddedOperand> padded_a_, padded_b_;
-  size_t own_bytes_ = 0;  ///< of scratch, before oneDNN's
+  size_t own_bytes_ = 0;  ///< bytes of scratch before oneDNN's part
   bool fast_ = true;
   bool gemm_ = false;
 };
@@ -444,7 +445,7 @@ std::unique_ptr<Kernel> make_onednn_matmul(const NodeSpec& node, std::string* wh
       (problem->y_dtype != DType::f32 || problem->alpha != 1 || problem->bias || problem->relu)) {
     return decline(why_not, "only a plain float32 product can be added to existing values");
   }
-  // A transposed output is outside oneDNN's fast path; the transposed product is inside.
+  // A transposed output is outside oneDNN's fast path, so compute the transposed product.
   if (problem->y_n != 1 && problem->y_m == 1) problem = problem->swap();
   if (problem->y_dtype == DType::f16 && problem->relu) {
     return decline(why_not, "Relu needs float32 or bfloat16");

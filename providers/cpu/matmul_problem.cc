@@ -1,4 +1,4 @@
-// From shapes and permutations to strides, with as few batch dimensions as possible.
+// Converts shapes and permutations to strides, with as few batch dimensions as possible.
 
 #include <algorithm>
 #include <numeric>
@@ -29,7 +29,7 @@ bool is_permutation(const Ints& perm, size_t rank) {
   return sorted.size() == rank;
 }
 
-/// The operand as the product sees it, behind its permutation.
+/// The operand after its permutation, as the product reads it.
 std::optional<View> permuted(const Dims& dims, Ints perm) {
   if (perm.empty()) {
     perm.resize(dims.size());
@@ -45,7 +45,7 @@ std::optional<View> permuted(const Dims& dims, Ints perm) {
   return view;
 }
 
-/// The output seen before its permutation.
+/// The output before its permutation.
 std::optional<View> unpermuted(const Dims& dims, const Ints& perm) {
   if (perm.empty()) return View{dims, dense_strides(dims)};
   if (!is_permutation(perm, dims.size())) return std::nullopt;
@@ -79,7 +79,8 @@ void add_batch(MatMulProblem* p, int64_t extent, int64_t a, int64_t b, int64_t y
   p->y_batch.push_back(y);
 }
 
-/// One matrix b for the whole batch: its rows of a are one taller matrix if they are evenly spaced.
+/// If the whole batch has one matrix b, merges batch indices of a into rows, where their stride is
+/// even.
 void merge_batch_into_rows(MatMulProblem* p) {
   while (!p->batch.empty() && p->b_batch.back() == 0 && p->a_batch.back() != 0) {
     const int64_t a = p->a_batch.back();
@@ -97,19 +98,18 @@ void merge_batch_into_rows(MatMulProblem* p) {
   }
 }
 
-/// Dimensions of one element may carry any stride; give them the one that a dense matrix would
-/// have.
+/// Axes with one element may have any stride; gives them that of a dense matrix.
 void tidy(int64_t rows, int64_t columns, int64_t* row_stride, int64_t* column_stride) {
   if (columns == 1) *column_stride = 1;
   if (rows == 1) *row_stride = *column_stride == 1 ? std::max<int64_t>(columns, 1) : 1;
 }
 
-/// Operands and result as they multiply: at least two axes each, and as many of all.
+/// Operands and result as the product sees them: with equal ranks, at least two.
 struct Factors {
   View a, b, y;
 };
 
-/// Returns why they do not; else null.
+/// Returns null on success, else the reason why the operands do not fit.
 const char* read_factors(const NodeSpec& node, std::optional<Factors>* read) {
   auto a = permuted(node.in(0).dims, node.attrs.ints("perm_a"));
   auto b = permuted(node.in(1).dims, node.attrs.ints("perm_b"));
@@ -131,7 +131,7 @@ const char* read_factors(const NodeSpec& node, std::optional<Factors>* read) {
   return nullptr;
 }
 
-/// Extents and strides of the problem. Returns why there are none; else null.
+/// Sets extents and strides of the problem. Returns null on success, else the reason.
 const char* set_extents(const Factors& f, MatMulProblem* p) {
   const View &a = f.a, &b = f.b, &y = f.y;
   const size_t r = y.dims.size() - 2;
@@ -161,10 +161,10 @@ const char* set_extents(const Factors& f, MatMulProblem* p) {
   return nullptr;
 }
 
-/// What is done to the product. Returns why it cannot be; else null.
+/// Sets alpha, bias, activation and addend. Returns null on success, else the reason.
 const char* set_epilogue(const NodeSpec& node, bool takes_addend, MatMulProblem* p) {
   const Operand &bias = node.in(2), &addend = node.in(3);
-  if (node.op == "steep.MatMul") {  // ONNX's has neither
+  if (node.op == "steep.MatMul") {  // ONNX's MatMul has none of these
     p->alpha = node.attrs.real("alpha");
     const std::string activation = node.attrs.string("activation");
     if (!activation.empty() && activation != "Relu") return "unknown activation";

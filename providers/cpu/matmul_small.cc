@@ -1,4 +1,5 @@
-// Products so small that waking a second thread, or oneDNN, costs more than the arithmetic.
+// Products so small that waking a second thread, or calling oneDNN, would cost more than the
+// arithmetic.
 
 #include <fmt/format.h>
 
@@ -16,7 +17,7 @@ HWY_BEFORE_NAMESPACE();
 namespace steep::cpu {
 namespace HWY_NAMESPACE {
 
-/// Panels of b stay in the first cache while all rows of a pass over them.
+/// Each panel of b stays in the first-level cache while all rows of a are multiplied with it.
 template <typename T>
 void multiply_rows(const Tile<T>& t) {
   const hn::ScalableTag<T> d;
@@ -24,7 +25,7 @@ void multiply_rows(const Tile<T>& t) {
   for (int64_t j = 0; j < t.p.n; j += widest) panel(d, t, 0, t.p.m, j, std::min(widest, t.p.n - j));
 }
 
-// Without types of this target: the dispatcher does not know them.
+// Functions without types of this target, because the dispatcher does not have these types.
 void multiply_rows_f32(const MatMulProblem& p, const float* a, const float* b, int64_t b_k,
                        const float* bias, float* y) {
   multiply_rows<float>({p, a, b, b_k, bias, y, p.k});
@@ -54,7 +55,7 @@ void multiply_rows(const MatMulProblem& p, const double* a, const double* b, int
   HWY_DYNAMIC_DISPATCH(multiply_rows_f64)(p, a, b, b_k, bias, y);
 }
 
-/// Any strides: dot products.
+/// For any strides: dot products.
 template <typename T>
 void multiply_dots(const MatMulProblem& p, const T* a, const T* b, T* y) {
   for (int64_t i = 0; i < p.m; ++i) {
@@ -83,7 +84,7 @@ void finish(const MatMulProblem& p, const T* bias, T* y) {
   }
 }
 
-/// b as [k, n] without gaps.
+/// Copies b to [k, n] without gaps.
 template <typename T>
 void pack(const MatMulProblem& p, const T* b, T* packed) {
   for (int64_t j = 0; j < p.n; ++j) {
@@ -91,7 +92,8 @@ void pack(const MatMulProblem& p, const T* b, T* packed) {
   }
 }
 
-// In multiplications: what one core does in the time in which oneDNN starts and stops its threads.
+// Limits in multiplications: what one core does in the time that oneDNN needs to start and stop
+// threads.
 constexpr int64_t kSmallRows = int64_t{1} << 19;
 constexpr int64_t kSmallPacked = int64_t{1} << 18;
 constexpr int64_t kSmallDots = int64_t{1} << 15;
@@ -107,7 +109,7 @@ class SmallMatMul final : public Kernel {
     if (way_ == Way::packed_rows) scratch_bytes = static_cast<size_t>(p_.k * p_.n) * sizeof(T);
   }
 
-  /// Multiplications up to which it is worth taking.
+  /// The number of multiplications up to which this kernel is faster.
   int64_t most() const {
     return way_ == Way::rows ? kSmallRows : way_ == Way::packed_rows ? kSmallPacked : kSmallDots;
   }
@@ -119,7 +121,7 @@ class SmallMatMul final : public Kernel {
   }
 
  private:
-  /// In the order of preference.
+  /// In ascending order of preference.
   enum class Way { dots, packed_rows, rows };
 
   static Way way_of(const MatMulProblem& p) {

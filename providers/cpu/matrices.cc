@@ -5,7 +5,7 @@
 namespace steep::cpu {
 namespace {
 
-/// Matrices from one index of each axis of `stack` to the next, for a shape that broadcasts to it.
+/// The strides, in matrices, of a shape that broadcasts to `stack`.
 std::optional<Dims> strides_in(const Dims& shape, const Dims& stack) {
   const size_t own = shape.size() - 2;
   if (own > stack.size()) return std::nullopt;

@@ -1,4 +1,5 @@
-// MelWeightMatrix: triangles over the bins of a spectrum, spaced evenly in mel.
+// MelWeightMatrix: triangles over the bins of a spectrum, with edges evenly spaced on the mel
+// scale.
 #include <cmath>
 #include <vector>
 
@@ -17,9 +18,9 @@ struct MelWeightMatrix {
   Convert read[5];
   Convert store;
   int64_t bins, mels;  // rows and columns
-  size_t bytes;        // an element
+  size_t bytes;        // per element
 
-  /// The bin under edge `i` of the triangles.
+  /// The bins at the edges of the triangles.
   std::vector<int64_t> edges(const KernelArgs& args) const {
     double given[5];  // number of mel bins, DFT length, sample rate, lower and upper edge
     for (size_t i = 0; i < 5; ++i) read[i](args.in[i], &given[i], 1);
@@ -29,7 +30,7 @@ struct MelWeightMatrix {
     for (int64_t i = 0; i < mels + 2; ++i) {
       const double hertz = to_hertz(low + step * static_cast<double>(i));
       const double bin = std::floor((given[1] + 1) * hertz / given[2]);
-      const bool last = i == mels + 1;  // nothing is written there
+      const bool last = i == mels + 1;  // writes nothing
       if (!(bin >= (edges.empty() ? 0 : static_cast<double>(edges.back()))) ||
           bin >= static_cast<double>(bins + (last ? 1 : 0))) {
         id.data_error("An edge of a mel filter lies outside the spectrum.",

@@ -10,16 +10,16 @@
 namespace steep::cpu {
 namespace {
 
-/// A sign, an exponent and a mantissa. Bits without the sign: numbers up to `largest`, then
-/// infinity if there is one, then NaN.
+/// A format with sign, exponent and mantissa. Without the sign, the bit patterns in ascending order
+/// are: numbers up to `largest`, then infinity if there is one, then NaN.
 struct Format {
   int mantissa;  // bits
   int bias;
-  int sign;            // position of its bit
+  int sign;            // index of the sign bit
   uint8_t largest;     // bits of the largest number
-  bool has_infinity;   // largest + 1
-  bool has_nan;        // 0x7F or, where there is no -0, that
-  bool unsigned_zero;  // -0 stands for NaN
+  bool has_infinity;   // largest + 1 is infinity
+  bool has_nan;        // NaN is 0x7F or, without -0, the pattern of -0
+  bool unsigned_zero;  // no -0: its pattern is NaN
 };
 
 const Format& format_of(DType dtype) {
@@ -84,8 +84,8 @@ uint8_t bits_in(const Format& f, double x, bool saturate) {
   }
   unsigned magnitude = f.largest + 1U;
   if (std::isfinite(x) && std::abs(x) < 0x1p20) {
-    // Units of the last place at this exponent; rounding up to the next power of two carries by
-    // itself.
+    // The number in units of the last place at this exponent. Rounding up to the next power of two
+    // carries into the exponent.
     const int exponent = x == 0 ? 1 - f.bias : std::max(std::ilogb(x), 1 - f.bias);
     const double units = std::nearbyint(std::ldexp(std::abs(x), f.mantissa - exponent));
     magnitude =
@@ -101,7 +101,7 @@ uint8_t bits_in(const Format& f, double x, bool saturate) {
   return static_cast<uint8_t>(f.unsigned_zero && magnitude == 0 ? 0 : sign | magnitude);
 }
 
-/// A power of two by its exponent. The sign is dropped.
+/// A power of two as its exponent. Drops the sign.
 uint8_t e8m0_bits(double x, Rounding rounding) {
   constexpr uint8_t kNaNBits = 255;
   constexpr uint8_t kLargest = 254;

@@ -1,5 +1,5 @@
-// NonMaxSuppression: per batch and class, boxes in the order of their scores, without those that
-// overlap a chosen one by more than a threshold (intersection over union).
+// NonMaxSuppression: per batch and class, selects boxes in the order of their scores, except those
+// that overlap a selected box by more than a threshold (intersection over union).
 #include <algorithm>
 #include <numeric>
 

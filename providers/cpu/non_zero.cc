@@ -1,11 +1,11 @@
-// NonZero: int64[rank, count], in row-major order; of a scalar int64[0, 0 or 1].
+// NonZero: int64[rank, count], in row-major order; for a scalar int64[0, 0 or 1].
 #include "providers/cpu/data_shaped.h"
 
 namespace steep::cpu {
 namespace {
 
-/// Row-major positions of the elements that are not zero. Zero is the only value of f16 and bf16
-/// whose bits but the sign are all zero.
+/// Row-major indices of the nonzero elements. For f16 and bf16, only zero has all bits except the
+/// sign clear.
 std::vector<int64_t> places(const Tensor& x) {
   std::vector<int64_t> found;
   const bool half = x.dtype() == DType::f16 || x.dtype() == DType::bf16;

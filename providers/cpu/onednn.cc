@@ -15,7 +15,7 @@ dnnl::stream& onednn_stream() {
 }
 
 bool onednn_uses(dnnl::cpu_isa isa) {
-  const auto wanted = static_cast<unsigned>(isa);  // a newer one has the bits of those before it
+  const auto wanted = static_cast<unsigned>(isa);  // includes the bits of older ISAs
   return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & wanted) == wanted;
 }
 

@@ -1,5 +1,5 @@
 // Pad: constant, reflect, edge, wrap (ONNX opset 21). Constant: fill, then one strided copy. The
-// other modes copy element by element through a table of source indices an axis.
+// other modes copy element by element with a table of source indices per axis.
 #include <algorithm>
 #include <cstring>
 
@@ -11,8 +11,8 @@
 namespace steep::cpu {
 namespace {
 
-/// Source index of each index along an output axis of an input of `extent`. Negative pads cut
-/// first: what is repeated lies in the rest, of which at least one element is left.
+/// The source index for each index along an output axis, for an input axis of `extent`. Negative
+/// pads crop first; only elements that remain, at least one, are repeated.
 Dims source_indices(std::string_view mode, int64_t extent, int64_t before, int64_t after) {
   const int64_t cut = std::max<int64_t>(-before, 0);
   const int64_t n = extent - cut - std::max<int64_t>(-after, 0);
@@ -39,7 +39,7 @@ std::unique_ptr<Kernel> make_gather_pad(const NodeSpec& node, std::string_view m
   const Operand& y = node.out(0);
   const size_t element = size_of(x.dtype);
   const Dims strides = row_major_strides(x.dims);
-  std::vector<Dims> offsets;  // bytes, an axis and output index
+  std::vector<Dims> offsets;  // in bytes, by axis and output index
   for (size_t a = 0; a < y.dims.size(); ++a) {
     offsets.push_back(source_indices(mode, x.dims[a], before[a], after[a]));
     for (int64_t& k : offsets.back()) k *= strides[a] * static_cast<int64_t>(element);
@@ -61,7 +61,7 @@ std::unique_ptr<Kernel> make_gather_pad(const NodeSpec& node, std::string_view m
   });
 }
 
-/// Elements before and behind x, by axis.
+/// The numbers of elements before and after x, by axis.
 struct Pads {
   Dims before, after;
 };
@@ -95,7 +95,7 @@ std::optional<Pads> read_pads(const NodeSpec& node, std::string* why_not) {
   return read;
 }
 
-/// Negative pads crop: the copied box is the part of x that lies within y.
+/// Negative pads crop: copies the part of x that lies within y.
 std::unique_ptr<Kernel> make_constant_pad(const NodeSpec& node, const Pads& pads) {
   const Operand& x = node.in(0);
   const Operand& y = node.out(0);

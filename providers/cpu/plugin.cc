@@ -1,5 +1,6 @@
-// The CPU's side of steep/provider.h: nodes from the engine as NodeSpecs, kernels and errors to it.
-// Nothing else passes between the two, so that this provider can be loaded as any other is.
+// The CPU's implementation of steep/provider.h: converts nodes of the engine to NodeSpecs, and
+// returns kernels and errors. Nothing else passes between the two, so this provider can be loaded
+// like any other.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -31,7 +32,7 @@ SteepError* report(SteepErrorKind kind, const ErrorParts& p) {
   return host->error(kind, &text);
 }
 
-/// The error that stands for what is being caught.
+/// The SteepError for the exception that is being handled.
 SteepError* caught() {
   const auto [kind, parts] = caught_error("A kernel failed.");
   return report(kind, parts);
@@ -46,7 +47,7 @@ SteepOperand asked() {
 DType dtype_of_raw(const SteepOperand& raw) { return static_cast<DType>(raw.dtype); }
 Dims dims_of(const SteepOperand& raw) { return {raw.dims, raw.dims + std::max(raw.rank, 0)}; }
 
-/// The bytes of a constant, borrowed from the engine.
+/// A tensor that borrows the bytes of a constant from the engine.
 Tensor constant_of(const SteepOperand& raw) {
   return Tensor::wrap(dtype_of_raw(raw), dims_of(raw), const_cast<void*>(raw.constant), nullptr);
 }
@@ -62,7 +63,7 @@ Type type_of(const SteepOperand& raw) {
   return type;
 }
 
-/// A body as a graph of our own; its constants, which kernels keep, are copies.
+/// A body as a Graph. Its constants are copies, because kernels keep them.
 Body body_of(const SteepGraph* raw) {
   auto graph = std::make_shared<Graph>();
   std::map<int64_t, Value> known;
@@ -134,7 +135,7 @@ Attrs attrs_of(const SteepNode* node) {
   return attrs;
 }
 
-/// A node of the engine's as kernel files read it.
+/// A node of the engine as a NodeSpec, with the data that the NodeSpec refers to.
 class OwnedSpec {
  public:
   explicit OwnedSpec(const SteepNode* node)
@@ -171,7 +172,7 @@ class OwnedSpec {
   NodeSpec spec;
 };
 
-/// What SteepKernel::self points to.
+/// The object that SteepKernel::self points to.
 struct Held {
   std::unique_ptr<Kernel> kernel;
   std::vector<std::array<int32_t, 2>> may_share;
@@ -188,7 +189,7 @@ SteepError* execute(void* self, const SteepArgs* args) {
 
 void destroy(void* self) { delete static_cast<Held*>(self); }
 
-/// An entry of the table that the engine reads.
+/// An entry of the provider's candidate table.
 struct Entry {
   SteepCandidate raw;
   Candidate candidate;
@@ -294,7 +295,7 @@ SteepError* open_device(int, const char* const*, void** device) {
 
 void close_device(void*) {}
 
-/// An operator whose kernels take bfloat16, for SteepNarrow.
+/// A row for SteepNarrow: an operator whose kernels support 16-bit operands.
 struct Narrow {
   std::string_view op;
   uint64_t casts = 0, reads = 0;
@@ -312,8 +313,8 @@ constexpr Narrow kNarrow[] = {
     {.op = "steep.LayerNormalizationGrad", .reads = 1},
 };
 
-/// Products are to be narrow; in bfloat16 also what can read their results without a Cast. Of
-/// float16 only the kernels of products do.
+/// Products should be narrow. In bfloat16, so should ops that can read their results without a
+/// Cast. In float16, only kernels of products support it.
 int narrows(void*, const char* op, int32_t dtype, SteepNarrow* how) {
   const auto* const n = std::find_if(std::begin(kNarrow), std::end(kNarrow),
                                      [&](const Narrow& row) { return row.op == op; });
@@ -340,7 +341,7 @@ Team::~Team() { team_failed = before_; }
 void poll() {
   if (team_failed != nullptr && *team_failed)
     throw InterruptedError({.what = "Another thread of the loop failed."});
-  if (host == nullptr) return;  // a kernel that a test runs by hand
+  if (host == nullptr) return;  // a test runs the kernel directly
   if (SteepError* error = host->poll(); error != nullptr) {
     host->drop_error(error);
     throw InterruptedError({.what = "The call was interrupted."});
@@ -364,7 +365,7 @@ extern "C" __attribute__((visibility("default"))) const SteepProvider* steep_pro
     const SteepHost* given) {
   using namespace steep::cpu;
   static const SteepProvider provider = [] {
-    SteepProvider p{};  // what it lacks, memory and streams among it, is null
+    SteepProvider p{};  // missing functions (memory, streams) are null
     p.size = sizeof(p);
     p.name = "CPU";
     p.version = "0";

@@ -1,5 +1,5 @@
-// MaxPool, AveragePool, steep.SumPool and their gradients for what oneDNN does not take: loops over
-// windows, planes in parallel.
+// MaxPool, AveragePool, steep.SumPool and their gradients, for what oneDNN does not support: loops
+// over windows, planes in parallel.
 
 #include "providers/cpu/pool.h"
 
@@ -12,7 +12,7 @@ namespace steep::cpu {
 
 std::optional<Pool> read_pool(const NodeSpec& node, std::string* why_not) {
   Dims in = node.in(0).dims, out = node.out(node.out(0).present() ? 0 : 1).dims;
-  if (node.op.ends_with("Grad")) {  // of MaxPool: dy, x → dx; of the others: dy, shape → dx
+  if (node.op.ends_with("Grad")) {  // of MaxPool: (dy, x) → dx; of the others: (dy, shape) → dx
     out = in;
     in = node.out(0).dims;
   }
@@ -41,7 +41,7 @@ std::optional<Pool> read_pool(const NodeSpec& node, std::string* why_not) {
 
 namespace {
 
-using Window = std::array<int64_t, 3>;  ///< a window's place on each axis
+using Window = std::array<int64_t, 3>;  ///< index of a window on each axis
 
 /// Calls f(o, window) for each window of a plane: o counts outputs.
 template <typename F>
@@ -76,7 +76,7 @@ void each_tap(const Pool& pool, const Window& window, F&& f) {
   }
 }
 
-/// What a mean over the window divides by.
+/// The divisor of a mean over the window.
 double divisor(const Pool& pool, const Window& window, bool count_pads) {
   double product = 1;
   for (size_t a = 0; a < 3; ++a) {
@@ -87,7 +87,7 @@ double divisor(const Pool& pool, const Window& window, bool count_pads) {
   return std::max(product, 1.0);
 }
 
-/// The first of the largest elements of a window; NaN is the largest of all. -1: an empty window.
+/// The first maximal element of a window; NaN counts as the maximum. -1: an empty window.
 template <typename T>
 int64_t largest(const Pool& pool, const Window& window, const T* x) {
   int64_t best = -1;
@@ -124,7 +124,7 @@ struct MaxPool {
     });
   }
 
-  /// An element's number in its plane, in the order that was asked for.
+  /// The index of an element in its plane, in the requested storage order.
   int64_t place(int64_t i) const {
     if (!by_columns) return i;
     const auto& [depth, height, width] = pool.axes;
@@ -153,7 +153,7 @@ struct MaxPoolGrad {
   }
 };
 
-/// Sums over windows, or means.
+/// Sums or means over windows.
 template <typename T>
 struct SumPool {
   Pool pool;

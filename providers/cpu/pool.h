@@ -15,10 +15,9 @@ namespace steep::cpu {
 struct Pool {
   size_t rank = 0;  ///< number of spatial axes
   std::array<WindowAxis, 3> axes;
-  std::array<std::vector<std::pair<int64_t, int64_t>>, 3>
-      taps;  ///< per axis and window: taps inside
-  std::array<std::vector<int64_t>, 3>
-      inside_pads;  ///< per axis and window: taps inside or in the padding
+  // By axis and window: taps inside the axis, and how many lie inside or in the padding.
+  std::array<std::vector<std::pair<int64_t, int64_t>>, 3> taps;
+  std::array<std::vector<int64_t>, 3> inside_pads;
   int64_t planes = 0;
 
   int64_t in() const { return axes[0].in * axes[1].in * axes[2].in; }

@@ -1,10 +1,10 @@
-// MaxPool, AveragePool and their gradients by oneDNN, on arrays as they lie.
+// MaxPool, AveragePool and their gradients by oneDNN, on arrays in place.
 //
-// Where a maximum was, oneDNN's forward pass can write into a workspace for the backward pass. The
-// graph has no such value; steep.MaxPoolGrad(dy, x) finds the maxima again, in scratch memory.
+// oneDNN's forward pass can store the positions of the maxima in a workspace for backward. The
+// graph has no such value; steep.MaxPoolGrad(dy, x) finds the maxima again, in scratch.
 //
-// oneDNN skips NaN, and the least maximum that it knows is the lowest finite number. PyTorch's
-// maximum of a window with NaN is NaN. Inputs with NaN or -infinity take our loops.
+// oneDNN skips NaN, and starts its maximum at the lowest finite number. In PyTorch the maximum of a
+// window with NaN is NaN. Inputs with NaN or -infinity therefore use Steep's loops.
 
 #include <atomic>
 #include <cstddef>
@@ -20,7 +20,7 @@ namespace {
 using Desc = dnnl::memory::desc;
 using Arguments = std::unordered_map<int, dnnl::memory>;
 
-/// No NaN and no number that oneDNN's maximum takes for an empty window's.
+/// Whether x has no NaN and no number as low as oneDNN's initial maximum.
 bool ordinary(const float* x, int64_t n) {
   std::atomic<bool> all{true};
   parallel_for(n, 1 << 16, [&](int64_t begin, int64_t end) {
@@ -31,7 +31,7 @@ bool ordinary(const float* x, int64_t n) {
   return all;
 }
 
-/// The geometry in oneDNN's terms.
+/// The geometry in oneDNN's form.
 struct Geometry {
   Dims x, y, strides, kernel, dilations, begin, end;
 
@@ -45,7 +45,7 @@ struct Geometry {
       kernel.push_back(a.kernel);
       dilations.push_back(a.dilation - 1);
       begin.push_back(a.pad_begin);
-      // oneDNN wants the last window to end where the padding does.
+      // oneDNN needs the last window to end where the padding ends.
       end.push_back((a.out - 1) * a.stride + a.reach() - a.in - a.pad_begin);
     }
   }
@@ -53,8 +53,8 @@ struct Geometry {
 
 class OneDnnPool final : public Kernel {
  public:
-  /// Throws dnnl::error where oneDNN has no such primitive. `loops`: for inputs that are not
-  /// ordinary, where these matter.
+  /// Throws dnnl::error when oneDNN has no such primitive. `loops`: the kernel for inputs that are
+  /// not ordinary(), used by max pooling.
   OneDnnPool(const Geometry& g, dnnl::algorithm algorithm, bool backward,
              std::unique_ptr<Kernel> loops)
       : backward_(backward), loops_(std::move(loops)) {
@@ -153,7 +153,7 @@ std::unique_ptr<Kernel> make_onednn_pool(const NodeSpec& node, std::string* why_
   if (!pool) return nullptr;
   const Dims& x = backward ? node.out(0).dims : node.in(0).dims;
   if (element_count(x) == 0 || pool->out() == 0) return decline(why_not, "empty array");
-  // One call cannot be interrupted, and oneDNN counts in 32 bits.
+  // A call cannot be interrupted, and oneDNN counts in 32 bits.
   constexpr double kMostWork = 1e11;
   constexpr int64_t kMostPlaces = int64_t{1} << 30;
   if (pool->work() > kMostWork) return decline(why_not, "too long for one call");

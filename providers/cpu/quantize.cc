@@ -1,6 +1,6 @@
-// QuantizeLinear and DequantizeLinear: one scale for all, one an index of an axis, or one a block
-// of it. Arithmetic in double, then rounded as ONNX has it: quotients to the type of the scale (or
-// `precision`), products to the result's type.
+// QuantizeLinear and DequantizeLinear, with one scale for all elements, per index of an axis, or
+// per block of an axis. Arithmetic is in double, then rounded as in ONNX: quotients to the type of
+// the scale (or `precision`), products to the type of the result.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -19,11 +19,11 @@ namespace {
 constexpr int64_t kBlock = 256;
 using Block = std::array<double, kBlock>;
 
-/// Which scale belongs to an element.
+/// Maps an element to its scale.
 struct Granularity {
-  AxisSplit split;     // of x around its axis; an extent of 1 where there is one scale for all
+  AxisSplit split;     // of x around its axis; extent 1 if there is one scale
   int64_t block = 1;   // indices of the axis that share a scale
-  bool inner = false;  // scales differ along the axes after it, and before it, too
+  bool inner = false;  // scales also differ along the other axes
   int64_t scales = 1;  // along the axis
 
   int64_t of(int64_t i) const {
@@ -83,7 +83,7 @@ struct Reader {
   }
 };
 
-/// Calls f(first, count) for blocks of at most kBlock of n elements.
+/// Calls f(first, count) for blocks of at most kBlock elements, out of n.
 template <typename F>
 void for_blocks(int64_t n, F&& f) {
   parallel_for((n + kBlock - 1) / kBlock, 16, [&](int64_t begin, int64_t end) {

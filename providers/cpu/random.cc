@@ -1,5 +1,5 @@
-// Uniform and normal random numbers. Element i takes word i % 4 of its group of four, a normal one
-// a pair of them: results depend on nothing but seed, run, stream and i.
+// Uniform and normal random numbers. Element i uses word i % 4 of its group of four; a normal
+// number uses a pair of words. Results depend only on seed, run, stream and i.
 #include <cmath>
 #include <numbers>
 
@@ -12,7 +12,7 @@
 namespace steep::cpu {
 namespace {
 
-/// In [0, 1), exact in a float.
+/// A number in [0, 1), exact in float.
 double fraction(uint32_t word) { return (word >> 8) * 0x1p-24; }
 
 struct Uniform {

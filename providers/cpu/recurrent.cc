@@ -1,5 +1,5 @@
-// LSTM, GRU and RNN, forward, for what oneDNN does not take. The products with the input are one
-// for all steps; each step then multiplies the state and finishes the gates, row by row.
+// LSTM, GRU and RNN, forward, for what oneDNN does not support. One product computes the input part
+// of all steps; each step then multiplies the state and applies the gates, row by row.
 
 #include "providers/cpu/recurrent.h"
 
@@ -75,7 +75,7 @@ class Forward {
     T* gates = trace_.gates + t * p_.batch * width_;
     T* extra = trace_.extra + t * p_.batch * h_;
     const bool gru = p_.cell == Cell::gru;
-    const T* r_new = r_ + 2 * h_ * h_;  // GRU's weights for the new state
+    const T* r_new = r_ + 2 * h_ * h_;  // GRU: weights of the new state
     gemm(false, true, p_.batch, gru ? 2 * h_ : width_, h_, before, h_, r_, h_, true, gates, width_);
     if (gru && p_.linear_before_reset) {
       gemm(false, true, p_.batch, h_, h_, before, h_, r_new, h_, false, extra, h_);
@@ -118,7 +118,7 @@ class Forward {
 
   T* cell(int64_t slot, int64_t n) const { return trace_.cells + (slot * p_.batch + n) * h_; }
 
-  /// Both biases of the gates [first, last).
+  /// Adds both biases to the gates [first, last).
   void add_bias(T* g, int64_t first, int64_t last) const {
     if (b_ == nullptr) return;
     for (int64_t j = first * h_; j < last * h_; ++j) g[j] += b_[j] + b_[width_ + j];
@@ -148,7 +148,7 @@ class Forward {
     for (int64_t j = 0; j < h_; ++j) state[j] = o[j] * squashed[j];
   }
 
-  /// Gates z, r, h. Without linear_before_reset z and r are finished already.
+  /// Gates z, r, h. Without linear_before_reset, z and r are complete already.
   void finish_gru(T* g, const T* before, T* extra, T* state) const {
     T *z = g, *r = g + h_, *h = g + 2 * h_;
     if (p_.linear_before_reset) {

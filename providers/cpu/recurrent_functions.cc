@@ -105,7 +105,7 @@ void gemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const float* a, int
     for (int64_t i = 0; i < m && !add; ++i) std::fill_n(c + i * ldc, n, 0.0F);
     return;
   }
-  // Longer sums oneDNN would divide among threads, and results would depend on their number.
+  // oneDNN would divide longer sums among threads, so that results would depend on their number.
   constexpr int64_t kLongest = 512;
   for (int64_t begin = 0; begin < k; begin += kLongest) {
     const int64_t terms = std::min(kLongest, k - begin);

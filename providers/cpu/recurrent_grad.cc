@@ -1,6 +1,6 @@
-// steep.RecurrentGrad, for what oneDNN does not take: runs the layer again to have its gates and
-// states, then walks back through the steps. Gradients of the weights are one product over all
-// steps.
+// steep.RecurrentGrad, for what oneDNN does not support: runs the layer again to get its gates and
+// states, then goes back through the steps. One product over all steps computes the gradients of
+// the weights.
 
 #include "providers/cpu/parallel.h"
 #include "providers/cpu/recurrent.h"
@@ -75,7 +75,7 @@ class Backward {
   }
   const T* cell(int64_t slot, int64_t n) const { return trace_.cells + (slot * p_.batch + n) * h_; }
 
-  /// From the gradients of the states after step t to those before it.
+  /// Computes the gradients of the states before step t from those after it.
   void step(int64_t t) {
     T* dg = dgates_ + t * p_.batch * width_;
     T* dn = dnew_ + t * p_.batch * h_;
@@ -111,7 +111,7 @@ class Backward {
         }
       }
     });
-    // Masked rows have zero gates' gradients: their states' gradients pass unchanged.
+    // Gates of masked rows have zero gradients, so the gradients of their states pass unchanged.
     if (late_reset) {
       gemm(false, false, p_.batch, h_, h_, dg + 2 * h_, width_, r_ + 2 * h_ * h_, h_, false,
            dreset_, h_);
@@ -155,7 +155,7 @@ class Backward {
     }
   }
 
-  /// dn: the gradient of what the reset gate multiplied, where that is a product with the state.
+  /// dn: the gradient of the operand of the reset gate, if that is a product with the state.
   void gru(const T* before, const T* g, const T* extra, T* dg, T* dn, T* d) const {
     const T *z = g, *r = g + h_, *h = g + 2 * h_;
     for (int64_t j = 0; j < h_; ++j) {
@@ -173,7 +173,7 @@ class Backward {
   void weights() const {
     const int64_t rows = p_.steps * p_.batch, in = p_.input;
     const int64_t w_at = d_ * width_ * in, r_at = d_ * width_ * h_;
-    // The states before each step lie side by side.
+    // The states before each step are adjacent.
     const T* before = trace_.states + (p_.reversed(d_) ? p_.batch * h_ : 0);
     const bool gru = p_.cell == Cell::gru;
     if (wanted_[dx]) {

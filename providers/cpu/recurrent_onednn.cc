@@ -1,9 +1,9 @@
-// LSTM, GRU and RNN with ONNX's default functions, and steep.RecurrentGrad of these, by oneDNN. The
-// gradient runs the layer again, with a workspace, since the graph carries none from forward.
+// LSTM, GRU and RNN with ONNX's default functions, and their steep.RecurrentGrad, by oneDNN. The
+// gradient runs the layer again, with a workspace, because the graph keeps none from forward.
 //
-// Both directions are one primitive. Arrays whose layouts differ from oneDNN's go through scratch
-// memory: oneDNN orders LSTM's gates i, f, c, o; its weights lie as it likes best; y has the
-// directions side by side; there is one bias (and a fourth for GRU's linear_before_reset).
+// One primitive computes both directions. Arrays with other layouts than oneDNN's are reordered
+// through scratch: oneDNN orders LSTM's gates i, f, c, o; weights have its preferred layout; y has
+// the directions adjacent; there is one bias (and a fourth row for GRU's linear_before_reset).
 //
 // oneDNN sums the gradients of weights by thread; nothing else depends on the number of threads.
 
@@ -19,11 +19,11 @@ namespace {
 
 using Desc = dnnl::memory::desc;
 
-/// Where an array lies during an execution.
+/// The location of an array during an execution.
 struct Place {
   enum class Kind : uint8_t { input, output, scratch };
   Kind kind = Kind::scratch;
-  size_t at = 0;  ///< which of the node's inputs or outputs, or at which byte
+  size_t at = 0;  ///< index of the node's input or output, or offset in scratch
 
   static Place input(size_t i) { return {Kind::input, i}; }
   static Place output(size_t i) { return {Kind::output, i}; }
@@ -48,7 +48,7 @@ class Scratch {
   size_t* bytes_;
 };
 
-/// A primitive, its arrays as they are given, and as it wants them.
+/// A primitive with its arrays in the node's layouts and in its own.
 class Stage {
  public:
   Stage(const dnnl::primitive_desc& pd, Scratch scratch)
@@ -58,18 +58,18 @@ class Stage {
 
   Desc wanted(int argument) const { return pd_.query_md(dnnl::query::exec_arg_md, argument); }
 
-  /// The primitive's argument is, or is made from, an array of layout `given`.
+  /// An argument that the primitive reads: an array with layout `given`, reordered if needed.
   void read(int argument, Place place, const Desc& given) { add(argument, place, given, true); }
-  /// The primitive's argument is written to an array of layout `given`.
+  /// An argument that the primitive writes, to an array with layout `given`.
   void write(int argument, Place place, const Desc& given) { add(argument, place, given, false); }
-  /// The argument lies in scratch, as the primitive wants it.
+  /// An argument in scratch, in the primitive's layout.
   Place own(int argument, const Desc& desc) {
     const Place place = scratch_.take(desc.get_size());
     if (desc.get_size() > 0) arrays_.push_back({argument, place, desc, desc, place, {}, false});
     return place;
   }
 
-  /// oneDNN adds to the gradients of weights.
+  /// Clears the gradients of weights, to which oneDNN adds.
   void clear_weights(const KernelArgs& args) const {
     for (const Array& a : arrays_) {
       if (a.argument == DNNL_ARG_DIFF_WEIGHTS_LAYER || a.argument == DNNL_ARG_DIFF_WEIGHTS_ITER ||
@@ -99,11 +99,11 @@ class Stage {
     Desc used;
     Desc given;
     Place outside;
-    dnnl::reorder move;  ///< empty where the layout is as given
+    dnnl::reorder move;  ///< empty when the layout needs no change
     bool read;
   };
 
-  /// `used` with the axes of `given`, which may divide one.
+  /// `used` with the axes of `given`, which may split an axis.
   static Desc with_axes(const Desc& used, const Desc& given) {
     return used.get_ndims() == given.get_ndims() ? used : used.reshape(given.get_dims());
   }
@@ -133,12 +133,12 @@ class Stage {
   std::vector<Array> arrays_;
 };
 
-/// A layer's descriptions: forward, and backward where that is asked for.
+/// The primitive descriptors of a layer: forward and, if requested, backward.
 struct Layer {
   dnnl::primitive_desc forward, backward;
 };
 
-/// The arrays of a layer as the node has them, seen with oneDNN's axes.
+/// The node's arrays as descriptors with oneDNN's axes.
 struct Views {
   Desc x, y, state, w, r, bias;
 
@@ -157,7 +157,7 @@ struct Views {
                  batch_major ? Dims{n * d * h, h, d * h, 1} : Dims{d * n * h, n * h, h, 1});
     w = view({1, d, in, g, h}, {d * g * h * in, g * h * in, 1, h * in, in});
     r = view({1, d, h, g, h}, {d * g * h * h, g * h * h, 1, h * h, h});
-    const bool two = p.cell == Cell::gru && p.linear_before_reset;  // of the new state
+    const bool two = p.cell == Cell::gru && p.linear_before_reset;  // two biases for the new state
     const Dims biases = {1, d, g + (two ? 1 : 0), h};
     bias = view(biases, row_major_strides(biases));
   }
@@ -167,7 +167,7 @@ struct Views {
   }
 };
 
-/// Throws dnnl::error where oneDNN has no such primitive.
+/// Throws dnnl::error when oneDNN has no such primitive.
 Layer describe(const RecurrentProblem& p, const Views& views, bool backward) {
   auto any = [](const Dims& dims) {
     return Desc(dims, dnnl::memory::data_type::f32, dnnl::memory::format_tag::any);
@@ -217,7 +217,7 @@ Layer describe(const RecurrentProblem& p, const Views& views, bool backward) {
 
 class OneDnnRecurrent final : public Kernel {
  public:
-  /// Throws dnnl::error where oneDNN has no such primitive.
+  /// Throws dnnl::error when oneDNN has no such primitive.
   OneDnnRecurrent(const NodeSpec& node, RecurrentProblem p, bool backward)
       : p_(std::move(p)), views_(p_), scratch_(&scratch_bytes) {
     const Layer layer = describe(p_, views_, backward);
@@ -331,13 +331,13 @@ class OneDnnRecurrent final : public Kernel {
     stages_.push_back(std::move(backward));
   }
 
-  /// Which of ONNX's gates oneDNN's gate g is.
+  /// The index of ONNX's gate for oneDNN's gate g.
   int64_t gate(int64_t g) const {
-    constexpr std::array<int64_t, 4> kLstm = {0, 2, 3, 1};  // i, f, c, o among i, o, f, c
+    constexpr std::array<int64_t, 4> kLstm = {0, 2, 3, 1};  // i, f, c, o as indices into i, o, f, c
     return p_.cell == Cell::lstm ? kLstm[static_cast<size_t>(g)] : g;
   }
 
-  /// Weights of `width` columns from ONNX's order of the gates to oneDNN's, or back.
+  /// Reorders weights with `width` columns from ONNX's order of gates to oneDNN's, or back.
   void move_gates(const float* from, float* to, int64_t width, bool back) const {
     const int64_t size = p_.hidden * width;
     parallel_for(p_.directions * p_.gates, 1, [&](int64_t begin, int64_t end) {
@@ -348,8 +348,8 @@ class OneDnnRecurrent final : public Kernel {
     });
   }
 
-  /// Calls f(to, w, r) for each row of oneDNN's biases: the places of ONNX's two in the input or
-  /// gradient `b`, null where it is not made of that one.
+  /// Calls f(to, w, r) for each row of oneDNN's biases. w and r point at ONNX's two biases in the
+  /// input or gradient `b`; null if the row does not include that bias.
   template <typename T, typename F>
   void each_bias(float* rows, T* b, F&& f) const {
     const int64_t count = views_.bias.get_dims()[2];
@@ -384,11 +384,11 @@ class OneDnnRecurrent final : public Kernel {
   Scratch scratch_;
   std::vector<Stage> stages_;
   Place w_, r_, bias_, zeros_, dw_, dr_, dbias_;
-  size_t zeros_bytes_ = 0;  ///< of zeros_, as many as are read
+  size_t zeros_bytes_ = 0;  ///< size of zeros_ in bytes
   std::array<bool, 6> wanted_{};
 };
 
-/// The functions that oneDNN's cells have.
+/// Whether the functions are those of oneDNN's cells.
 bool default_functions(const RecurrentProblem& p) {
   using Kind = Activation::Kind;
   for (const auto& f : p.functions) {

@@ -9,7 +9,7 @@ namespace {
 
 struct Known {
   Activation::Kind kind;
-  bool alpha, beta;  ///< which parameters it has
+  bool alpha, beta;  ///< whether it has these parameters
   double default_alpha = 0, default_beta = 0;
 };
 
@@ -40,7 +40,7 @@ Floats reals(const Attrs& attrs, std::string_view name) {
   return values == nullptr ? Floats() : *values;
 }
 
-/// Each function takes its parameters from the two lists, in order, if it has any.
+/// Each function takes its parameters, if it has any, from the two lists, in order.
 bool read_functions(const Attrs& attrs, RecurrentProblem* p, std::string* why_not) {
   Strings names;
   if (const Attr* a = attrs.find("activations")) names = std::get<Strings>(*a);

@@ -1,5 +1,5 @@
 // ReduceX and steep.SumTo. A reduction over several separate groups of axes is a chain of stages,
-// each over one group of neighbours: [outer, n, inner] → [outer, inner].
+// one per group of adjacent axes: [outer, n, inner] → [outer, inner].
 #include "providers/cpu/reduce.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace steep::cpu {
 namespace {
 
-/// Applied to the accumulated value. log_sum_exp also decides how elements go in.
+/// Applied to the accumulated value. log_sum_exp also changes how elements are accumulated.
 enum class Finish : uint8_t { none, mean, sqrt, log, log_sum_exp };
 
 struct OpRow {
@@ -38,17 +38,17 @@ constexpr OpRow kOps[] = {
     {"steep.SumTo", Reduction::sum, Finish::none},
 };
 
-constexpr int64_t kGrain = int64_t{64} << 10;  // elements: less is not worth a second thread
+constexpr int64_t kGrain = int64_t{64} << 10;  // elements; less is not worth a second thread
 constexpr int64_t kRowChunk = int64_t{32} << 10;
 
-/// [outer, n, inner] → [outer, inner]. Long reductions with few results are cut into `chunks`,
-/// joined in order; the cut depends on the shape only.
+/// [outer, n, inner] → [outer, inner]. Long reductions with few results are split into `chunks`,
+/// which are joined in order. The split depends only on the shape.
 struct Stage {
   int64_t outer, n, inner;
 
   int64_t columns() const { return std::min(inner, kReduceColumns); }
   int64_t blocks() const { return inner == 0 ? 0 : (inner + columns() - 1) / columns(); }
-  /// Extent of n in one chunk.
+  /// The extent of n per chunk.
   int64_t chunk() const {
     if (inner == 1) return kRowChunk;
     if (outer * blocks() >= 64) return std::max<int64_t>(n, 1);
@@ -93,7 +93,7 @@ void run_stage(const Stage& s, const ReduceLoops<T>& loops, const ReduceLoops<Ac
   }
 }
 
-/// log(sum(exp(x))) of n elements `stride` apart, without overflow.
+/// log(sum(exp(x))) of n elements, `stride` apart, without overflow.
 template <typename T>
 double log_sum_exp(const T* x, int64_t n, int64_t stride) {
   double top = -std::numeric_limits<double>::infinity();
@@ -137,7 +137,7 @@ class Reduce final : public Kernel {
     store_ = find_convert(dtype_of<Acc>(), node.out(0).dtype);
     store_bytes_ = static_cast<int64_t>(size_of(node.out(0).dtype));
     first_ = reduce_loops<T>(row.reduction);
-    // Later stages join what has been squared or made positive already.
+    // The first stage squares the elements or takes absolute values; later stages only sum.
     const bool sums = row.reduction == Reduction::sum_abs || row.reduction == Reduction::sum_square;
     join_ = reduce_loops<Acc>(sums ? Reduction::sum : row.reduction);
     size_t values = 0;
@@ -182,7 +182,7 @@ class Reduce final : public Kernel {
   }
 
  private:
-  /// Where the results of the stage after stage i stand, given where those of stage i do.
+  /// The address of the results of stage i + 1, given that of stage i.
   Acc* after(size_t i, Acc* y) const {
     return y + whole_lines(static_cast<size_t>(stages_[i].results()) * sizeof(Acc)) / sizeof(Acc);
   }
@@ -210,7 +210,7 @@ class Reduce final : public Kernel {
     return v;
   }
 
-  /// The result over no elements: 0, 1, or the dtype's least or greatest number.
+  /// Sets the result over no elements: 0, 1, or the least or greatest number of the dtype.
   void set_empty_value(DType dtype, Reduction reduction) {
     const bool extreme = reduction == Reduction::max || reduction == Reduction::min;
     if (finish_ == Finish::log_sum_exp) {
@@ -232,7 +232,7 @@ class Reduce final : public Kernel {
 
   Finish finish_;
   std::vector<Stage> stages_;
-  int64_t count_;    // elements that go into one result
+  int64_t count_;    // elements per result
   int64_t results_;  // elements of the output
   Convert load_ = nullptr;
   Convert store_ = nullptr;
@@ -246,7 +246,7 @@ class Reduce final : public Kernel {
   Acc empty_ = 0;
 };
 
-/// Which axes of x are reduced; nothing when the node does not fit.
+/// The axes of x that are reduced; nothing when the node does not fit.
 std::optional<std::vector<bool>> reduced_axes(const NodeSpec& node, std::string* why_not) {
   const Operand& x = node.in(0);
   const Operand& y = node.out(0);
@@ -286,8 +286,8 @@ std::optional<std::vector<bool>> reduced_axes(const NodeSpec& node, std::string*
   return reduced;
 }
 
-/// One stage a group of neighbouring reduced axes, the longest first: it leaves least to the
-/// others.
+/// One stage per group of adjacent reduced axes, the longest first, because it leaves least work to
+/// the others.
 std::vector<Stage> make_stages(const Dims& dims, const std::vector<bool>& reduced) {
   struct Group {
     bool reduced;

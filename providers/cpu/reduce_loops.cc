@@ -1,4 +1,4 @@
-// Plain loops, which the compiler turns into vectors of each instruction set.
+// Plain loops, which the compiler vectorises for each instruction set.
 #include <algorithm>
 #include <limits>
 
@@ -14,13 +14,13 @@ HWY_BEFORE_NAMESPACE();
 namespace steep::cpu {
 namespace HWY_NAMESPACE {
 
-/// Elements go in with `take`, partial results are joined with `join`.
+/// `take` adds an element, `join` adds a partial result.
 template <Reduction r, typename T>
 struct Op {
   static constexpr bool kSum =
       r == Reduction::sum || r == Reduction::sum_abs || r == Reduction::sum_square;
-  // Few floats are added as floats before they go to doubles; products may leave the range of
-  // floats at once.
+  // A few floats are added in float before they are added in double; products may leave float's
+  // range at once, so they use double.
   using Number = std::conditional_t<std::is_same_v<T, Bf16>, float, T>;
   using Lane = std::conditional_t<r == Reduction::prod, Accumulator<T>, Number>;
 
@@ -81,8 +81,7 @@ struct Op {
   }
 };
 
-/// Adds whole runs of kLanes neighbours to `sum`, as many as there are; returns how many elements
-/// that took.
+/// Adds all whole runs of kLanes adjacent elements to `sum`; returns the number of elements added.
 template <int64_t kLanes, Reduction r, typename T>
 HWY_INLINE int64_t runs(const T* x, int64_t n, Accumulator<T>& sum) {
   using O = Op<r, T>;

@@ -1,6 +1,6 @@
 // Resize and steep.ResizeGrad. Along each axis an output element is a weighted sum of a few input
-// elements; which ones, and the weights, are settled when the kernel is built. The gradient is the
-// transpose of these sums, in the opposite order of axes.
+// elements. Their indices and weights are computed when the kernel is built. The gradient is the
+// transpose of these sums, with the axes in reverse order.
 
 #include <algorithm>
 #include <cmath>
@@ -17,11 +17,11 @@ struct Tap {
   double weight;
 };
 
-/// One axis of the resizing.
+/// The resizing of one axis.
 struct Axis {
   size_t axis;
   int64_t in, out;
-  std::vector<std::vector<Tap>> taps;  ///< for each output element; none: it is extrapolated
+  std::vector<std::vector<Tap>> taps;  ///< by output element; empty: extrapolated
 };
 
 struct Rule {
@@ -30,7 +30,7 @@ struct Rule {
   bool antialias, exclude_outside;
 };
 
-/// The input coordinate of output element i; nothing where it is extrapolated.
+/// The input coordinate of output element i; nothing when it is extrapolated.
 std::optional<double> source(const Rule& rule, int64_t i, int64_t in, int64_t out, double scale,
                              double roi_begin, double roi_end) {
   const auto x = static_cast<double>(i), n = static_cast<double>(in);
@@ -58,7 +58,7 @@ double nearest_index(const std::string& mode, double x) {
   return std::ceil(x - 0.5);
 }
 
-/// The interpolating function at a distance from its centre.
+/// The interpolation kernel at a distance from its centre.
 double weight_at(const Rule& rule, double distance) {
   const double d = std::abs(distance), a = rule.cubic_a;
   if (rule.mode == "linear") return std::max(0.0, 1 - d);
@@ -68,12 +68,12 @@ double weight_at(const Rule& rule, double distance) {
 
 std::vector<Tap> taps_at(const Rule& rule, double x, int64_t in, double scale) {
   auto inside = [in](int64_t i) { return std::clamp<int64_t>(i, 0, in - 1); };
-  constexpr double kFar = 0x1p50;  // outside is outside
+  constexpr double kFar = 0x1p50;  // distances beyond are all outside
   x = std::isnan(x) ? kFar : std::clamp(x, -kFar, kFar);
   if (rule.mode == "nearest") {
     return {{inside(static_cast<int64_t>(nearest_index(rule.nearest, x))), 1}};
   }
-  // When shrinking, an antialiased function grows as wide as the elements of the output.
+  // When shrinking with antialias, the kernel is stretched by the scale.
   const double shrink = rule.antialias ? std::min(scale, 1.0) : 1;
   const double radius =
       std::min((rule.mode == "linear" ? 1 : 2) / shrink, 4.0 * static_cast<double>(in) + 4);
@@ -111,7 +111,7 @@ std::vector<double> reals(const Operand& operand, const void* data) {
   return values;
 }
 
-/// What is known of a resizing before the region of interest is.
+/// The description of a resizing, without the region of interest.
 struct Layout {
   struct Scaled {
     size_t axis;
@@ -122,8 +122,7 @@ struct Layout {
   std::vector<Scaled> axes;
 };
 
-/// The axes that change. `roi` has a begin and an end for each axis, all begins first; empty: the
-/// whole.
+/// The tables of the axes that change. `roi`: all begins, then all ends; empty: the whole input.
 std::vector<Axis> tables(const Layout& layout, const std::vector<double>& roi) {
   std::vector<Axis> result;
   const size_t given = layout.axes.size();
@@ -147,7 +146,7 @@ std::vector<Axis> tables(const Layout& layout, const std::vector<double>& roi) {
   return result;
 }
 
-/// `first` is the place of roi among the inputs.
+/// `first`: index of the input roi.
 std::optional<Layout> read_resize(const NodeSpec& node, size_t first, const Dims& in,
                                   const Dims& out, std::string* why_not) {
   const Attrs& attrs = node.attrs;
@@ -208,7 +207,7 @@ std::optional<Layout> read_resize(const NodeSpec& node, size_t first, const Dims
   return layout;
 }
 
-/// Along one axis, of data seen as [outer, axis, inner]: y = Σ taps x, or its transpose.
+/// Resizes one axis of data with shape [outer, axis, inner]: y = Σ taps x, or the transpose.
 template <typename T>
 void resize_axis(const Axis& axis, bool transposed, int64_t outer, int64_t inner, T extrapolated,
                  const T* x, T* y) {
@@ -241,9 +240,9 @@ struct Resize {
   bool transposed;
   double extrapolated;
   Dims from;        ///< extents of input 0
-  int64_t largest;  ///< elements of the largest result between two axes
-  /// Where only the run knows the region of interest: what else there is to know, and which input
-  /// it is. The tables are then made anew in each run.
+  int64_t largest;  ///< size of the largest intermediate result
+  /// If the region of interest is known only at run time: the description without it, and the index
+  /// of its input. The tables are then computed in each run.
   Layout layout{};
   size_t roi_input = 0;
   Operand roi{};

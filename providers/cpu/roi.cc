@@ -36,11 +36,11 @@ struct AlignRule {
     const double shift = half_pixel ? 0.5 : 0;
     auto side = [&](int i) { return static_cast<double>(roi[i]) * g.scale - shift; };
     const double left = side(0), top = side(1);
-    // Without the half pixel a region is never smaller than one element.
+    // Without the half pixel offset a region has at least the size of one element.
     const double least = half_pixel ? -std::numeric_limits<double>::infinity() : 1;
     const double bin_h = std::max(side(3) - top, least) / static_cast<double>(g.out_h);
     const double bin_w = std::max(side(2) - left, least) / static_cast<double>(g.out_w);
-    // A region that is not finite, or larger than any image, has none.
+    // A region that is not finite, or larger than any image, has no samples.
     auto samples = [&](double bin) -> int64_t {
       if (sampling > 0) return sampling;
       return bin > 0 && bin < 0x1p31 ? static_cast<int64_t>(std::ceil(bin)) : 0;
@@ -61,13 +61,14 @@ struct AlignRule {
   }
 
  private:
-  /// Where sample i of `count` lies, in bins.
+  /// The position of sample i of `count`, in bins.
   static double place(int64_t bin, int64_t i, int64_t count) {
     return static_cast<double>(bin) + (static_cast<double>(i) + 0.5) / static_cast<double>(count);
   }
 
-  /// From where to where the samples of a bin may lie in an image; one more or two at either end
-  /// stand for all that lie outside. A region of any size costs no more than the image.
+  /// The range of a bin's samples that may be inside the image. It has up to two more samples at
+  /// either end, which represent all samples outside. So a large region costs no more than the
+  /// image.
   static std::pair<int64_t, int64_t> near(double from, double bin, int64_t which, int64_t count,
                                           int64_t extent) {
     if (!(bin > 0 && std::isfinite(bin))) return {0, count};
@@ -95,13 +96,13 @@ struct AlignRule {
   }
 };
 
-/// The images that regions lie in, checked before anything is written.
+/// The image index of each region, checked before anything is written.
 template <typename T>
 std::vector<int64_t> images(const NodeId& id, const Geometry& g, const T* indices, int64_t step) {
   std::vector<int64_t> result;
   for (int64_t r = 0; r < g.rois; ++r) {
     const T image = indices[r * step];
-    if (!(image >= 0 && image < static_cast<T>(g.batch))) {  // nor if it is not a number
+    if (!(image >= 0 && image < static_cast<T>(g.batch))) {  // also refuses NaN
       id.data_error("The image number of a region is out of range.",
                     fmt::format("0 to {}", g.batch - 1), fmt::format("{}", image));
     }
@@ -110,7 +111,7 @@ std::vector<int64_t> images(const NodeId& id, const Geometry& g, const T* indice
   return result;
 }
 
-/// ONNX takes the largest of the weighted corners, not of the interpolated samples.
+/// ONNX takes the maximum of the weighted corners, not of the interpolated samples.
 template <typename T>
 struct RoiAlign {
   NodeId id;
@@ -158,7 +159,7 @@ struct RoiAlignGrad {
 
   void operator()(const KernelArgs& args) const {
     const auto image = images(id, g, args.input<int64_t>(3), 1);
-    // Regions overlap: channels are divided among threads.
+    // Regions overlap, so threads divide channels.
     parallel_for(g.channels, 1, [&](int64_t begin, int64_t end) {
       for (int64_t n = 0; n < g.batch; ++n) {
         T* dx = args.output<T>(0) + n * g.channels * g.plane();
@@ -199,10 +200,10 @@ struct RoiAlignGrad {
   }
 };
 
-/// Calls f(output element, first of the largest elements of its bin or -1) for one region [5].
+/// Calls f(output element, index of the first maximal element of its bin or -1) for one region [5].
 template <typename T, typename F>
 void each_bin(const Geometry& g, const T* roi, const T* x, F&& f) {
-  // In double: sides need be neither numbers nor finite.
+  // In double, because sides may be NaN or infinite.
   auto side = [&](int i) { return std::round(static_cast<double>(roi[i]) * g.scale); };
   const double left = side(1), top = side(2);
   const double bin_h = std::max(side(4) - top + 1, 1.0) / static_cast<double>(g.out_h);

@@ -1,6 +1,6 @@
 // ScatterElements, ScatterND with reduction none, add, mul, min, max. One thread writes in the
-// order of the updates, so duplicates give the same bits always. Every index is checked before
-// anything is written.
+// order of the updates, so results for duplicate indices are reproducible. All indices are checked
+// before anything is written.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -41,7 +41,7 @@ T combine(Reduction reduction, T a, T b) {
   return b;
 }
 
-/// dst[i] = combine(dst[i], src[i]) for a run of n elements.
+/// dst[i] = combine(dst[i], src[i]) for n adjacent elements.
 using CombineRun = void (*)(Reduction, const void* src, void* dst, int64_t n);
 
 template <typename T>

@@ -1,5 +1,5 @@
-// steep.SGD: one pass over parameter, gradient and momentum buffer, in torch.optim's order of
-// operations. Bound by memory, and simple enough for the compiler to vectorise.
+// steep.SGD: one pass over parameter, gradient and momentum buffer, with torch.optim's order of
+// operations. It is bound by memory, and simple enough for the compiler to vectorise.
 
 #include "providers/cpu/optimizer.h"
 #include "providers/cpu/parallel.h"
@@ -29,7 +29,7 @@ class Sgd final : public Kernel {
     const auto lr = static_cast<T>(inputs_.learning_rate(args));
     const auto scale = static_cast<T>(inputs_.scale(args));
     const auto decay = static_cast<T>(inputs_.setting(args, 2, weight_decay_));
-    // The first gradient enters the buffer whole.
+    // In the first step the buffer becomes the gradient, without dampening.
     const bool first = inputs_.number(args) == 1;
     const auto keep = static_cast<T>(inputs_.setting(args, 0, momentum_));
     const auto take = static_cast<T>(1 - inputs_.setting(args, 1, dampening_));
@@ -46,7 +46,7 @@ class Sgd final : public Kernel {
       }
       const T* buffer = args.input<T>(kBuffer);
       T* buffer_out = buffer_out_ ? args.output<T>(1) : nullptr;
-#pragma omp simd  // arrays either coincide or are apart
+#pragma omp simd  // arrays are identical or disjoint
       for (int64_t i = begin; i < end; ++i) {
         const T g = scale * grad[i] + decay * param[i];
         const T b = first ? g : keep * buffer[i] + take * g;

@@ -15,9 +15,8 @@ struct View {
   Dims strides;
 };
 
-/// The part of a tensor of extents `whole` that ONNX's Slice (opset 13) takes; nothing when an
-/// operand is not constant or does not fit. Operands stand at inputs first … first+3: starts, ends,
-/// axes?, steps?.
+/// The view of a tensor with extents `whole` that ONNX's Slice (opset 13) selects; nothing when an
+/// operand is not constant or does not fit. Inputs first … first+3 are starts, ends, axes?, steps?.
 std::optional<View> view_of(const NodeSpec& node, size_t first, const Dims& whole,
                             std::string* why_not) {
   const auto starts = constant_ints(node.in(first));

@@ -1,5 +1,5 @@
-// Softmax, LogSoftmax, steep.SafeSoftmax and steep.SoftmaxGrad. A row that is all -inf gives NaN,
-// as 0/0 does, but for the safe one.
+// Softmax, LogSoftmax, steep.SafeSoftmax and steep.SoftmaxGrad. A row of only -inf gives NaN, as
+// 0/0 does, except in SafeSoftmax.
 
 #include <cmath>
 #include <functional>
@@ -40,7 +40,7 @@ void log_softmax_rows(const float* x, float* y, int64_t rows, int64_t columns) {
   for (int64_t i = 0; i < rows; ++i, x += columns, y += columns) {
     const float max = row_max(d, x, n);
     const auto maxima = hn::Set(d, max);
-    double sum = 0;  // of blocks: one float would lose digits over a vocabulary
+    double sum = 0;  // by blocks: one float would lose digits over a vocabulary
     for (size_t j = 0; j < n; j += kBlock)
       sum += row_exp_sum(d, x + j, std::min(kBlock, n - j), max, nullptr);
     const auto log_sum = hn::Set(d, static_cast<float>(std::log(sum)));
@@ -86,7 +86,7 @@ Form form_of(std::string_view op) {
   return op == "LogSoftmax" ? Form::log_softmax : Form::softmax_grad;
 }
 
-/// One line along the axis, `stride` elements apart. Sums in double.
+/// One line along the axis, with elements `stride` apart. Sums in double.
 template <typename T>
 void reference_line(Form form, const T* a, const T* b, T* out, int64_t n, int64_t stride) {
   if (form == Form::softmax_grad) {

@@ -1,5 +1,5 @@
-// steep.SoftmaxCrossEntropy and steep.SoftmaxCrossEntropyGrad: one pass over the logits each, which
-// for a vocabulary are the largest array of a training step.
+// steep.SoftmaxCrossEntropy and steep.SoftmaxCrossEntropyGrad. Each makes one pass over the logits,
+// which for a vocabulary are the largest array of a training step.
 
 #include <fmt/format.h>
 
@@ -22,7 +22,7 @@ HWY_BEFORE_NAMESPACE();
 namespace steep::cpu {
 namespace HWY_NAMESPACE {
 
-/// As others_row(), of what one vector holds.
+/// As others_row(), for rows that fit into one vector.
 template <typename T>
 double others_of_few(Floats d, const T* x, size_t n, size_t label, float* shift) {
   const auto lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
@@ -34,9 +34,10 @@ double others_of_few(Floats d, const T* x, size_t n, size_t label, float* shift)
   return hn::GetLane(hn::SumOfLanes(d, but_for(d, e, label)));
 }
 
-/// Σ exp(x - shift) over the classes but for the label, block by block, and the shift: at least the
-/// label's score, and about the greatest one. That is the first block's maximum, unless the label's
-/// is greater, or one in a later block so far above that subtracting would lose digits.
+/// Σ exp(x - shift) over all classes except the label, block by block, and the shift. The shift is
+/// at least the label's score, and close to the greatest score. It is the maximum of the first
+/// block, unless the label's score is greater, or a later block exceeds it so far that precision
+/// would be lost.
 template <typename T>
 double others_row(const T* x, size_t n, size_t label, float* shift) {
   constexpr size_t kBlock = 2048;
@@ -146,16 +147,16 @@ void scaled_softmax(const double* x, double lse, double factor, double* dx, int6
   for (int64_t j = 0; j < n; ++j) dx[j] = factor * std::exp(x[j] - lse);
 }
 
-/// What losses, weights and sums are in, for logits of type T.
+/// The type of losses, weights and sums, for logits of type T.
 template <typename T>
 using Real = std::conditional_t<std::is_same_v<T, Bf16>, float, T>;
 
 constexpr size_t kNoLabel = SIZE_MAX;
 
-/// Of one row: -log softmax(x)[label], 0 without a label, and lse = log Σ exp(x). Where the label
-/// has nearly all of the probability, the loss is the logarithm of a number next to 1, 1 + rest,
-/// and lse minus the label's score is next to nothing: so the label's 1 is not among what is added
-/// up.
+/// The loss of one row: -log softmax(x)[label], 0 without a label, and lse = log Σ exp(x). If the
+/// label has nearly all of the probability, the loss is log(1 + rest) with a small rest, and lse
+/// minus the label's score is close to 0. So the label's 1 is left out of the sum, which then keeps
+/// its digits.
 struct RowLoss {
   double loss, lse;
 };
@@ -165,8 +166,8 @@ RowLoss row_loss(const T* x, int64_t n, size_t label) {
   const double sum = others(x, static_cast<size_t>(n), label, &shift);
   if (label == kNoLabel) return {0, shift + std::log(sum)};
   const double below = static_cast<double>(x[label]) - shift;
-  // Elsewhere another class has more than half: the loss is no small difference, and its terms have
-  // no more digits than their sum.
+  // Otherwise another class has more than half of the probability: the loss is not a small
+  // difference, and its terms need no more digits than their sum.
   const double log_sum =
       below == 0 ? std::log1p(sum)
                  : std::log(static_cast<Real<T>>(sum) + std::exp(static_cast<Real<T>>(below)));
@@ -179,7 +180,7 @@ void set(Bf16& x, float v) { x = {float_to_bf16(v)}; }
 
 enum class Reduction : uint8_t { none, sum, mean };
 
-/// What the loss and its gradient have in common: labels and their weights, of type T.
+/// Shared by the loss and its gradient: labels and their weights, of type T.
 template <typename T, typename Label>
 class CrossEntropyKernel : public Kernel {
  protected:
@@ -207,7 +208,7 @@ class CrossEntropyKernel : public Kernel {
     return weights == nullptr ? T{1} : weights[label];
   }
 
-  /// Throws DataError when a label that counts is not a class.
+  /// Throws DataError when a label that counts is out of range.
   void check_labels(const Label* labels) const {
     for (int64_t i = 0; i < rows_; ++i) {
       const int64_t label = labels[i];
@@ -235,7 +236,7 @@ class CrossEntropyKernel : public Kernel {
   int64_t row_grain() const { return grain_of(8192, classes_); }
 
   std::string node_, op_;
-  bool some_rows_ = false;  ///< rows have other numbers than the caller's
+  bool some_rows_ = false;  ///< row numbers differ from the caller's
   int64_t rows_, classes_;
   int weights_;  // index of the input, or -1
   Reduction reduction_;
@@ -293,7 +294,7 @@ class CrossEntropy final : public CrossEntropyKernel<Real<T>, Label> {
   bool has_lse_, has_lse_rest_;
 };
 
-/// T: of the logits; Dx: of their gradient.
+/// T: type of the logits; Dx: type of their gradient.
 template <typename T, typename Dx, typename Label>
 class CrossEntropyGradOf final : public CrossEntropyKernel<Real<T>, Label> {
   using R = Real<T>;
@@ -336,7 +337,7 @@ class CrossEntropyGradOf final : public CrossEntropyKernel<Real<T>, Label> {
             continue;
           }
         }
-        // p - 1 is nothing but rounding where p is nearly 1.
+        // p - 1 would be mostly rounding error where p is close to 1.
         set(dx[label], static_cast<R>(factor * std::expm1(static_cast<R>(log_p))));
       }
     });

@@ -1,4 +1,5 @@
-// steep.LU by elimination with partial pivoting, blocks of columns at a time; what is had by it.
+// steep.LU by elimination with partial pivoting, in blocks of columns, and the operators that use
+// it.
 #include <cmath>
 
 #include "providers/cpu/cpu.h"
@@ -9,15 +10,15 @@ namespace {
 
 constexpr int64_t kPanel = 32;
 
-/// Decomposes columns [from, to), whose rows [from, n) hold what is left of the matrix. Rows are
-/// swapped whole. Returns the first pivot that is zero, counted from 1, or 0.
+/// Decomposes columns [from, to), whose rows [from, n) hold the remaining matrix. Swaps whole rows.
+/// Returns the index of the first zero pivot, counted from 1, or 0.
 template <typename T>
 int32_t eliminate(T* lu, int64_t* pivots, int64_t n, int64_t from, int64_t to) {
   int32_t zero = 0;
   for (int64_t k = from; k < to; ++k) {
     int64_t pivot = k;
     for (int64_t i = k + 1; i < n; ++i) {
-      // As LAPACK's does, it takes the first of the largest.
+      // As in LAPACK, the first of the largest elements is the pivot.
       if (std::abs(lu[i * n + k]) > std::abs(lu[pivot * n + k])) pivot = i;
     }
     pivots[k] = pivot;
@@ -25,7 +26,7 @@ int32_t eliminate(T* lu, int64_t* pivots, int64_t n, int64_t from, int64_t to) {
     const T* row = lu + k * n;
     if (row[k] == 0) {
       if (zero == 0) zero = static_cast<int32_t>(k + 1);
-      continue;  // all below are zeros as well
+      continue;  // all elements below are zeros, too
     }
     for (int64_t i = k + 1; i < n; ++i) {
       T* to_row = lu + i * n;
@@ -51,7 +52,8 @@ int32_t factorise(T* lu, int64_t* pivots, int64_t n) {
                              .lower = true,
                              .unit = true};
     corner.substitute(lu + from * n + to, rest, n);
-    // Of a large matrix the rows are worth threads; a stack of several has one each already.
+    // The rows of a large matrix are worth several threads. In a stack each matrix has a thread
+    // already.
     parallel_for(rest, grain_of(65536, width * rest), [&](int64_t begin, int64_t end) {
       for (int64_t i = to + begin; i < to + end; ++i)
         subtract_rows(lu + i * n + to, rest, lu + i * n + from, 1, width, lu + from * n + to, n);
@@ -148,7 +150,7 @@ std::unique_ptr<Kernel> make_slog_det(const NodeSpec& node, std::string* why_not
         for (int64_t i = 0; i < n; ++i) {
           const auto pivot = static_cast<double>(lu[i * n + i]);
           if ((pivot < 0) != (pivots[i] != i)) sign = -sign;
-          if (pivot == 0 || std::isnan(pivot)) sign = 0;  // a sign of NaN is 0, as in PyTorch
+          if (pivot == 0 || std::isnan(pivot)) sign = 0;  // NaN gives sign 0, as in PyTorch
           sum += std::log(std::abs(pivot));
         }
         if (args.out[0] != nullptr) args.output<T>(0)[at] = static_cast<T>(sign);

@@ -23,11 +23,11 @@ void move(const char* src, char* dst) {
   std::memcpy(dst, src, kBytes);
 }
 
-// Sixteen bytes, as elements of four and of two.
+// Sixteen bytes as elements of four bytes, and of two.
 using Words [[gnu::vector_size(16)]] = uint32_t;
 using Halves [[gnu::vector_size(16)]] = uint16_t;
 
-/// The first, or last, halves of two vectors in turns.
+/// Interleaves the first (low) or last (high) halves of two vectors.
 Words low(Words a, Words b) { return __builtin_shufflevector(a, b, 0, 4, 1, 5); }
 Words high(Words a, Words b) { return __builtin_shufflevector(a, b, 2, 6, 3, 7); }
 Halves low(Halves a, Halves b) { return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11); }
@@ -43,7 +43,7 @@ void transpose_block(const char* src, int64_t src_row, char* dst, int64_t dst_ro
   constexpr int kEdge = 16 / kBytes;
   Lanes v[kEdge];
   for (int i = 0; i < kEdge; ++i) std::memcpy(&v[i], src + i * src_row, 16);
-  // As many perfect shuffles as an index has bits turn rows into columns.
+  // One perfect shuffle per bit of the index transposes the block.
   for (int rounds = 1; rounds < kEdge; rounds *= 2) {
     Lanes w[kEdge];
     for (int i = 0; i < kEdge / 2; ++i) {
@@ -55,8 +55,8 @@ void transpose_block(const char* src, int64_t src_row, char* dst, int64_t dst_ro
   for (int i = 0; i < kEdge; ++i) std::memcpy(dst + i * dst_row, &v[i], 16);
 }
 
-/// The same for 64 bytes by as many rows. Goes through a buffer, so that every cache line of either
-/// side is touched once: rows that lie a power of two apart would throw each other out.
+/// The same for 64 bytes by as many rows. It copies through a buffer, so that every cache line on
+/// either side is touched once: rows whose distance is a power of two would evict each other.
 template <size_t kBytes>
 void transpose_lines(const char* src, int64_t src_row, char* dst, int64_t dst_row) {
   constexpr int64_t kEdge = 16 / kBytes, kLines = 4 * kEdge;
@@ -82,7 +82,7 @@ StridedCopy::StridedCopy(size_t element_bytes, const Dims& dims, const Dims& src
   for (size_t i = 0; i < dims.size(); ++i) {
     if (dims[i] != 1) axes.push_back({dims[i], src_strides[i] * size, dst_strides[i] * size});
   }
-  // Write in the order of the destination's memory.
+  // Order the axes by the destination's strides, to write in memory order.
   std::stable_sort(axes.begin(), axes.end(),
                    [](const Axis& a, const Axis& b) { return std::abs(a.dst) > std::abs(b.dst); });
   for (size_t i = 1; i < axes.size();) {
@@ -134,8 +134,8 @@ void StridedCopy::check_rank() const {
   }
 }
 
-/// Calls inner(src, dst) for a share of the outer indices in every thread. Where there are few
-/// outer indices, the callers split the inner axes instead.
+/// Calls inner(src, dst) for the outer indices, divided among threads. If there are few outer
+/// indices, callers split the inner axes instead.
 template <typename F>
 void StridedCopy::for_each_outer(const char* src, char* dst, F&& inner) const {
   int64_t n = 1;
@@ -181,7 +181,7 @@ template <size_t kBytes>
 void StridedCopy::run_elements(const char* src, char* dst) const {
   const Axis column = column_;
   auto range = [&](const char* s, char* d, int64_t begin, int64_t end) {
-    if (column.src == 0 && column.dst == kBytes) {  // repeat one element
+    if (column.src == 0 && column.dst == kBytes) {  // broadcasts one element
       char element[kBytes];
       move<kBytes>(s, element);
       for (int64_t i = begin; i < end; ++i) move<kBytes>(element, d + i * int64_t{kBytes});

@@ -1,4 +1,4 @@
-// TfIdfVectorizer on numbers: counts the n-grams of a pool in each row.
+// TfIdfVectorizer on numbers: counts, in each row, the n-grams of a pool.
 #include <map>
 #include <vector>
 

@@ -1,7 +1,7 @@
-// TopK: each line of the axis is sorted as far as needed. NaN counts as the largest number, as in
-// PyTorch; of equal elements the first comes first. steep.TopK selects as PyTorch's topk does
-// (aten/src/ATen/native/TopKImpl.h), whose choice among equals is that of the C++ library's
-// selection.
+// TopK: sorts each line of the axis as far as needed. NaN counts as the largest number, as in
+// PyTorch. Equal elements keep their order. steep.TopK selects as PyTorch's topk does
+// (aten/src/ATen/native/TopKImpl.h), where the C++ library's selection decides among equal
+// elements.
 #include <algorithm>
 #include <cmath>
 #include <numeric>

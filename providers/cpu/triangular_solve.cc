@@ -1,4 +1,4 @@
-// steep.TriangularSolve by substitution, a block of columns after the other.
+// steep.TriangularSolve by substitution, one block of columns after the other.
 #include "providers/cpu/cpu.h"
 #include "providers/cpu/matrices.h"
 

@@ -18,7 +18,7 @@ std::unique_ptr<Kernel> make_trilu(const NodeSpec& node, std::string* why_not) {
   const auto element = static_cast<int64_t>(size_of(x.dtype));
   const bool has_k = node.in(1).present();
   auto run = [=](const KernelArgs& args) {
-    // Beyond the matrix every k is alike; clamping keeps row + k from overflowing.
+    // All k beyond the matrix have the same effect; clamping k prevents overflow of row + k.
     const int64_t k =
         has_k ? std::clamp<int64_t>(*args.input<int64_t>(1), -rows - 1, columns + 1) : 0;
     const bool in_place = args.in[0] == args.out[0];

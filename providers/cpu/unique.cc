@@ -1,5 +1,5 @@
 // Unique: distinct elements, or distinct slices along an axis, sorted or in order of appearance.
-// NaNs are one value, after all others.
+// All NaNs are one value, after all others.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -20,7 +20,8 @@ int compare(T a, T b) {
   return a < b ? -1 : a > b ? 1 : 0;
 }
 
-/// `count` slices of x along an axis that `outer` elements precede and `inner` follow.
+/// `count` slices of x along an axis. `outer` and `inner`: the numbers of elements before and after
+/// it.
 template <typename T>
 struct Slices {
   const T* x;
@@ -39,8 +40,8 @@ struct Slices {
 };
 
 struct Groups {
-  std::vector<int64_t> first;    // by group: the first of its slices
-  std::vector<int64_t> inverse;  // by slice: its group
+  std::vector<int64_t> first;    // by group: index of its first slice
+  std::vector<int64_t> inverse;  // by slice: index of its group
   std::vector<int64_t> counts;   // by group
 };
 
@@ -54,7 +55,7 @@ Groups group(const Slices<T>& slices, bool sorted) {
   g.inverse.resize(order.size());
   for (size_t i = 0; i < order.size(); ++i) {
     if (i == 0 || slices.order(order[i - 1], order[i]) != 0) {
-      g.first.push_back(order[i]);  // stable: the first to appear
+      g.first.push_back(order[i]);  // the first to appear, because the sort is stable
       g.counts.push_back(0);
     }
     ++g.counts.back();

@@ -9,7 +9,7 @@ namespace {
 
 int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b > 0 ? 1 : 0); }
 
-/// Far from where sums of a few places would overflow.
+/// A limit at which sums of a few positions cannot overflow.
 constexpr int64_t kFar = int64_t{1} << 60;
 
 bool is_far(__int128 place) { return place > kFar || place < -kFar; }

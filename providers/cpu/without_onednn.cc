@@ -1,4 +1,4 @@
-// What the runtime (STEEP_RUNTIME) has in place of oneDNN: nothing; our own kernels take its nodes.
+// The runtime (STEEP_RUNTIME) has no oneDNN: Steep's own kernels compute all nodes.
 #include "providers/cpu/build_kernel.h"
 #include "providers/cpu/cpu.h"
 #include "providers/cpu/matmul.h"
