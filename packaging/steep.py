@@ -1,8 +1,9 @@
 #!python
-"""bin/steep of a wheel: becomes the program that lies in the package.
+"""The script bin/steep of a wheel: replaces itself by the program in the package.
 
-The program needs the libraries beside the package, and a wheel cannot say where its bin/ will be
-from there. The package is not imported: a folder of sources on PYTHONPATH changes nothing.
+The program must stay beside the package's libraries, and a wheel does not know the path from its
+bin/ to the package. The script does not import the package, so that a source folder on PYTHONPATH
+has no effect.
 """
 
 import os

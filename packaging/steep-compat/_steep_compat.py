@@ -1,8 +1,8 @@
 """Lets Steep serve ``onnxruntime`` and ``torch_ort`` in every process of this environment.
 
-steep-compat.pth imports this when Python starts, so it loads nothing: Steep is imported when
-something of the two packages is first used. Programs that only look whether there is one, or import
-it and go on without, pay nothing.
+steep-compat.pth imports this module when Python starts, so it loads nothing. Steep is imported at
+the first use of a name of the two packages. Programs that only check whether a package exists, or
+import it without use, pay nothing.
 """
 
 import sys
@@ -12,24 +12,24 @@ _ROOTS = ("onnxruntime", "torch_ort")
 
 
 class _FirstAsked:
-    """Finds the two packages; the first use of one installs the hook that has their names."""
+    """Finds the two packages; the first use of one installs Steep's import hook."""
 
     def find_spec(self, fullname, path=None, target=None):
-        """Return the spec of one of the packages, or what Steep's own hook has for a part of it."""
+        """Return the spec of one of the packages, or that of a submodule from Steep's hook."""
         if fullname.partition(".")[0] not in _ROOTS or self not in sys.meta_path:
             return None
         served = sys.modules.get("steep.compat.import_hook.finder")
         if served is not None and served.FINDER in sys.meta_path:
-            return None  # it comes first, and was told to let the installed package be found
+            return None  # Steep's hook comes first and chose the installed package
         if fullname in _ROOTS:
             return ModuleSpec(fullname, self, origin="steep.compat", is_package=True)
         return self._hook().find_spec(fullname, path, target)
 
     def create_module(self, spec):
-        """Leave it to Python."""
+        """Let Python create the module."""
 
     def exec_module(self, module):
-        """Give the package a way to its names that loads Steep."""
+        """Give the package a `__getattr__` that loads Steep."""
 
         def get(name):
             if name.startswith("__") and name not in ("__all__", "__version__"):

@@ -1,4 +1,4 @@
-"""Puts steep-compat.pth beside the module: Python reads it when it starts."""
+"""Installs steep-compat.pth beside the module: Python reads it at start."""
 
 from setuptools import setup
 from setuptools.command.build_py import build_py
@@ -7,7 +7,7 @@ PTH = "steep-compat.pth"
 
 
 class BuildPy(build_py):
-    """Copies the .pth file as well."""
+    """Copies the .pth file, too."""
 
     def run(self):
         """Build the module, then copy the file."""
@@ -15,11 +15,11 @@ class BuildPy(build_py):
         self.copy_file(PTH, f"{self.build_lib}/{PTH}")
 
     def get_outputs(self, include_bytecode=True):
-        """List the file among what is installed."""
+        """Add the file to the installed files."""
         return [*super().get_outputs(include_bytecode), f"{self.build_lib}/{PTH}"]
 
     def get_source_files(self):
-        """List the file among what a source distribution holds."""
+        """Add the file to the source distribution."""
         return [*super().get_source_files(), PTH]
 
 

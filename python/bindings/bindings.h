@@ -1,4 +1,4 @@
-// What the binding files share. Each file defines one init_x(m); module.cc lists them.
+// Shared by the binding files. Each file defines one init_x(m); module.cc lists them.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -18,34 +18,35 @@ namespace steep::python {
 
 namespace nb = nanobind;
 
-/// Any array in CPU memory → Tensor: our own Tensor, objects with the buffer protocol (NumPy,
-/// read-only ones too), objects with __dlpack__ (PyTorch, JAX, …), or a DLPack capsule. Shares the
-/// bytes, and holds their owner, when they are contiguous; copies otherwise. Throws DataError
-/// naming `name` for anything else. With `unwritable`, says there why the array cannot be written
-/// into through the result: "" when it can. Needs the GIL.
+/// Converts any array in CPU memory to a Tensor: Steep's own Tensor, objects with the buffer
+/// protocol (NumPy, also read-only), objects with __dlpack__ (PyTorch, JAX, …), or a DLPack
+/// capsule. Shares contiguous bytes and holds their owner; copies others. Throws DataError with
+/// `name` for anything else. `unwritable`, if not null, receives the reason why writes to the
+/// result do not reach the array; "" if they do. Needs the GIL.
 Tensor to_tensor(nb::handle array, const char* name = "", std::string* unwritable = nullptr);
-/// Each array of a dict by name, as to_tensor().
+/// Converts each array of a dict by name, as to_tensor().
 std::map<std::string, Tensor> named(const nb::dict& arrays);
 
 /// A DLPack capsule that shares the tensor's bytes and keeps them alive. Needs the GIL.
 nb::object to_capsule(const Tensor& tensor);
 
-/// An array, a list or tuple of such (a sequence), or None (an empty optional) → Datum. As
-/// to_tensor().
+/// Converts an array, a list or tuple of arrays (a sequence), or None (an empty optional) to a
+/// Datum. See to_tensor().
 Datum to_datum(nb::handle value, const char* name = "");
-/// The way back, with NumPy arrays that share the bytes. Needs the GIL.
+/// The reverse of to_datum(), with NumPy arrays that share the bytes. Needs the GIL.
 nb::object to_object(const Datum& datum);
 
-/// Sets the Python error of the signal that ended a call with InterruptedError. Needs the GIL.
+/// Raises the Python exception for the signal that ended a call with InterruptedError. Needs the
+/// GIL.
 void raise_interrupt();
 
-/// From "text", "passes" or "html". Throws DataError.
+/// The format "text", "passes" or "html". Throws DataError for another name.
 DumpFormat dump_format(const std::string& name);
 
-/// Constructors of a session, from a model's bytes and from the path of its file.
+/// Defines the constructors of a session: from a model's bytes, and from the path of its file.
 template <typename Options, typename Session>
 void def_constructors(nb::class_<Session>& made) {
-  // Bytes first: they would pass for a path.
+  // bytes before path, because bytes convert to a path.
   made.def(
       "__init__",
       [](Session* self, const nb::bytes& model, const Options& options) {
@@ -58,7 +59,7 @@ void def_constructors(nb::class_<Session>& made) {
            nb::call_guard<nb::gil_scoped_release>());
 }
 
-/// plan(), dump(), start_profile() and write_profile() of a session that is fed by name.
+/// Defines plan(), dump(), start_profile() and write_profile() of a session with named inputs.
 template <typename Session>
 void def_plans(nb::class_<Session>& session) {
   const nb::call_guard<nb::gil_scoped_release> unlocked;
@@ -87,7 +88,7 @@ void def_plans(nb::class_<Session>& session) {
            "Writes a trace for ui.perfetto.dev.");
 }
 
-/// Dtype from its name as NumPy spells it. Throws DataError.
+/// The dtype with this NumPy name. Throws DataError.
 DType dtype_from(const std::string& name);
 
 }  // namespace steep::python

@@ -1,4 +1,4 @@
-// check(): every obstacle to training a model, at once.
+// check(): lists all obstacles to training a model.
 #include "steep/check.h"
 
 #include <nanobind/stl/filesystem.h>

@@ -1,5 +1,5 @@
-// Functions of the user's own. The package `steep` takes them in the forms in which users have
-// them.
+// Registration of user-defined functions. The package `steep` converts them from the forms that
+// users write.
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>

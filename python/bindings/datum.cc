@@ -1,4 +1,4 @@
-// Values of any kind across the boundary: arrays, lists of arrays, None.
+// Conversion of values of any kind: arrays, lists of arrays, None.
 #include "bindings.h"
 
 namespace steep::python {

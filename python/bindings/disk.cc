@@ -1,4 +1,4 @@
-// Files that Python writes follow the same rule as those of the engine.
+// Python writes files with the same functions as the engine.
 #include "runtime/disk.h"
 
 #include <nanobind/stl/filesystem.h>

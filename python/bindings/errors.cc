@@ -1,4 +1,4 @@
-// Steep's typed errors become the exceptions of steep/errors.py.
+// Translates Steep's errors to the exceptions of steep/errors.py.
 #include <nanobind/stl/string.h>
 
 #include <exception>

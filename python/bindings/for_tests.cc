@@ -1,5 +1,5 @@
-// What tests and generated docs ask of single operators: the table of ops, the result of one node,
-// the gradients of one node. No part of a wheel.
+// Access to single operators for tests and generated docs: the table of ops, the result of one
+// node, the gradients of one node. Not in wheels.
 #include <fmt/format.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -19,8 +19,8 @@
 namespace steep::python {
 namespace {
 
-/// Body of a steep.Fused node, [(op, [operand, …]), …]: operands count the node's inputs first,
-/// then the results so far. The last `outputs` results are the body's.
+/// The body of a steep.Fused node, from [(op, [operand, …]), …]. Operands are indices: first the
+/// node's inputs, then the results so far. The last `outputs` results are the body's outputs.
 Body to_body(nb::list nodes, const std::vector<Value>& inputs, int outputs) {
   auto body = std::make_shared<Graph>();
   std::vector<Value> values;
@@ -48,7 +48,7 @@ Attr to_attr(nb::handle value) {
   return nb::cast<Ints>(value);
 }
 
-/// A graph of one node. Float inputs are the graph's inputs, all others constants.
+/// A graph with one node. Float inputs are inputs of the graph, all others are constants.
 struct OneNode {
   Graph graph;
   std::vector<Value> inputs;
@@ -155,7 +155,7 @@ nb::list evaluate_node(const std::string& op, nb::list inputs, nb::dict attrs, i
       throw ModelError({.what = "The operator is not decomposed for these operands.", .op = op});
     }
     for (const Pass& pass : passes())
-      options.disabled_passes.emplace(pass.name);  // nothing fused anew
+      options.disabled_passes.emplace(pass.name);  // do not fuse again
   }
   for (Value y : results) one.graph.add_output("y", y);
   nb::list arrays;
@@ -240,7 +240,7 @@ nb::list model_gradients(const nb::bytes& model, const nb::list& inputs,
   }
   Program program(std::move(graph));
   std::vector<Tensor> found;
-  for (int i = 0; i < 2; ++i) {  // the second time from what the first has cached
+  for (int i = 0; i < 2; ++i) {  // the second run uses the cache of the first
     DataResult forward = program.forward_data(to_data(inputs));
     found = program.backward(std::move(forward.pending), fed);
   }

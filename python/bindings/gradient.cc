@@ -1,5 +1,5 @@
-// Models made of models: python/steep/session/gradient.py makes them steep.grad() and
-// steep.model_for_inference().
+// Functions that turn a model into a model. python/steep/session/gradient.py exports them as
+// steep.grad() and steep.model_for_inference().
 #include "steep/gradient.h"
 
 #include <nanobind/stl/filesystem.h>

@@ -1,5 +1,5 @@
-// GradientSession: arrays by name in, tensors out. python/steep/session/gradient_session.py is its
-// Python face.
+// GradientSession: named arrays in, tensors out. python/steep/session/gradient_session.py is its
+// Python API.
 #include "steep/gradient_session.h"
 
 #include <nanobind/stl/filesystem.h>
@@ -15,7 +15,7 @@ namespace {
 
 using Session = GradientSession;
 
-/// The session is to see what its caller writes later: no copy will do.
+/// Converts arrays without copies, because the session must see later writes of its caller.
 Session::Tensors shared(const nb::dict& arrays) {
   Session::Tensors tensors;
   for (auto [key, value] : arrays) {

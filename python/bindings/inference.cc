@@ -1,4 +1,4 @@
-// InferenceSession: arrays by name in, tensors out. python/steep/session/inference.py gives it the
+// InferenceSession: named arrays in, tensors out. python/steep/session/inference.py gives it the
 // interface of ONNX Runtime.
 #include "steep/inference.h"
 

@@ -1,4 +1,4 @@
-// Limits as Python sees them, and Ctrl-C while the engine works.
+// Limits for Python, and Ctrl-C during calls to the engine.
 #include "steep/limits.h"
 
 #include <nanobind/stl/optional.h>
@@ -11,9 +11,10 @@ namespace steep::python {
 namespace {
 
 unsigned long main_thread = 0;
-std::optional<nb::python_error> raised;  // by a signal's handler; the main thread's alone
+std::optional<nb::python_error> raised;  // by a signal handler; used only in the main thread
 
-/// Python runs the handlers of signals in its main thread, and only when asked.
+/// Python runs signal handlers only in its main thread, and only when asked. Returns true if one
+/// raised.
 bool handler_raises() {
   if (PyThread_get_thread_ident() != main_thread || Py_IsInitialized() == 0) return false;
   const nb::gil_scoped_acquire acquire;

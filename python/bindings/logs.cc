@@ -1,4 +1,4 @@
-// What can be looked at from outside: the logs of STEEP_LOGS, and the names of passes.
+// Diagnostics: the logs of STEEP_LOGS, and the names of passes.
 #include "runtime/logs.h"
 
 #include <nanobind/stl/pair.h>
@@ -19,7 +19,7 @@
 namespace steep::python {
 namespace {
 
-/// Throws DataError.
+/// The log with this name. Throws DataError.
 Log log_from(const std::string& name) {
   const auto kinds = log_kinds();
   for (size_t i = 0; i < kinds.size(); ++i) {

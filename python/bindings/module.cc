@@ -1,7 +1,7 @@
 #include "bindings.h"
 #include "ops/metadata_keys.h"
 
-// One line a file.
+// One line per file.
 #define STEEP_BINDINGS(X) \
   X(errors)               \
   X(limits)               \
@@ -32,13 +32,13 @@ STEEP_MORE_BINDINGS(STEEP_DECLARE)
 
 NB_MODULE(_steep, m) {
   m.doc() = "Steep's engine. Use the package `steep`; this module is its compiled part.";
-  m.attr("__version__") = STEEP_VERSION;  // steep/extension.py compares
-  // What captures write into the metadata of nodes (src/ops/metadata_keys.h).
+  m.attr("__version__") = STEEP_VERSION;  // steep/extension.py compares it with its own version
+  // Keys that captures write into the metadata of nodes (src/ops/metadata_keys.h).
   m.attr("STOP_GRADIENT_KEY") = steep::kStopGradientKey;
   m.attr("DIGITS_KEY") = steep::kDigitsKey;
   m.attr("SAMPLE_VARIANCE_KEY") = steep::kSampleVarianceKey;
-  // PyTorch keeps the graph of a loss that is still in use when the process ends, and with it
-  // objects of ours; nanobind would tell the user of leaks.
+  // If a loss is still in use when the process ends, PyTorch keeps its graph, and with it Steep
+  // objects. nanobind would report these to the user as leaks.
   nanobind::set_leak_warnings(false);
 #define STEEP_INIT(stem) steep::python::init_##stem(m);
   STEEP_BINDINGS(STEEP_INIT)

@@ -1,4 +1,4 @@
-// ModuleProgram: a captured graph, ready for forward and backward as autograd asks for them.
+// ModuleProgram: a captured graph with the forward and backward functions that autograd calls.
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -27,7 +27,7 @@ std::vector<Type> types_of(const nb::list& arrays) {
   return types;
 }
 
-/// By input: dtype and extents.
+/// Per input: dtype and extents.
 using NamedTypes = std::vector<std::pair<std::string, std::vector<int64_t>>>;
 
 std::vector<Type> types_from(const NamedTypes& types) {
@@ -36,8 +36,8 @@ std::vector<Type> types_from(const NamedTypes& types) {
   return concrete;
 }
 
-/// GradientProgram, fed with arrays. Nothing that may wait holds the GIL, which the one that is
-/// waited for may need.
+/// GradientProgram with arrays. Calls that may wait release the GIL, because the thread that they
+/// wait for may need it.
 class ModuleProgram {
  public:
   ModuleProgram(const nb::bytes& model, const Names& inputs, GradientProgramOptions options)

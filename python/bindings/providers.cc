@@ -1,4 +1,4 @@
-// Where sessions run.
+// Selection of providers and devices for sessions.
 #include "steep/providers.h"
 
 #include <nanobind/stl/filesystem.h>

@@ -1,6 +1,5 @@
-// TrainingSession: arrays in, arrays out. step() with positional arrays is the
-// path that small models pay for at every step, so it builds nothing but its
-// result.
+// TrainingSession: arrays in, arrays out. Small models call step() with positional arrays in every
+// step, so that path constructs nothing but its result.
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/map.h>
@@ -28,7 +27,7 @@ std::vector<Tensor> tensors_of(const nb::tuple& args) {
   return inputs;
 }
 
-/// Throws DataError for a weight that the session is to write and whose memory it cannot.
+/// Throws DataError for a weight that the session must write, but whose memory is not writable.
 void require_writable(const TrainingSession& session,
                       const std::map<std::string, std::string>& unwritable) {
   std::vector<std::string> written = session.parameter_names();
@@ -51,7 +50,7 @@ nb::dict to_dict(const std::map<std::string, Tensor>& tensors) {
   return out;
 }
 
-/// What waits for its turn must not hold the interpreter's lock: its holder may need that.
+/// A call that waits must not hold the GIL, because the thread that it waits for may need it.
 template <typename F>
 auto unlocked_call(F&& call) {
   const nb::gil_scoped_release release;
@@ -69,7 +68,7 @@ StepResult step_or_part(TrainingSession& s, const nb::args& arrays,
   bool part = false;
   nb::dict rest;
   for (auto [key, value] : named_arrays) {
-    // A model may have an input of this name, whose array is no bool.
+    // The model may have an input of this name. Its value would be an array, not a bool.
     if (nb::cast<std::string>(key) == "accumulate" && nb::isinstance<nb::bool_>(value)) {
       part = nb::cast<bool>(value);
     } else {
@@ -89,7 +88,7 @@ StepResult step_or_part(TrainingSession& s, const nb::args& arrays,
   return unlocked_call([&] { return part ? s.accumulate(inputs) : s.step(inputs); });
 }
 
-/// Makes each row that it is called with an attribute of a class.
+/// Returns a function that defines an option row as an attribute of a class.
 template <typename Class>
 auto into(Class& made) {
   return [&made](const OptionRow& row, auto member) {
@@ -127,7 +126,7 @@ void init_options(nb::module_& m) {
   visit_step_options(into(training));
 }
 
-/// (part of TrainingOptions or "", field, key, flag, help) of each row.
+/// (part of TrainingOptions or "", field, key, flag, help) of a row.
 using Row = std::array<std::string, 5>;
 
 std::vector<Row> option_rows() {
@@ -261,7 +260,7 @@ void init_memory_report(nb::module_& m) {
 
 using Session = TrainingSession;
 
-/// For what waits, or works for long: others may run Python meanwhile.
+/// For methods that wait or run long: releases the GIL.
 using Unlocked = nb::call_guard<nb::gil_scoped_release>;
 
 void construct_from_bytes(Session* self, const nb::bytes& model, const TrainingOptions& options,
@@ -286,7 +285,7 @@ void construct_from_bytes(Session* self, const nb::bytes& model, const TrainingO
 }
 
 void bind_construction(nb::class_<Session>& session) {
-  // Bytes first: they would pass for a path.
+  // bytes before path, because bytes convert to a path.
   session
       .def("__init__", &construct_from_bytes, nb::arg("model"), nb::arg("options"),
            nb::arg("weights") = nb::dict(),

@@ -94,7 +94,7 @@ const Kind& kind_of(DType dtype) {
                    .remedy = std::move(remedy)});
 }
 
-/// Copies a strided array to a fresh contiguous one. Strides in bytes.
+/// Copies a strided array to a new contiguous one. Strides in bytes.
 Tensor gather(DType dtype, const Dims& dims, const char* data,
               const std::vector<int64_t>& strides) {
   Tensor out = Tensor::empty(dtype, dims);
@@ -133,7 +133,7 @@ bool contiguous(const Dims& dims, const std::vector<int64_t>& strides, size_t it
   return true;
 }
 
-/// Wraps or copies. `owner` is released at once when the bytes were copied.
+/// Wraps contiguous bytes, copies others. After a copy, `owner` is released at once.
 Tensor adopt(DType dtype, Dims dims, char* data, const std::vector<int64_t>& strides,
              std::shared_ptr<void> owner, std::string* unwritable) {
   if (contiguous(dims, strides, size_of(dtype))) {
@@ -165,7 +165,9 @@ Tensor from_buffer(nb::handle array, const char* name, std::string* unwritable) 
   if (*format == '@' || *format == '=' || *format == '<') ++format;
   DType dtype = DType::undefined;
   if (format[0] != '\0' && format[1] == '\0') {
-    const char code = *format == 'q' ? 'l' : *format == 'Q' ? 'L' : *format;  // by size, see below
+    const char code = *format == 'q'   ? 'l'
+                      : *format == 'Q' ? 'L'
+                                       : *format;  // decide by size, see below
     for (const Kind& k : kKinds) {
       if (k.format != nullptr && k.format[0] == code) dtype = k.dtype;
     }
@@ -182,7 +184,7 @@ Tensor from_buffer(nb::handle array, const char* name, std::string* unwritable) 
   return adopt(dtype, std::move(dims), data, strides, std::move(view), unwritable);
 }
 
-/// Reads a DLTensor whose lifetime `owner` guards.
+/// Converts a DLTensor. `owner` keeps its memory alive.
 Tensor from_dltensor(const DLTensor& t, std::shared_ptr<void> owner, const char* name,
                      std::string* unwritable) {
   if (t.device_type != kCpu) {
@@ -204,7 +206,8 @@ Tensor from_dltensor(const DLTensor& t, std::shared_ptr<void> owner, const char*
     strides[d] = t.strides == nullptr ? dense : t.strides[d] * item;
     dense *= dims[d];
   }
-  // PyTorch has no memory for no elements, and null is an operand that is absent.
+  // PyTorch uses a null pointer for an array without elements, but null means an absent operand
+  // here.
   static char nothing;
   char* const data = t.data == nullptr ? &nothing : static_cast<char*>(t.data);
   if (t.data == nullptr && std::find(dims.begin(), dims.end(), 0) == dims.end()) {
@@ -213,7 +216,7 @@ Tensor from_dltensor(const DLTensor& t, std::shared_ptr<void> owner, const char*
   return adopt(dtype, std::move(dims), data + t.byte_offset, strides, std::move(owner), unwritable);
 }
 
-/// Takes the tensor out of a capsule, which is marked as used.
+/// Takes the tensor out of a capsule and marks the capsule as used.
 template <typename Managed>
 Tensor consume(nb::handle capsule, const char* label, const char* used, const char* name,
                std::string* unwritable) {
@@ -248,7 +251,8 @@ Tensor from_capsule(nb::handle capsule, const char* name, std::string* unwritabl
   refuse(name, "a capsule that is not DLPack's, or was used before");
 }
 
-/// The capsule that says whether its memory may be written; older libraries have only the other.
+/// A versioned capsule, which says whether the memory is writable; older libraries only have the
+/// other kind.
 nb::object versioned(nb::handle array) {
   try {
     return array.attr("__dlpack__")(nb::arg("max_version") = nb::make_tuple(1, 0));
@@ -258,7 +262,7 @@ nb::object versioned(nb::handle array) {
   }
 }
 
-/// What a capsule that we made holds.
+/// The content of a capsule that Steep made.
 template <typename Managed>
 struct Exported {
   Managed managed{};
@@ -296,7 +300,7 @@ nb::object export_capsule(const Tensor& tensor, const char* label) {
   held->managed.context = held.get();
   held->managed.deleter = [](Managed* m) { delete static_cast<Exported<Managed>*>(m->context); };
   PyObject* capsule = PyCapsule_New(&held->managed, label, [](PyObject* self) {
-    // Only a capsule that nobody used still owns its tensor.
+    // Only an unused capsule still owns its tensor.
     const char* own = std::is_same_v<Managed, DLManagedTensor> ? "dltensor" : "dltensor_versioned";
     if (!PyCapsule_IsValid(self, own)) return;
     auto* m = static_cast<Managed*>(PyCapsule_GetPointer(self, own));
@@ -317,7 +321,7 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) {
                  std::string(name_of(tensor->dtype())).c_str());
     return -1;
   }
-  // shape and strides in one block that the release frees
+  // shape and strides are in one block, which the release function frees
   const size_t rank = tensor->dims().size();
   auto block = std::make_unique<Py_ssize_t[]>(2 * rank + 1);
   auto dense = static_cast<Py_ssize_t>(size_of(tensor->dtype()));
@@ -350,7 +354,7 @@ nb::object to_numpy(nb::handle self) {
   const Tensor& t = nb::cast<const Tensor&>(self);
   if (kind_of(t.dtype()).format != nullptr)
     return numpy.attr("asarray")(nb::steal(PyMemoryView_FromObject(self.ptr())));
-  // NumPy itself has no such type: the bits as integers, then the type of ml_dtypes.
+  // NumPy has no such type: export the bits as integers, then view them as the type of ml_dtypes.
   const DType bits_type = size_of(t.dtype()) == 1 ? DType::u8 : DType::u16;
   nb::object bits =
       nb::cast(Tensor::wrap(bits_type, t.dims(), const_cast<void*>(t.data()), t.owner()));
@@ -358,7 +362,7 @@ nb::object to_numpy(nb::handle self) {
       nb::module_::import_("ml_dtypes").attr(std::string(name_of(t.dtype())).c_str()));
 }
 
-/// The dtype of an array of ml_dtypes, for which the buffer protocol has no format; else undefined.
+/// The dtype of an array of ml_dtypes, which has no buffer format; otherwise undefined.
 DType extended_dtype(nb::handle array) {
   const nb::object dtype = nb::getattr(array, "dtype", nb::none());
   const std::string_view name = nb::str(nb::handle(dtype)).c_str();
@@ -392,7 +396,7 @@ Tensor to_tensor(nb::handle array, const char* name, std::string* unwritable) {
     return from_buffer(array, name, unwritable);
   }
   if (nb::hasattr(array, "__dlpack__")) {
-    // PyTorch refuses to export what requires a gradient; only the bytes are wanted here.
+    // PyTorch refuses to export a tensor that requires a gradient; only its data is needed here.
     nb::object plain = nb::borrow(array);
     if (nb::hasattr(array, "requires_grad") && nb::cast<bool>(array.attr("requires_grad"))) {
       plain = array.attr("detach")();
