@@ -165,9 +165,7 @@ Tensor from_buffer(nb::handle array, const char* name, std::string* unwritable) 
   if (*format == '@' || *format == '=' || *format == '<') ++format;
   DType dtype = DType::undefined;
   if (format[0] != '\0' && format[1] == '\0') {
-    const char code = *format == 'q'   ? 'l'
-                      : *format == 'Q' ? 'L'
-                                       : *format;  // decide by size, see below
+    const char code = *format == 'q' ? 'l' : *format == 'Q' ? 'L' : *format;  // by size, see below
     for (const Kind& k : kKinds) {
       if (k.format != nullptr && k.format[0] == code) dtype = k.dtype;
     }
