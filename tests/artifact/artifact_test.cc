@@ -1,4 +1,4 @@
-// An artifact trains as the session that wrote it; a damaged or hostile one is refused.
+// An artifact trains like the session that wrote it; damaged or hostile artifacts are refused.
 #include "artifact/artifact.h"
 
 #include <gtest/gtest.h>
@@ -73,7 +73,7 @@ std::vector<Trained> trained() {
   all.push_back({"step_outputs", shown});
   TrainingOptions ignoring = classifier();
   ignoring.ignore_index = 2;
-  ignoring.disabled_passes = {"compute_read_rows"};  // which artifacts are compiled without
+  ignoring.disabled_passes = {"compute_read_rows"};  // artifacts are compiled without this pass
   all.push_back({"ignore_index", ignoring});
   TrainingOptions grouped = classifier();
   OptimizerOptions own{.kind = "sgd", .lr = 0.1};
@@ -87,7 +87,7 @@ TEST_F(ArtifactFile, TrainsBitForBitAsTheSessionThatWroteIt) {
     for (const Trained& t : trained()) {
       SCOPED_TRACE(std::string(t.name) + (dropout ? ", dropout" : ""));
       TrainingSession session = session_of(mlp_bytes(dropout), t.options);
-      session.step(batch(8, 1));  // moments, counts and runs are not those of the beginning
+      session.step(batch(8, 1));  // moments and counters must differ from their initial values
       session.save_artifact(folder() / "model.steep", {batch(8, 1), batch(5, 1)});
       ArtifactSession device(folder() / "model.steep");
       for (unsigned i = 2; i < 6; ++i) {
@@ -209,7 +209,7 @@ TEST_F(ArtifactFile, KeepsTheBoundOfMemory) {
 
 // --- whoever can write the checksums, too --------------------------------------------------------
 
-/// An artifact whose header is `change`d, with checksums that fit.
+/// An artifact whose header `change` has edited, with matching checksums.
 std::string forged(const std::string& bytes, const std::function<void(Json&)>& change) {
   uint64_t header = 0;
   std::memcpy(&header, bytes.data() + 16, sizeof(header));
@@ -226,7 +226,7 @@ Json& node_of(Json& json, const std::string& op) {
   throw std::runtime_error("no " + op);
 }
 
-/// The extents of its i-th input.
+/// The extents of the i-th input or output of that node.
 Json& extents(Json& json, const std::string& op, const char* side, size_t i) {
   const auto v = node_of(json, op)[side][i].get<size_t>();
   return json["programs"][0]["graph"]["values"][v][2];
@@ -234,7 +234,7 @@ Json& extents(Json& json, const std::string& op, const char* side, size_t i) {
 
 TEST_F(ArtifactFile, RefusesForgedHeaders) {
   const std::string bytes = bytes_of(session_of(mlp_bytes(false), classifier()), {batch(8, 1)});
-  open_bytes(forged(bytes, [](Json&) {}));  // the forger's work is good
+  open_bytes(forged(bytes, [](Json&) {}));  // an unchanged forgery is accepted
   const struct {
     const char* name;
     std::function<void(Json&)> change;
@@ -313,14 +313,14 @@ TEST_F(ArtifactFile, RefusesForgedHeaders) {
     EXPECT_THROW(
         {
           ArtifactSession session = open_bytes(forged(bytes, row.change));
-          session.step(batch(8, 1));  // kernels look at attributes when they are made
+          session.step(batch(8, 1));  // kernels read attributes when they are made
         },
         Error);
   }
 }
 
-/// What a forger may think of: any number of the header becomes another one, any list another
-/// one's.
+/// Random forgeries: replaces any number of the header by another number, and any list by another
+/// list.
 TEST_F(ArtifactFile, SurvivesForgersAtRandom) {
   const std::string bytes = bytes_of(session_of(mlp_bytes(true), classifier()), {batch(8, 1)});
   constexpr int64_t kNumbers[] = {-1, 0, 1, 2, 3, 7, 8, 64, 1 << 20, INT64_MAX};

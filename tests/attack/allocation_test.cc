@@ -1,7 +1,6 @@
-// Memory that cannot be had, at each request in turn: operator new and the engine's own allocations
-// fail at the k-th request, once or from then on. Whatever was asked for then throws
-// OutOfMemoryError or is done right all the same; nothing stays behind; the session, the checkpoint
-// and the process can be used as before.
+// Failing allocations: for each k, operator new and the engine's own allocations fail at the k-th
+// request, once or from then on. The call must throw OutOfMemoryError or succeed; nothing may leak;
+// session, checkpoint and process must be usable afterwards.
 
 #include <omp.h>
 #include <sys/wait.h>
@@ -26,7 +25,7 @@ namespace {
 
 std::atomic<int64_t> requests = 0;  // since the fault was set
 std::atomic<int64_t> fail_from = 0, fail_until = 0;
-std::atomic<int64_t> live = 0;  // blocks of operator new
+std::atomic<int64_t> live = 0;  // live blocks of operator new
 
 bool may_have_memory() {
   const int64_t k = ++requests;
@@ -71,7 +70,7 @@ void operator delete[](void* p, std::align_val_t) noexcept { give(p); }
 void operator delete(void* p, std::size_t, std::align_val_t) noexcept { give(p); }
 void operator delete[](void* p, std::size_t, std::align_val_t) noexcept { give(p); }
 
-// Known to be lost, as the tests say; anything else is reported.
+// Known leaks, which the tests allow for; all other leaks are reported.
 // NOLINTBEGIN(*-reserved-identifier): the sanitizer calls it by this name
 extern "C" const char* __lsan_default_suppressions();
 extern "C" const char* __lsan_default_suppressions() {
@@ -84,7 +83,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What a call under a fault did.
+/// The outcome of a call under a fault.
 enum class End { done, out_of_memory, other };
 
 End end_of(const std::function<void()>& call, int64_t from, int64_t until) {
@@ -106,7 +105,7 @@ End end_of(const std::function<void()>& call, int64_t from, int64_t until) {
 using Prepare = std::function<std::function<void()>()>;
 using Good = std::function<bool()>;
 constexpr int kTerminated = 77;
-// A model that is parsed half way is lost, for it cannot be destroyed (model/import/check.cc).
+// A partly parsed model leaks, because it cannot be destroyed (model/import/check.cc).
 constexpr int64_t kLostByParsing = 500;
 
 class Attack : public ::testing::Test {
@@ -132,10 +131,10 @@ class Attack : public ::testing::Test {
   TrainingSession session() const { return session_of(bytes_, options()); }
   double step(TrainingSession& s) const { return s.step(inputs_).loss; }
 
-  /// Makes the k-th request fail for k = 1, 1 + stride, … until the call needs no k requests.
-  /// `prepare` makes what `call` works on, `good` looks at it afterwards. Each case may leave as
-  /// many blocks as protobuf loses: a message that it adds to a list is lost when the list cannot
-  /// grow.
+  /// Makes the k-th request fail for k = 1, 1 + stride, … until the call makes fewer than k
+  /// requests. `prepare` sets up the state for `call`, `good` checks it afterwards. Each case may
+  /// leak `lost` blocks, because protobuf leaks a message that it adds to a list when the list
+  /// cannot grow.
   void attack(const char* name, const Prepare& prepare, const Good& good, int64_t lost = 0) {
     AttackReport report(name);
     const int64_t total = count_requests(prepare, good);
@@ -159,9 +158,9 @@ class Attack : public ::testing::Test {
     }
   }
 
-  /// The same for calls that read or write JSON or list a folder: nlohmann's values and
-  /// libstdc++'s folder iterators end the process when they get no memory. So each case
-  /// is a process, and may end so; files have to be good even then.
+  /// The same for calls that read or write JSON or list a folder: nlohmann's values and libstdc++'s
+  /// folder iterators terminate the process when memory runs out. So each case runs in a child
+  /// process, which may terminate; the files must be intact even then.
   void attack_processes(const char* name, const Prepare& prepare, const Good& good) {
     AttackReport report(name);
     const int64_t total = count_requests(prepare, good);
@@ -191,7 +190,7 @@ class Attack : public ::testing::Test {
   static int64_t stride(int64_t total) {
     return attack_at_length() ? 1 : std::max<int64_t>(total / 60, 1);
   }
-  /// Of one call without faults, once all caches are full.
+  /// The number of requests of a call without faults, after all caches are filled.
   int64_t count_requests(const Prepare& prepare, const Good& good) {
     for (int i = 0; i < 2; ++i) {
       prepare()();
@@ -212,7 +211,7 @@ class Attack : public ::testing::Test {
     session_.reset();
     fs::remove_all(run_);
   }
-  /// A session after one step, and the checkpoint of it if wanted.
+  /// A session after one step, with a checkpoint of it if `saved`.
   TrainingSession& trained(bool saved) {
     session_.emplace(session());
     step(*session_);

@@ -1,4 +1,4 @@
-// What attacks share: how many cases to try, and the line that `make attack` collects.
+// Shared by the attack tests: the number of cases, and the report line that `make attack` collects.
 #pragma once
 
 #include <fmt/format.h>
@@ -11,7 +11,7 @@
 
 namespace steep::testing {
 
-/// A short run by default, the long one with STEEP_ATTACK=long (`make attack`).
+/// Whether to run the long version: STEEP_ATTACK=long (`make attack`). The default is short.
 inline bool attack_at_length() {
   const char* wanted = std::getenv("STEEP_ATTACK");
   return wanted != nullptr && std::string_view(wanted) == "long";
@@ -21,7 +21,7 @@ T attack_size(T few, T many) {
   return attack_at_length() ? many : few;
 }
 
-/// Counts the cases of one attack. A finding fails the test; the end prints the line for the table.
+/// Counts the cases of one attack. A finding fails the test; the destructor prints the report line.
 class AttackReport {
  public:
   explicit AttackReport(std::string_view name) : name_(name) {}
@@ -33,7 +33,7 @@ class AttackReport {
   AttackReport(const AttackReport&) = delete;
   AttackReport& operator=(const AttackReport&) = delete;
 
-  /// One case; `good`: nothing was found.
+  /// Counts one case. `good`: no finding.
   void count(bool good, std::string_view what) {
     ++cases_;
     if (good) return;

@@ -1,5 +1,6 @@
-// Every system call of a save, in turn, fails or is the last of its process. What was saved before
-// stays whole, or the new one is; the next save works and leaves nothing behind.
+// Every system call of a save, in turn, fails or is the last one before the process dies.
+// Afterwards the old or the new version must be complete; the next save must work and leave no
+// other files.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
@@ -16,11 +17,11 @@ namespace fs = std::filesystem;
 using testing::AttackReport;
 using testing::Saved;
 
-/// What is done to the calls of a save from the one numbered `at`.
+/// A fault injected into the calls of a save, from call number `at` on.
 struct Fault {
   const char* name;
-  int result;  ///< of the hook: an errno, or -n
-  int count;   ///< so many calls
+  int result;  ///< result of the hook: an errno, or -n
+  int count;   ///< number of affected calls
 };
 constexpr int kAll = 1 << 30;
 
@@ -39,14 +40,14 @@ class AttackCalls : public testing::MemoryFolder,
 
   void begin() const {
     fs::remove_all(folder() / "run");
-    // Parents are made for checkpoints only.
+    // Only checkpoints create parent folders.
     if (&saved() == &testing::kFile) fs::create_directory(folder() / "run");
     if (overwrite()) saved().save(path(), 1);
   }
   int no_swap(const DiskCall& call) const {
     return call.name == "exchange" && no_exchange() ? EINVAL : 0;
   }
-  /// Nothing but version 1 (or nothing) and the 2 that was being saved may be there.
+  /// Checks that only version 1 (or nothing) or version 2, which was being saved, is present.
   std::string check(bool said_done) const {
     try {
       const auto version = saved().load(path());

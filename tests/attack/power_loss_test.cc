@@ -1,5 +1,6 @@
-// The power fails during saves, before what they wrote is on the disk: every image that the disk
-// may then hold has an earlier version whole, and the newest whose save had said that it was done.
+// Power loss during saves, before their writes are on the disk. In every image that the disk may
+// then hold, a version must be complete, and it must be at least the newest one whose save had
+// reported success.
 #include <gtest/gtest.h>
 
 #include <cerrno>
@@ -18,13 +19,13 @@ using testing::AttackReport;
 using testing::RecordedDisk;
 using testing::Saved;
 
-/// Saves of versions 1 to `saves`, over version 0 or over nothing.
+/// Saves versions 1 to `saves`, over version 0 or over nothing.
 struct Scene {
   const char* name;
   const Saved* saved;
   bool overwrite;
   bool no_exchange;  ///< a file system that cannot swap names
-  bool killed;       ///< the process of each save but the last dies in it
+  bool killed;       ///< the process dies in each save except the last
 };
 
 constexpr int kSaves = 3;
@@ -53,7 +54,7 @@ class AttackPowerLoss : public testing::MemoryFolder, public ::testing::WithPara
       int left = dies ? static_cast<int>(random() % 40) : 1 << 30;
       begun_.push_back(recorded.calls());
       set_fault_hook([&](const DiskCall& call) -> int {
-        if (left-- <= 0) return EIO;  // dead: nothing happens any more
+        if (left-- <= 0) return EIO;  // dead: all calls fail
         if (call.name == "exchange" && scene.no_exchange) return EINVAL;
         recorded.record(call);
         return 0;
@@ -70,7 +71,7 @@ class AttackPowerLoss : public testing::MemoryFolder, public ::testing::WithPara
     return recorded;
   }
 
-  /// Why the image is not what may be there when the power fails after `count` calls; "" if it is.
+  /// The reason why the image is invalid for a power loss after `count` calls; "" if it is valid.
   std::string check(const fs::path& image, size_t count) const {
     const Scene& scene = GetParam();
     int64_t oldest = scene.overwrite ? 0 : -1, newest = oldest;

@@ -1,4 +1,4 @@
-// Processes that are killed while they save, and processes that save and load the same thing at the
+// Processes that are killed while they save, and processes that save and load the same path at the
 // same time.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -23,12 +23,12 @@ using testing::AttackReport;
 using testing::Saved;
 using Clock = std::chrono::steady_clock;
 
-/// What processes tell each other. Zeroed.
+/// Shared memory of the processes. Zero-initialised.
 struct Board {
   std::atomic<int64_t> begun, done;  ///< newest version
   std::atomic<bool> stop;
   std::atomic<uint64_t> saves, loads, failed_saves, failed_loads;
-  char why[400];  ///< of a failure
+  char why[400];  ///< reason of a failure
 };
 
 class AttackProcesses : public ::testing::WithParamInterface<std::tuple<const Saved*, bool>>,
@@ -45,7 +45,7 @@ class AttackProcesses : public ::testing::WithParamInterface<std::tuple<const Sa
     ::munmap(board_, sizeof(Board));
     MemoryFolder::TearDown();
   }
-  // At length, on a disk.
+  // The long version uses a disk.
   fs::path root() const override {
     return testing::attack_at_length() ? fs::temp_directory_path() : MemoryFolder::root();
   }
@@ -56,7 +56,7 @@ class AttackProcesses : public ::testing::WithParamInterface<std::tuple<const Sa
   pid_t start(F&& body) const {
     const pid_t child = ::fork();
     if (child != 0) return child;
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // nothing goes on when the test is ended
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // children die with the test
     if (std::get<1>(GetParam())) {       // a file system that cannot swap names
       set_fault_hook([](const DiskCall& call) { return call.name == "exchange" ? EINVAL : 0; });
     }

@@ -47,9 +47,9 @@ void RecordedDisk::record(const DiskCall& call) {
   const fs::path path(call.path), to(call.to);
   const int node = find(call.path), parent = find(path.parent_path().native());
   Change change{.kind = Change::sync, .node = parent, .name = path.filename(), .child = node};
-  if (parent < 0 && node < 0) return;  // not here
+  if (parent < 0 && node < 0) return;  // outside the recorded folder
   if (call.name == "open" || call.name == "mkdir") {
-    if (node >= 0) return;  // a lock that somebody left
+    if (node >= 0) return;  // a lock that was left
     change.kind = Change::add;
     change.child = static_cast<int>(now_.size());
     now_.push_back({.folder = call.name == "mkdir"});
@@ -79,7 +79,8 @@ void RecordedDisk::forget_syncs() {
 void RecordedDisk::apply(std::vector<Node>& nodes, const Change& change) {
   Node& node = nodes[static_cast<size_t>(change.node)];
   auto& names = node.names;
-  // What came before in this folder may be missing: then this makes no sense, and is missing too.
+  // Earlier changes in this folder may be missing. A change that depends on one of them is then
+  // missing, too.
   const auto means = [&](const std::string& name) {
     const auto found = names.find(name);
     return found == names.end() ? -1 : found->second;
@@ -107,10 +108,10 @@ void RecordedDisk::apply(std::vector<Node>& nodes, const Change& change) {
 }
 
 void RecordedDisk::write_image(size_t count, std::mt19937_64& random, const fs::path& where) const {
-  // How likely a change is there that need not be; sometimes none or all are.
+  // The probability that a change without fsync is on the disk; sometimes 0 or 1.
   const double likely = static_cast<double>(random() % 5) / 4;
   const auto kept = [&] { return std::uniform_real_distribution<>()(random) < likely; };
-  // On file systems with a journal, what is missing is the end.
+  // On file systems with a journal, only the last changes can be missing.
   const bool journal = random() % 2 == 0;
   const size_t journalled = random() % (count + 1);
 

@@ -1,5 +1,5 @@
-// A run that is interrupted after step k and goes on in another session ends with the bits of one
-// that was not: at 1, 2 and 3 threads, and from any of these to any other.
+// A run that is interrupted after step k and resumed in another session ends bit-identical to an
+// uninterrupted run: with 1, 2 and 3 threads, and with any change of the number of threads.
 #include <omp.h>
 
 #include <map>
@@ -24,7 +24,7 @@ std::string weight(const char* name, std::string_view extents, int64_t count) {
   return text + "}";
 }
 
-/// Large enough for several threads, with dropout.
+/// Large enough to use several threads; with dropout.
 std::string model() {
   return model_bytes(
       fmt::format(
@@ -62,7 +62,7 @@ class Resume : public TempFolder {
 TEST_F(Resume, AnyStepAnyNumberOfThreads) {
   const int points = attack_size(5, 100);
   const int length = points + 3;
-  std::map<int64_t, double> losses;  // of the run that nothing interrupts, with one thread
+  std::map<int64_t, double> losses;  // of the uninterrupted run, with one thread
   std::map<std::string, Tensor> weights, moments;
   omp_set_num_threads(1);
   {
@@ -79,7 +79,7 @@ TEST_F(Resume, AnyStepAnyNumberOfThreads) {
       const int64_t at = saver.step_count();
       report.count(step(saver) == losses[at], fmt::format("{} threads, step {}", threads, at));
       saver.save_checkpoint(folder() / "run");
-      // Every saver's number of threads meets every other.
+      // Over all k, each number of threads is combined with each other.
       const int others = kThreads[static_cast<size_t>(k + threads) % std::size(kThreads)];
       for (const int resumed_with : {threads, others}) {
         omp_set_num_threads(resumed_with);

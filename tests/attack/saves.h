@@ -1,4 +1,4 @@
-// What attacks on saves share: something to save that says which version it is, as a checkpoint and
+// Shared by the attacks on saves: objects that are saved with a version number, as a checkpoint and
 // as a single file.
 #pragma once
 
@@ -37,12 +37,12 @@ inline bool same(const Checkpoint& a, const Checkpoint& b) {
          a.user == b.user && equal(a.weights, b.weights) && equal(a.moments, b.moments);
 }
 
-/// Something that is saved over and over, in versions 0, 1, ….
+/// An object that is saved repeatedly, in versions 0, 1, ….
 struct Saved {
   const char* name;
   void (*save)(const std::filesystem::path&, int64_t version);
-  /// The version that is there; none if there is nothing. Throws steep::Error when it cannot be
-  /// loaded; DataError when it is not whole.
+  /// The version at the path; none if there is nothing. Throws steep::Error when it cannot be
+  /// loaded; DataError when it is incomplete.
   std::optional<int64_t> (*load)(const std::filesystem::path&);
 };
 
@@ -73,7 +73,7 @@ inline const Saved kCheckpoint{"checkpoint",
                                  return read.step;
                                }};
 
-/// As models, gradients, traces and arrays are written.
+/// Written like models, gradients, traces and arrays.
 inline const Saved kFile{"file",
                          [](const std::filesystem::path& path, int64_t version) {
                            const std::string text = version_of_file(version);
@@ -90,7 +90,7 @@ inline const Saved kFile{"file",
                            return version;
                          }};
 
-/// Entries of a folder.
+/// The number of entries of a folder.
 inline size_t entries(const std::filesystem::path& folder) {
   return static_cast<size_t>(std::distance(std::filesystem::directory_iterator(folder), {}));
 }

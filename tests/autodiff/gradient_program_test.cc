@@ -1,4 +1,4 @@
-// A graph that runs forward and backward as a tape asks for it.
+// A graph that runs forward and backward when an autograd tape calls it.
 #include "sessions/gradient_program.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ Graph two_products() {
   return g;
 }
 
-/// Of x, and w = 10, 20.
+/// A run with input x and w = 10, 20.
 GradientRun run_of(std::initializer_list<double> x) {
   GradientRun run;
   run.inputs = {Tensor::from<double>(x, {2}), Tensor::from<double>({10, 20}, {2})};
@@ -48,7 +48,7 @@ TEST_F(GradientPrograms, GivesWhatTheTapeAsksFor) {
   EXPECT_EQ(at(all[0], 0), 2 * 2 + 10);
   EXPECT_EQ(at(all[1], 1), 3);
   EXPECT_FALSE(all[2].defined());
-  const Tensor first[] = {ones, Tensor()};  // again, and another pattern
+  const Tensor first[] = {ones, Tensor()};  // again, and with another pattern
   const std::vector<Tensor> some = program.backward(run, first);
   EXPECT_EQ(at(some[0], 0), 4);
   EXPECT_FALSE(some[1].defined());
@@ -65,13 +65,13 @@ TEST_F(GradientPrograms, ForwardThatRunsAgainReadsWhatItReadBefore) {
   GradientRun run = run_of({2, 3});
   squares.forward(run, true);
   run.inputs[0].data<double>()[0] = 100;
-  const Tensor first[] = {ones, Tensor()};  // not foreseen
+  const Tensor first[] = {ones, Tensor()};  // a pattern that was not planned in advance
   const std::vector<Tensor> made = squares.backward(run, first);
-  EXPECT_EQ(at(made[0], 0), 2 * (2 * 10) * 10);   // of the product that forward made,
-  EXPECT_EQ(at(made[1], 0), 2 * (2 * 10) * 100);  // times what backward reads where it lies
+  EXPECT_EQ(at(made[0], 0), 2 * (2 * 10) * 10);   // the product from forward,
+  EXPECT_EQ(at(made[1], 0), 2 * (2 * 10) * 100);  // times the input, which backward reads in place
 }
 
-/// Both results are exp(x), which backward reads.
+/// Both results are exp(x), which backward reads, too.
 TEST(GradientProgramsWhoseResultsChange, ReadBytesOfTheirOwn) {
   Graph g;
   const Value x = g.add_input("x", kVector);
@@ -108,7 +108,7 @@ TEST_F(GradientPrograms, BackwardReadsInputsWhereTheyAre) {
   const Tensor kept = run.inputs[0];
   run.inputs[0] = kept.clone();
   run.moved = true;
-  before[0] = before[1] = 1e300;  // as memory that was given back
+  before[0] = before[1] = 1e300;  // like memory that was freed
   const Tensor both[] = {ones, ones};
   EXPECT_EQ(at(program.backward(run, both)[0], 0), 14);
   GradientRun other = run_of({2, 3});

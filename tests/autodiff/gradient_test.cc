@@ -47,8 +47,7 @@ TEST(Gradient, IsZeroForWhatIsNotTheGreatest) {
     Value loss = sum(sqrt(apply(op, {x, scalar(g, 0, DType::f64)})), {}, false);
     const Value targets[] = {loss}, wrt[] = {x};
     g.add_output("dx", add_gradients(g, targets, {}, wrt, Phase::forward)[0]);
-    const double beaten =
-        op[1] == 'a' ? -1 : 1;  // sqrt's slope at 0, which it is held to: infinite
+    const double beaten = op[1] == 'a' ? -1 : 1;  // sqrt of the held value 0 has an infinite slope
     const Tensor in = Tensor::from<double>({beaten, beaten, beaten}, {3});
     EXPECT_EQ(at(evaluate(g, std::span(&in, 1))[0], 0), 0) << op;
   }
@@ -76,7 +75,7 @@ TEST(Gradient, StopsAtTheLowestTrainableNode) {
   g.add_output("dw", add_gradients(g, targets, {}, wrt)[0], Phase::backward);
   g.add_output("loss", loss);
   g.prune();
-  // Expand of the seed along the sum, and the product: nothing of the three Tanh.
+  // Nodes for the Expand of the seed along the sum, and for the product; none for the three Tanh.
   EXPECT_LE(g.node_count(), before + 4);
   for (Node n : g.nodes()) {
     if (n.phase() == Phase::backward) {
@@ -140,7 +139,7 @@ TEST(Program, RunsForwardAndBackwardApartWithSeveralOutstanding) {
 TEST(Program, KnowsTheGradientOfAnOutputThatIsTakenApart) {
   Graph g;
   Value x = g.add_input("x", {DType::f64, Shape{Dim::symbol("n"), 1, 1, 3}});
-  Value y = apply("MeanVarianceNormalization", {x});  // has no rule of its own
+  Value y = apply("MeanVarianceNormalization", {x});  // has no vjp
   g.add_output("y", y);
   const Value targets[] = {y}, seeds[] = {g.add_gradient_input("dy", y)}, wrt[] = {x};
   g.add_output("dx", add_gradients(g, targets, seeds, wrt)[0], Phase::backward);

@@ -1,4 +1,4 @@
-// Rows that a loss ignores are not computed, and nothing changes by it.
+// Rows that a loss ignores are not computed, and results do not change.
 
 #include "autodiff/read_rows.h"
 
@@ -30,7 +30,7 @@ Tensor normal(const Dims& dims, unsigned seed) {
   return x;
 }
 
-/// Labels of which each counts with this chance.
+/// Labels, each of which counts with probability `counted`.
 Tensor some_labels(const Dims& dims, double counted, int64_t classes) {
   std::mt19937 random(5);
   Tensor labels = Tensor::empty(DType::i64, dims);
@@ -42,7 +42,7 @@ Tensor some_labels(const Dims& dims, double counted, int64_t classes) {
   return labels;
 }
 
-/// Loss and gradients of x, w and v, of a program of the graph as it is given.
+/// The loss and the gradients of x, w and v, from a program of the graph.
 std::vector<Tensor> run(const Graph& graph, std::vector<Tensor> inputs, bool ignoring) {
   Graph g = graph;
   std::vector<Tensor> results;
@@ -230,8 +230,8 @@ TEST(CountedRows, OneTokenOfASequenceLeavesTheOthers) {
   EXPECT_NE(Program(some).dump(types).find("float32[3, 8] = MatMul"), std::string::npos);
 }
 
-/// Attention over x[b, t, 8] of two heads, residual, and a token of it. `mask`: what stands between
-/// scores s and softmax operand m; `take`: y of h.
+/// Attention over x[b, t, 8] with two heads, a residual, and the selection of a token. `mask`:
+/// computes the softmax operand m from scores s; `take`: computes y from h.
 Graph one_token(const std::string& mask, const std::string& take, bool dropout = false) {
   return import_graph(
              18,
@@ -295,7 +295,7 @@ TEST(CountedRows, OneTokenLeavesTheOtherQueries) {
   }
 }
 
-/// The type of the probabilities that a plan for 3 sequences of 7 tokens computes.
+/// The type of the probabilities in a plan for 3 sequences of 7 tokens.
 std::string type_of_softmax(const Graph& graph) {
   Graph g = graph;
   compute_read_rows(g);
@@ -319,7 +319,7 @@ TEST(CountedRows, OneTokenHasOneRowOfScores) {
   EXPECT_EQ(type_of_softmax(one_token("m = Identity(s)", first)), one);
   EXPECT_EQ(type_of_softmax(one_token("m = Add(s, added)", first)), one);
   EXPECT_EQ(type_of_softmax(one_token("m = Where(keep, s, low)", first)), one);
-  // Others read the result, or the hidden states.
+  // Other nodes read the result, or the hidden states.
   EXPECT_EQ(type_of_softmax(one_token("m = Identity(s)",
                                       "t = ReduceMax<keepdims = 0>(o)"
                                       "i = Gather<axis = 1>(h, first)"

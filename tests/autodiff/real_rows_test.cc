@@ -1,4 +1,4 @@
-// Tokens that masks of attention hide are left out, and nothing changes by it.
+// Tokens that masks of attention hide are not computed, and results do not change.
 
 #include "autodiff/real_rows.h"
 
@@ -31,10 +31,10 @@ Tensor normal(const Dims& dims, unsigned seed) {
 
 struct Case {
   const char* name;
-  const char* mask;  // makes n of mask[b, t], to be added to scores s[b, h, t, t], or z of s
+  const char* mask;  // computes n from mask[b, t] for scores s[b, h, t, t], or z
   const char* loss;
-  bool applies = true;  // to the graph: where all tokens are read, to keys and values
-  bool hides = true;    // when it runs
+  bool applies = true;  // the pass changes the graph, for keys and values at least
+  bool hides = true;    // the mask hides tokens at run time
 };
 
 constexpr const char* kLabels =
@@ -90,7 +90,7 @@ Graph graph_of(const Case& c) {
       .graph;
 }
 
-/// Sequences of these lengths, every third token of which is a hole.
+/// Inputs with these sequence lengths. `holes`: every third token is hidden, too.
 std::vector<Tensor> inputs_of(const std::vector<int64_t>& lengths, bool holes) {
   std::mt19937 random(5);
   Tensor mask = Tensor::empty(DType::i64, {kRows, kTokens});
@@ -112,7 +112,7 @@ std::vector<Tensor> inputs_of(const std::vector<int64_t>& lengths, bool holes) {
           normal({8, kClasses}, 6)};
 }
 
-/// A program of the loss and the gradients of all that is float.
+/// A program of the loss and the gradients of all float inputs.
 Program program_of(Graph g, bool leaving_out) {
   std::vector<Value> wrt;
   for (Value v : g.inputs()) {
@@ -157,7 +157,7 @@ TEST(RealRows, ChangeNoResult) {
       for (const bool holes : {false, true}) {
         SCOPED_TRACE(std::string(c.name) + ", " + std::to_string(lengths[1]));
         if (lengths[1] < 2 && std::string(c.mask).find("infinite") != std::string::npos)
-          continue;  // NaN, which not all rows get that PyTorch multiplies by 0
+          continue;  // NaN: PyTorch multiplies it by 0 only in some rows
         const std::vector<Tensor> inputs = inputs_of(lengths, holes);
         expect_close(sparse.forward(inputs).outputs, dense.forward(inputs).outputs);
       }
@@ -172,7 +172,7 @@ TEST(RealRows, AreFewerThanAll) {
     std::vector<Type> types;
     for (const Tensor& t : inputs) types.push_back({t.dtype(), to_shape(t.dims())});
     program.forward(inputs);
-    // 40 of 100 tokens are real, and half of all are computed.
+    // 40 of 100 tokens are real, and half of all tokens are computed.
     const bool fewer = program.dump(types).find("float32[50, 8]") != std::string::npos;
     EXPECT_EQ(fewer, c.applies && c.hides) << c.name;
   }

@@ -1,4 +1,4 @@
-// What models spell out in small operators becomes one operator, and computes the same.
+// Subgraphs of small operators become one operator, with the same results.
 
 #include "autodiff/recognise.h"
 
@@ -32,7 +32,7 @@ Tensor normal(const Dims& dims) {
   return x;
 }
 
-/// Recognises what reads `x`; the results before and after have to agree.
+/// Applies recognise() to the readers of `x`; results before and after must agree.
 template <typename T = float>
 Graph recognised(Graph g, const Dims& dims = {3, 8}) {
   const Tensor x = normal<T>(dims);
@@ -48,7 +48,7 @@ Graph recognised(Graph g, const Dims& dims = {3, 8}) {
   return g;
 }
 
-/// Constants as exporters write them, and `body`, which computes y from x.
+/// A model with the constants that exporters write, and `body`, which computes y from x.
 Graph model(const std::string& body, const std::string& type = "float") {
   return import_graph(13, "g (" + type + "[N, 8] x) => (" + type + "[N, 8] y) <" + type +
                               " half = {0.5}, " + type + " one = {1.0}, " + type +
@@ -106,7 +106,7 @@ TEST(Recognise, GeluOfWhatIsAProductItself) {
 
 TEST(Recognise, LeavesWhatIsNoGelu) {
   for (const char* body : {
-           // another factor, another slope, another argument, another cubic, no 1
+           // another factor, slope, argument or cubic; no 1
            "a = Div(x, root)  b = Erf(a)  c = Add(b, one)  y = Mul(x, c)",
            "a = Div(x, two)  b = Erf(a)  c = Add(b, one)  d = Mul(x, c)  y = Mul(d, half)",
            "s = Neg(x) a = Div(s, root)  b = Erf(a)  c = Add(b, one)  d = Mul(x, c)  y = Mul(d, "
@@ -135,7 +135,7 @@ TEST(Recognise, KeepsWhatOthersRead) {
   EXPECT_EQ(ops(recognised(g)), (Ops{"Div", "Erf", "Add", "Gelu"}));
 }
 
-/// As PyTorch's exporters write torch.nn.LayerNorm before opset 17.
+/// torch.nn.LayerNorm as PyTorch's exporters write it before opset 17.
 Graph layer_normalization(const std::string& axes, const std::string& rest,
                           const std::string& weights = "float[8]") {
   return import_graph(13, "g (float[N, 8] x) => (float[N, 8] y) <" + weights +
@@ -157,7 +157,7 @@ TEST(Recognise, LayerNormalization) {
     d2 = Sub(x, m)  p = Mul(d2, d2)  v = ReduceMean <axes = [1]> (p)  e = Add(v, epsilon)
     s = Sqrt(e)  n = Div(d, s)  a = Mul(scale, n)  y = Add(bias, a))"))),
             Ops{"LayerNormalization"});
-  // Another axis; the variance of something else.
+  // Another axis; the variance of another value.
   for (const Graph& other : {layer_normalization("0", usual), layer_normalization("-1", R"(
           p = Pow(x, two)  v = ReduceMean <axes = [-1]> (p)  e = Add(v, epsilon)  s = Sqrt(e)
           n = Div(d, s)  a = Mul(n, scale)  y = Add(a, bias))")}) {

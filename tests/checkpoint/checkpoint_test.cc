@@ -1,5 +1,5 @@
-// What can happen to a checkpoint: damage of its files, a full disk, savers that meet. Failing
-// calls, kills and power losses are in tests/attack.
+// Damaged files, a full disk, and concurrent saves of checkpoints. Failing calls, kills and power
+// losses are tested in tests/attack.
 #include "checkpoint/checkpoint.h"
 
 #include <gtest/gtest.h>
@@ -111,7 +111,7 @@ TEST_F(CheckpointFolder, UserDataIsChecked) {
 
 TEST_F(CheckpointFolder, WhatCouldNotBeLoadedReplacesNothing) {
   write_checkpoint(path(), sample(1));
-  // Indented, half a megabyte of lists takes 64 times as much.
+  // With indentation, half a megabyte of lists takes 64 times as much.
   Checkpoint grows = sample(2);
   grows.user = std::string(60, '[') + "0";
   while (grows.user.size() < size_t{1} << 19) grows.user += ",0";
@@ -135,13 +135,13 @@ TEST_F(CheckpointFolder, WhatCouldNotBeLoadedReplacesNothing) {
   EXPECT_EQ(entries_beside(), 1u);
 }
 
-/// Does something to the new checkpoint before it is put in place.
+/// Changes the new checkpoint before it is moved into place.
 TEST_F(CheckpointFolder, WhatWasChangedWhileItWasWrittenReplacesNothing) {
   write_checkpoint(path(), sample(1));
   for (const char* what : {"cut", "removed", "unlocked"}) {
     bool done = false;
     set_fault_hook([&](const DiskCall& call) {
-      const fs::path folder = call.path;  // synced once all of its files are written
+      const fs::path folder = call.path;  // synced after all of its files are written
       if (call.name != "fsync" ||
           folder.filename().string().find(".steep-tmp.") == std::string::npos)
         return 0;
@@ -196,7 +196,7 @@ TEST_F(CheckpointFolder, DestinationsAreCheckedBeforehand) {
 }
 
 TEST_F(CheckpointFolder, LoadingOutlivesAReplacement) {
-  // Replaced after the folder was opened and before it was read.
+  // Replaces the checkpoint between opening the folder and reading it.
   write_checkpoint(path(), sample(1));
   bool done = false;
   set_fault_hook([&](const DiskCall& call) {

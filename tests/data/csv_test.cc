@@ -1,4 +1,4 @@
-// Tables as text: values, types, and what is refused with row and column.
+// Tables as text: values, types, and errors with row and column.
 #include "data/csv.h"
 
 #include <gtest/gtest.h>

@@ -125,7 +125,7 @@ TEST_F(NpzFile, EveryBitFlipIsAnErrorOrHarmless) {
     std::string flipped = bytes;
     flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << (bit % 8)));
     try {
-      // Names and dates are not covered by a checksum; the arrays' bytes are.
+      // Checksums cover the bytes of arrays, but not names and dates.
       for (const auto& [name, array] : read(flipped)) EXPECT_TRUE(same_bits(array, kMatrix)) << bit;
     } catch (const Error&) {
     }

@@ -67,7 +67,7 @@ TEST_F(SafetensorsFile, EveryHeaderBitFlipIsRefusedOrHarmless) {
     std::string flipped = bytes;
     flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << (bit % 8)));
     try {
-      // A name's letter may turn into another letter; sizes and offsets still have to agree.
+      // A flipped bit may change a letter of a name; sizes and offsets must still agree.
       size_t total = 0;
       for (const auto& [name, tensor] : read(flipped)) total += tensor.nbytes();
       EXPECT_EQ(total, bytes.size() - header) << "bit " << bit;
@@ -154,7 +154,7 @@ TEST(Safetensors, LimitsAreKept) {
   try {
     read(bytes, {.max_bytes = 3});
     FAIL() << "nothing was thrown";
-  } catch (const DataError& error) {  // it is sound, and nobody says otherwise
+  } catch (const DataError& error) {  // which must not call the file invalid
     EXPECT_EQ(error.parts().what.find("valid"), std::string::npos);
     EXPECT_NE(error.parts().remedy.find("max_bytes"), std::string::npos);
   }

@@ -1,4 +1,5 @@
-// Shows that oneDNN is found at build time and at run time: a matrix product with known numbers.
+// Checks that oneDNN is found at build time and at run time, with a matrix product of known
+// numbers.
 
 #include <gtest/gtest.h>
 

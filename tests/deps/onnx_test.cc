@@ -1,4 +1,4 @@
-// Shows that ONNX's library is linked whole: schemas register themselves, and the checker, the
+// Checks that ONNX's library is linked completely: schemas register themselves, and the checker,
 // shape inference, function bodies and the opset converter work.
 
 #include <gtest/gtest.h>

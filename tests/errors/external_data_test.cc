@@ -1,4 +1,4 @@
-// External data that must not be read: whatever lies outside the model's folder, or may.
+// External data that must be refused: everything that is, or may be, outside the model's folder.
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>

@@ -1,4 +1,4 @@
-// Models that must be refused: with a typed error that says what, where and what to do.
+// Models that must be refused, with a typed error that names the problem, the place and the remedy.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -33,8 +33,8 @@ TEST(BadModel, Empty) { EXPECT_TRUE(has(refused("").what, "empty")); }
 TEST(BadModel, EveryTruncationIsRefused) {
   const std::string whole = to_bytes(small());
   for (size_t n = 0; n < whole.size(); ++n) {
-    // A cut between two fields leaves a message; then it lacks its opset, its graph, or is too
-    // short.
+    // A cut between two fields leaves a valid message, which lacks its opset or its graph, or is
+    // too short.
     refused(whole.substr(0, n));
   }
 }
@@ -155,7 +155,7 @@ TEST(BadModel, RecursiveFunctions) {
     <opset_import: ["" : 17, "own" : 1], domain: "own"> h (a) => (b) { b = own.f(a) })";
   EXPECT_TRUE(has(refused(to_bytes(parse_text(text))).what, "calls itself"));
   onnx::ModelProto checked = parse_text(text);
-  checked.set_ir_version(8);  // from here on ONNX's checker looks at functions
+  checked.set_ir_version(8);  // from this version on ONNX's checker checks functions
   EXPECT_TRUE(has(refused(to_bytes(checked)).received, "Cycle"));
 }
 
@@ -299,7 +299,7 @@ TEST(BadModel, DimsWhoseProductOverflows) {
   weight(m)->add_dims(-6);
   EXPECT_EQ(refused(to_bytes(m)).node, "w");
   weight(m)->clear_dims();
-  weight(m)->add_dims(int64_t{1} << 62);  // fits as a count, not as bytes
+  weight(m)->add_dims(int64_t{1} << 62);  // the count fits into int64, the bytes do not
   EXPECT_EQ(refused(to_bytes(m)).node, "w");
 }
 
@@ -326,7 +326,7 @@ TEST(BadModel, ElementTypesThatAreNotHeld) {
 }
 
 TEST(BadModel, SparseTensors) {
-  for (const int64_t index : {-1, 1, 6}) {  // [1, 1] is out of order, 6 out of range
+  for (const int64_t index : {-1, 1, 6}) {  // [1, 1] is unordered, 6 is out of range
     onnx::ModelProto m = small();
     onnx::SparseTensorProto* sparse = m.mutable_graph()->add_sparse_initializer();
     sparse->add_dims(6);

@@ -1,4 +1,4 @@
-// What the tests of refused models share.
+// Shared by the tests of refused models.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 
 namespace steep::testing {
 
-/// The parts of the ModelError that `f` throws; anything else fails the test.
+/// The parts of the ModelError that `f` throws; fails the test otherwise.
 inline ErrorParts refused(const std::function<void()>& f) {
   try {
     f();

@@ -1,5 +1,6 @@
-// Any bytes offered as an artifact are refused with a steep::Error, or trained and predicted from.
-// The first byte says as what: a file, or a header whose checksums are right (the data are zeros).
+// Any bytes read as an artifact are refused with a steep::Error, or can be trained and predicted
+// with. The first byte selects the form: a file, or a header with correct checksums (the data are
+// zeros).
 
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +13,7 @@
 
 namespace {
 
-/// Zeros, of the types that the session wants.
+/// Zeros with the types that the session expects.
 std::vector<steep::Tensor> zeros(const std::vector<steep::TensorInfo>& infos) {
   std::vector<steep::Tensor> arrays;
   for (const steep::TensorInfo& info : infos) {

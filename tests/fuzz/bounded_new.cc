@@ -1,5 +1,5 @@
-// operator new of the fuzz targets. The sanitizer's own ends the process where memory runs out;
-// this one throws, as the library's does, so that what the engine makes of it is tried as well.
+// operator new for the fuzz targets. The sanitizer's own terminates the process when memory runs
+// out; this one throws, like the library's, so that the engine's handling is tested as well.
 #include <cstdlib>
 #include <new>
 
@@ -15,7 +15,7 @@ void* take(std::size_t bytes) {
 
 }  // namespace
 
-// The fuzzer itself brings a C++ library of its own, whose new may meet this delete.
+// The fuzzer contains its own C++ library, so that its new may be paired with this delete.
 extern "C" const char* __asan_default_options();
 extern "C" const char* __asan_default_options() { return "alloc_dealloc_mismatch=0"; }
 

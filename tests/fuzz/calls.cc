@@ -29,7 +29,7 @@ void add_value(onnx::ValueInfoProto& info, const char* name, int64_t columns) {
   type.mutable_shape()->add_dim()->set_dim_value(columns);
 }
 
-/// x [rows, 4] · w → y [rows, 3], and x once more as `same`.
+/// A model x [rows, 4] · w → y [rows, 3], with a second output `same`, a copy of x.
 std::string make_model() {
   onnx::ModelProto model;
   model.set_ir_version(9);
@@ -120,7 +120,7 @@ std::vector<steep_array> Caller::arrays(const std::vector<const char*>& names) {
       case 9: dims[pick(2)] = of(std::vector<int64_t>{0, -1, 1, 3, INT64_MAX, INT64_MIN}); break;
       default: break;
     }
-    // What is said of a good pointer must be true: as many bytes as there are.
+    // A non-null pointer must have as many bytes as the array claims.
     if (array.bytes > data_of_arrays_.size() * sizeof(float) - 1) array.data = nullptr;
     made.push_back(array);
   }
@@ -210,7 +210,7 @@ void Caller::open() {
   const std::string& model = model_of_all();
   const auto kind = of(std::vector<int32_t>{STEEP_OPTIONS_TRAINING, STEEP_OPTIONS_INFERENCE,
                                             STEEP_OPTIONS_GRADIENTS});
-  // else with whatever options there are
+  // otherwise any existing options
   steep_options* options = one_in(3) ? handle<steep_options>(kOptions) : fitting(kind);
   const size_t size = one_in(6) ? pick(model.size()) : model.size();
   const bool from_file = one_in(3);

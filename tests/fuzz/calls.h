@@ -1,4 +1,4 @@
-// What makes calls of the C API of the bytes of one input: numbers that choose, and the handles.
+// Converts the bytes of one fuzzer input to calls of the C API: numbers select calls and handles.
 #pragma once
 
 #include <array>
@@ -14,12 +14,12 @@
 namespace steep::fuzz {
 
 constexpr size_t kMaxBlock = size_t{64} << 20;
-constexpr size_t kMaxCalls = 60;  // of one input
+constexpr size_t kMaxCalls = 60;  // per input
 constexpr size_t kMaxLive = 8;    // handles of one kind
 
-/// Of this process, for files.
+/// The folder of this process, for files.
 std::filesystem::path folder();
-/// Serialised: x [rows, 4] · w → y [rows, 3], and x once more as `same`.
+/// The serialised model x [rows, 4] · w → y [rows, 3], with a copy of x as `same`.
 const std::string& model_of_all();
 
 enum Kind : uint8_t {
@@ -36,10 +36,10 @@ enum Kind : uint8_t {
   kKinds
 };
 
-/// By the function of its kind.
+/// Frees the handle with the function of its kind.
 steep_code free_handle(Kind kind, void* handle);
 
-/// One input of the fuzzer: numbers that choose, and the handles so far.
+/// The state of one fuzzer input: its bytes, and the handles so far.
 class Caller {
  public:
   Caller(const uint8_t* data, size_t size) : data_(data), size_(size) {}
@@ -51,7 +51,7 @@ class Caller {
   Caller(const Caller&) = delete;
   Caller& operator=(const Caller&) = delete;
 
-  /// Opens what most calls need.
+  /// Opens handles that most calls need.
   void set_up();
   bool done() const { return at_ >= size_ || calls_ >= kMaxCalls; }
   void call();
@@ -101,16 +101,16 @@ class Caller {
   }
   int64_t integer() { return of(std::vector<int64_t>{0, 1, 2, 5, -1, 100, INT64_MAX, INT64_MIN}); }
 
-  /// Arrays that fit as often as not.
+  /// Arrays, about half of which fit the names.
   std::vector<steep_array> arrays(const std::vector<const char*>& names);
   template <typename T>
   T* result(T& place) {
     return one_in(16) ? nullptr : &place;
   }
 
-  /// Sees that code and error agree.
+  /// Checks that code and error agree.
   void look(const char* function, steep_code code);
-  /// Where a call with an error at its end puts it.
+  /// The error argument of a call; sometimes null.
   steep_error** error() {
     with_error_ = !one_in(8);
     error_ = reinterpret_cast<steep_error*>(0xBAD);

@@ -1,6 +1,6 @@
-// Calls of the C API, as its bytes say: which functions, in which order, with handles that live,
-// were freed, are of another kind or none, with arrays of wrong types, extents and sizes. Each call
-// gives a code that the header knows, and an error exactly where it is not STEEP_OK; it never ends
+// Calls of the C API that the input bytes determine: functions, their order, handles (live, freed,
+// of another kind, null), and arrays with wrong types, extents and sizes. Each call returns a code
+// that the header declares, and an error exactly when the code is not STEEP_OK; no call terminates
 // the process.
 
 #include <omp.h>
@@ -231,7 +231,7 @@ void Caller::read() {
     case 0: {
       const steep_code code = steep_tensors_get(tensors, pick(4), &array, error());
       look("tensors_get", code);
-      if (code == STEEP_OK && array.bytes > 0) {  // the bytes are there
+      if (code == STEEP_OK && array.bytes > 0) {  // the bytes are readable
         volatile uint8_t last = static_cast<const uint8_t*>(array.data)[array.bytes - 1];
         static_cast<void>(last);
       }
@@ -294,7 +294,7 @@ void Caller::models() {
 
 void Caller::release() {
   const auto kind = static_cast<Kind>(pick(kKinds));
-  if (one_in(3) && !gone_.empty()) {  // twice, or by the function of another kind
+  if (one_in(3) && !gone_.empty()) {  // a second free, or one by the function of another kind
     if (free_handle(kind, of(gone_)) != STEEP_ERROR_ARGUMENT) std::abort();
   } else if (!live_[kind].empty()) {
     free_last(kind);

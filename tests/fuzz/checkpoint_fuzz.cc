@@ -1,6 +1,6 @@
-// Any bytes offered as a part of a checkpoint, or as data to train on, are read or refused with a
-// steep::Error. The first byte says as what: safetensors, npz, manifest, or the body of a manifest
-// whose checksum is right.
+// Any bytes read as a part of a checkpoint, or as training data, are accepted or refused with a
+// steep::Error. The first byte selects the form: safetensors, npz, manifest, or the body of a
+// manifest with a correct checksum.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Any bytes offered as a table are read or refused with a steep::Error.
+// Any bytes read as a table are accepted or refused with a steep::Error.
 #include <cstddef>
 #include <cstdint>
 #include <span>

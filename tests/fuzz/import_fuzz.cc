@@ -1,5 +1,5 @@
-// Any bytes offered as a model either import into a graph that verifies, or are refused with one of
-// the errors that import.h names.
+// Any bytes read as a model are imported into a graph that passes verify(), or refused with an
+// error that import.h names.
 
 #include <cstddef>
 #include <cstdint>

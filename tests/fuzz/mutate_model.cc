@@ -64,7 +64,7 @@ constexpr const char* kTexts[] = {
     "none",       "add",           "max",        "bilinear",   "reverse",  "bidirectional",
     "asymmetric", "align_corners", "i,j->ij",    "...ij,jk->", "loss",     "\xff"};
 
-/// Bytes of one element of raw data; 1 for what is packed.
+/// The size of one element of raw data in bytes; 1 for packed types.
 size_t width_of(int32_t dtype) {
   switch (dtype) {
     case TensorProto::FLOAT:
@@ -85,7 +85,7 @@ const std::vector<const onnx::OpSchema*>& schemas() {
   static const std::vector<const onnx::OpSchema*> all = [] {
     std::vector<const onnx::OpSchema*> found;
     static const std::vector<onnx::OpSchema> every =
-        onnx::OpSchemaRegistry::get_all_schemas();  // the newest of each operator
+        onnx::OpSchemaRegistry::get_all_schemas();  // the newest version of each operator
     for (const onnx::OpSchema& s : every) {
       if (s.domain().empty()) found.push_back(&s);
     }
@@ -116,7 +116,7 @@ class Mutation {
     (this->*kChanges[below(std::size(kChanges))])();
   }
 
-  /// Any value of `graph`, by name.
+  /// The name of any value in `graph`.
   std::string any_name(const GraphProto& graph) {
     std::vector<const std::string*> names;
     for (const auto& x : graph.input()) names.push_back(&x.name());
@@ -152,7 +152,7 @@ class Mutation {
   T* any(const std::vector<T*>& of) {
     return of.empty() ? nullptr : of[below(of.size())];
   }
-  /// Small numbers more often than hostile ones: something must pass the checks.
+  /// Small numbers are more frequent than hostile ones, so that some models pass the checks.
   int64_t integer() { return below(2) == 0 ? static_cast<int64_t>(below(6)) - 1 : any(kInts); }
   std::string fresh(const char* stem) { return stem + std::to_string(random_() % 1000000); }
   GraphProto& graph() { return *graphs_[below(graphs_.size())]; }
@@ -180,7 +180,7 @@ class Mutation {
         a.set_ints(static_cast<int>(below(static_cast<size_t>(a.ints_size()))), integer());
         break;
       case AttributeProto::STRINGS: *a.add_strings() = any(kTexts); break;
-      default: return;  // tensors and graphs have changes of their own
+      default: return;  // tensors and graphs have their own mutations
     }
     a.set_type(static_cast<AttributeProto::AttributeType>(as));
   }
@@ -196,7 +196,7 @@ class Mutation {
       add_attribute();
   }
 
-  /// One that the operator knows.
+  /// Adds an attribute that the operator has.
   void add_attribute() {
     NodeProto* n = any(nodes_);
     if (n == nullptr) return;
@@ -229,14 +229,14 @@ class Mutation {
     if (n.input_size() == 0) return;
     std::string name = below(10) == 0 ? "" : any_name(below(4) == 0 ? model_.graph() : g);
     if (to > 0 && below(3) == 0) {
-      // From the node before: a chain grows longer.
+      // Reads the result of the previous node, so that chains grow.
       const NodeProto& before = g.node(static_cast<int>(to) - 1);
       if (before.output_size() > 0) name = before.output(0);
     }
     n.set_input(static_cast<int>(below(static_cast<size_t>(n.input_size()))), name);
   }
 
-  /// An operand of integers: axes, shapes, indices, pads.
+  /// Feeds an integer operand: axes, shapes, indices, pads.
   void feed_ints() {
     GraphProto& g = graph();
     if (g.node_size() == 0) return;
@@ -341,7 +341,7 @@ class Mutation {
     for (auto& y : *copy.mutable_output()) {
       if (!y.empty()) y = fresh("y");
     }
-    // In front of the last ones, so that they may read it.
+    // Before the last nodes, so that they may read it.
     const std::string made = copy.output_size() > 0 ? copy.output(0) : "";
     if (copy.input_size() > 0 && below(2) == 0) copy.set_input(0, old);
     *g.add_node() = std::move(copy);
@@ -369,7 +369,7 @@ class Mutation {
     }
   }
 
-  /// More or fewer operands or results.
+  /// Changes the number of operands or outputs.
   void change_count() {
     NodeProto* n = any(nodes_);
     if (n == nullptr) return;
@@ -399,7 +399,7 @@ class Mutation {
     output.set_name(any_name(g));
   }
 
-  /// The node in both branches of an If, or in the body of a Loop that runs a few times.
+  /// Moves the node into both branches of an If, or into the body of a Loop with a few iterations.
   void put_into_branch() {
     GraphProto& g = graph();
     if (g.node_size() == 0) return;
@@ -453,7 +453,7 @@ void join_models(ModelProto& into, const ModelProto& from, std::mt19937_64& rand
     *added = initializer;
     added->set_name(marked(initializer.name()));
   }
-  // In front: the nodes that were there may read them.
+  // In front, so that the existing nodes may read them.
   GraphProto nodes;
   for (const auto& node : from.graph().node()) {
     auto* added = nodes.add_node();

@@ -1,4 +1,4 @@
-// Changes to a model that keep it a model: what libFuzzer's own mutations of bytes rarely reach.
+// Mutations that turn a model into another model. libFuzzer's own mutations of bytes rarely do so.
 #pragma once
 
 #include <onnx/onnx_pb.h>
@@ -9,11 +9,12 @@
 
 namespace steep::fuzz {
 
-/// One change at random: another operator, a hostile attribute, an edge moved, other dims, dtypes,
-/// values or opsets, a node copied, removed, or put into a branch.
+/// Applies one random mutation: another operator, a hostile attribute, a moved edge, other dims,
+/// dtypes, values or opsets, or a node that is copied, removed, or put into a branch.
 void mutate_model(onnx::ModelProto& model, std::mt19937_64& random);
 
-/// Copies the graph of `from` into that of `into` under new names, and joins the two by an edge.
+/// Copies the graph of `from` into that of `into` under new names, and connects the two with an
+/// edge.
 void join_models(onnx::ModelProto& into, const onnx::ModelProto& from, std::mt19937_64& random);
 
 }  // namespace steep::fuzz

@@ -1,7 +1,7 @@
-// Any bytes offered as a model are refused with a steep::Error, or train: forward, gradients, a
-// step, a checkpoint, and the next step again after loading it, bit for bit the same. The number of
-// bytes chooses loss and precision. Blocks above 64 MiB are refused as if there were no memory:
-// executions stay quick, and what follows is tried, too.
+// Any bytes read as a model are refused with a steep::Error, or can be trained: forward, gradients,
+// a step, a checkpoint, and the next step again after loading, with identical bits. The number of
+// bytes selects loss and precision. Allocations above 64 MiB fail, so that executions stay fast and
+// the handling of failures is tested, too.
 
 #include <fmt/format.h>
 #include <omp.h>
@@ -44,7 +44,8 @@ TrainingOptions options_for(size_t size) {
   return options;
 }
 
-/// Numbers that fit most operators: fractions, small integers. Nothing where it would be large.
+/// Numbers that fit most operators: fractions, small integers. Nothing when the value would be
+/// large.
 std::optional<Tensor> value_for(const TensorInfo& info, std::mt19937& random) {
   Dims dims = info.dims;
   for (int64_t& d : dims) {

@@ -15,7 +15,7 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 struct UnaryRow {
   const char* op;
   std::function<double(double)> f;
-  double low, high;  // where it is defined
+  double low, high;  // the domain
   Attrs attrs{};
   double rtol = 2e-6;
 };
@@ -83,7 +83,7 @@ std::vector<UnaryRow> unary_rows() {
   };
 }
 
-/// Numbers of every magnitude in [low, high], both signs, ends included.
+/// Numbers of all magnitudes in [low, high], with both signs, ends included.
 std::vector<double> sweep(double low, double high) {
   std::vector<double> v = {low, high};
   for (double m = 1e-6; m < 1e31; m *= 1.07) {
@@ -231,7 +231,8 @@ TEST(Elementwise, IntegersAndTheirFaults) {
 }
 
 TEST(Elementwise, FaultsLeaveTheOutputAlone) {
-  // The divisor of the last element is 0; the output shares the dividend, which must stay.
+  // The divisor of the last element is 0. The output shares the dividend's buffer, which must stay
+  // unchanged.
   std::vector<int64_t> a(5000, 6);
   std::vector<int64_t> b(5000, 2);
   b.back() = 0;

@@ -10,7 +10,7 @@ namespace {
 
 Type type_of(DType dtype, const Dims& dims) { return {dtype, to_shape(dims)}; }
 
-/// A body under construction: inputs in the order of the node's.
+/// Builds a body; inputs are in the order of the node's inputs.
 struct BodyBuilder {
   Graph graph;
   int inputs = 0;
@@ -43,7 +43,7 @@ TEST(Fused, ChainWithBroadcastAndConstant) {
 }
 
 TEST(Fused, OutputsNeverDisturbInputsThatAreReadLater) {
-  // y0 may take the memory of x or z, although y1 still reads both after y0 is known.
+  // y0 must not overwrite x or z, because y1 still reads both after y0 is computed.
   BodyBuilder b;
   Value x = b.input(DType::f32, {10000});
   Value z = b.input(DType::f32, {10000});

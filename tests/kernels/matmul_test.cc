@@ -153,7 +153,7 @@ const std::vector<Case>& little_cases() {
        .perm_b = {0, 2, 1, 3},
        .perm_y = {0, 2, 1, 3}},
       {.a = {4, 5}, .b = {5, 6}, .y = {4, 6}, .alpha = -1, .bias = true, .relu = true},
-      // Whole and partial blocks of rows and vectors, straight, packed, and the other way round.
+      // Whole and partial blocks of rows and vectors; operands in place, packed, and swapped.
       {.a = {13, 37}, .b = {37, 83}, .y = {13, 83}, .alpha = 0.5, .bias = true, .relu = true},
       {.a = {37, 13}, .b = {37, 50}, .y = {13, 50}, .perm_a = {1, 0}, .bias = true},
       {.a = {27, 21}, .b = {12, 21}, .y = {27, 12}, .perm_b = {1, 0}, .bias = true, .relu = true},
@@ -217,7 +217,7 @@ const std::vector<Case>& middling_cases() {
        .y = {2, 8, 40, 16},
        .perm_a = {0, 1, 3, 2},
        .perm_b = {0, 2, 1, 3}},
-      // Rows of one head of four: a layout that oneDNN multiplies by gemm.
+      // One head of four: oneDNN multiplies this layout with gemm.
       {.a = {21, 4, 1017},
        .b = {4, 185, 1017},
        .y = {4, 21, 185},
@@ -249,7 +249,7 @@ TEST(MatMul, LittleProductsByEveryCandidate) {
   }
 }
 
-/// Does a row or a column of the result have its elements side by side?
+/// Whether rows or columns of the result are contiguous.
 bool has_unit_stride(const Case& c) {
   const auto axis = static_cast<int64_t>(c.y.size()) - 1;
   return c.perm_y.empty() || c.perm_y.back() >= axis - 1;
@@ -273,7 +273,7 @@ TEST(MatMul, MiddlingProductsByOneDnnAndReference) {
   }
 }
 
-/// An axis as long as a vocabulary: columns, rows, or terms of the sum.
+/// One axis as long as a vocabulary: columns, rows, or terms of the sum.
 TEST(MatMul, WideProducts) {
   const Case wide[] = {
       {.a = {260, 64}, .b = {16387, 64}, .y = {260, 16387}, .perm_b = {1, 0}, .bias = true},
@@ -336,8 +336,8 @@ TEST(MatMul, NarrowProductsHaveTheSameBitsForAnyNumberOfThreads) {
   }
 }
 
-/// Sums of a length that AMX does not like: in each layout of the operands, so long that copying
-/// them pays.
+/// Sums whose length does not fill AMX tiles, in each layout of the operands, and large enough that
+/// copying the operands pays.
 TEST(MatMul, NarrowSumsThatFillNoTile) {
   if (!cpu::has_products(DType::bf16)) GTEST_SKIP() << "oneDNN does not multiply bfloat16 here";
   struct Layout {

@@ -8,7 +8,7 @@
 namespace steep::test {
 namespace {
 
-/// 1, 2, …; of small types from the beginning again.
+/// 1, 2, …; small types wrap around.
 template <typename T = float>
 Tensor iota(const Dims& dims) {
   Tensor t = Tensor::empty(dtype_of<T>(), dims);

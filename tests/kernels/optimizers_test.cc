@@ -16,7 +16,7 @@ struct Trial {
   double grad_scale = 1;
 };
 
-/// The rate and the attributes that a node may read beside it instead, in its order.
+/// Input lr with all settings in the op's order, and in `attrs` the same settings as attributes.
 Tensor settings(bool sgd, double lr, Attrs& attrs) {
   std::vector<double> numbers{lr};
   const std::vector<const char*> names =
@@ -32,8 +32,8 @@ Tensor settings(bool sgd, double lr, Attrs& attrs) {
 
 float rate(int64_t step) { return 0.01F / static_cast<float>(step); }
 
-/// Runs five steps, in place and not, with one thread and two, and compares with `model` after
-/// each. `model` takes (param, gradient, state1, state2, lr, step) and changes them.
+/// Runs five steps, in place and not, with one and with two threads, and compares with `model`
+/// after each step. `model` takes (param, gradient, state1, state2, lr, step) and updates them.
 void check(std::string_view op, const Trial& s, size_t states,
            const std::function<void(Vec&, const Vec&, Vec&, Vec&, double, double)>& model) {
   SCOPED_TRACE(std::string(op) + " of " + std::to_string(s.size));

@@ -1,4 +1,5 @@
-// Poolings by oneDNN against the loops, which the tables of tests/ops check in double precision.
+// Poolings by oneDNN against Steep's loops, which the tables of tests/ops check in double
+// precision.
 
 #include "run_kernel.h"
 
@@ -15,8 +16,8 @@ struct Case {
   Ints kernel, strides, pads;
 };
 
-// Channels below, at and past the vectors of oneDNN; pads that differ from side to side; windows
-// that leave a rest; 255 and more places in a window.
+// Numbers of channels below, at and above oneDNN's vectors; asymmetric pads; windows that leave a
+// remainder; windows with 255 and more elements.
 const std::vector<Case>& cases() {
   static const std::vector<Case> all = {
       {{1, 1, 1}, {1, 1, 1}, {1}, {1}, {0, 0}},
@@ -70,7 +71,7 @@ TEST(Pool, OneDnnAgreesWithTheLoops) {
   }
 }
 
-/// Of equal elements the first is the largest, whatever the layout that oneDNN works in.
+/// The first of equal elements is the maximum, in every layout that oneDNN uses.
 TEST(Pool, TiesGoToTheFirst) {
   for (const Case& c : cases()) {
     SCOPED_TRACE(to_string(c.x));
@@ -99,7 +100,7 @@ TEST(Pool, NanIsTheLargestAndInfinityStays) {
 
 TEST(Pool, OneDnnDeclinesWhatItDoesDifferently) {
   const Tensor x = random_tensor(DType::f32, {1, 2, 6, 6});
-  // The last windows reach past the padding, which counts, as what lies beyond does not.
+  // The last windows reach beyond the padding. Padding counts; elements beyond it do not.
   const Attrs beyond = {{"kernel_shape", Ints{3, 3}},
                         {"strides", Ints{2, 2}},
                         {"pads", Ints{1, 1, 1, 1}},

@@ -1,5 +1,5 @@
-// Recurrent layers by oneDNN against our steps over products, which the tables of tests/ops check
-// in double precision.
+// Recurrent layers by oneDNN against Steep's own kernels, which the tables of tests/ops check in
+// double precision.
 
 #include "run_kernel.h"
 

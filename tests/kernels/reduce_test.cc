@@ -43,7 +43,7 @@ std::vector<Row> rows() {
   };
 }
 
-/// Groups of the elements of x that share an output element, in the order of the output.
+/// For each output element, in order: the elements of x that are reduced to it.
 std::vector<std::vector<double>> groups_of(const Tensor& x, const std::vector<bool>& reduced) {
   const Dims& dims = x.dims();
   int64_t count = 1;
@@ -67,7 +67,7 @@ std::vector<std::vector<double>> groups_of(const Tensor& x, const std::vector<bo
 void check(const Row& row, DType dtype, const Dims& dims, const Ints& axes, double rtol) {
   SCOPED_TRACE(std::string(row.op) + to_string(dims) + " over " + to_string(axes));
   Tensor x = random_tensor(dtype, dims);
-  if (std::string_view(row.op) == "ReduceLogSum") {  // positive, so that the logarithm exists
+  if (std::string_view(row.op) == "ReduceLogSum") {  // needs positive numbers
     const Out out{dtype, dims};
     x = run_one("Abs", {x}, out);
   }
@@ -83,7 +83,7 @@ void check(const Row& row, DType dtype, const Dims& dims, const Ints& axes, doub
   std::vector<Tensor> inputs = {x};
   if (!axes.empty()) inputs.push_back(Tensor::from(axes, {static_cast<int64_t>(axes.size())}));
   const Tensor y = run_one(row.op, inputs, {dtype, kept});
-  // What cancels leaves the rounding errors of what was added.
+  // Cancellation leaves the rounding errors of the terms, so the tolerance grows with their number.
   const double magnitude = static_cast<double>(x.size()) / static_cast<double>(y.size());
   expect_close(y, want, rtol, rtol * std::max(1.0, magnitude / 100));
   expect_same_bits(y, run_one(row.op, inputs, {dtype, kept}, {}, {.threads = 1}));

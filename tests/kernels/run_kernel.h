@@ -1,4 +1,4 @@
-// Runs one kernel of the CPU provider by hand: types from tensors, no graph.
+// Runs one kernel of the CPU provider without a graph, with types taken from tensors.
 //
 //   auto y = run_kernel("Add", {a, b}, {{DType::f32, {2, 3}}});
 //   expect_close(y[0], {1, 2, 3, 4, 5, 6});
@@ -19,7 +19,7 @@
 
 namespace steep::test {
 
-/// dtype and extents of an output; {} stands for an output that nobody uses.
+/// dtype and extents of an output; {} means an unused output.
 struct Out {
   DType dtype = DType::undefined;
   Dims dims{};
@@ -27,20 +27,19 @@ struct Out {
 
 struct RunOptions {
   int threads = 2;
-  std::string_view candidate{};  ///< must have been chosen, where not empty
-  /// Offer this candidate alone, to test one that is not the first.
+  std::string_view candidate{};  ///< if not empty: the candidate that must be chosen
+  /// If not empty: the only candidate to try.
   std::string_view only{};
-  /// Which inputs are constants at plan time. Default: integer inputs of rank at most 1.
+  /// The inputs that are constants at plan time. Default: integer inputs of rank at most 1.
   std::vector<int> constants{};
   bool default_constants = true;
-  /// Pairs (input, output) to place in one buffer. The kernel must allow them.
+  /// Pairs (input, output) that share one buffer. The kernel must allow them.
   std::vector<std::pair<int, int>> share{};
 };
 
-/// Builds and executes the kernel. Undefined tensors stand for absent inputs. Throws what the
-/// kernel throws, and ProviderError with all reasons when every candidate declines. Checks that
-/// nothing is written outside the outputs and the scratch, and that inputs stay as they were
-/// (shared ones excepted).
+/// Builds and executes the kernel. Undefined tensors are absent inputs. Throws what the kernel
+/// throws, and ProviderError with all reasons when every candidate declines. Checks that the kernel
+/// writes only to outputs and scratch, and that inputs stay unchanged (except shared ones).
 inline std::vector<Tensor> run_kernel(std::string_view op, std::vector<Tensor> inputs,
                                       const std::vector<Out>& outputs, const Attrs& attrs = {},
                                       const RunOptions& options = {}) {
@@ -65,7 +64,7 @@ inline std::vector<Tensor> run_kernel(std::string_view op, std::vector<Tensor> i
     EXPECT_EQ(chosen.candidate, options.candidate);
   }
 
-  // Each buffer ends in a guard that must survive.
+  // Each buffer ends in a guard that must stay unchanged.
   constexpr size_t kGuard = 64;
   auto guarded = [](size_t bytes) {
     Tensor t = Tensor::empty(DType::u8, {static_cast<int64_t>((bytes + 63) / 64 * 64 + kGuard)});
@@ -141,7 +140,7 @@ inline std::vector<Tensor> run_kernel(std::string_view op, std::vector<Tensor> i
   return results;
 }
 
-/// One output of one dtype: the common case.
+/// For one output: the common case.
 inline Tensor run_one(std::string_view op, std::vector<Tensor> inputs, Out output,
                       const Attrs& attrs = {}, const RunOptions& options = {}) {
   return run_kernel(op, std::move(inputs), {std::move(output)}, attrs, options)[0];
@@ -186,11 +185,11 @@ inline void expect_same_bits(const Tensor& a, const Tensor& b) {
   }
 }
 
-/// Whether products may differ in their last bits between numbers of threads: without AVX-512,
-/// oneDNN has only its gemm, which cuts results and sums as that number wants it.
+/// Whether the last bits of products may depend on the number of threads: without AVX-512, oneDNN
+/// only has its gemm, which splits results and sums by the number of threads.
 inline bool products_depend_on_threads() { return !cpu::onednn_uses(dnnl::cpu_isa::avx512_core); }
 
-/// Normal numbers (f32 or f64), the same at each call with one seed.
+/// Normally distributed numbers (f32 or f64); the same for the same seed.
 inline Tensor random_tensor(DType dtype, Dims dims, uint32_t seed = 1, double scale = 1) {
   Tensor t = Tensor::empty(dtype, std::move(dims));
   std::mt19937 engine(seed);

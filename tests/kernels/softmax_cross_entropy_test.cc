@@ -173,7 +173,8 @@ TEST(SoftmaxCrossEntropy, InfinitiesAndNan) {
   expect_close(dx, {-0.5, 0, 0.5, NAN, NAN, NAN, NAN, NAN, NAN});
 }
 
-/// Rows are read in blocks, shifted by the first one's maximum.
+/// Rows are read in blocks and shifted by the maximum of the first block; here later scores are
+/// much greater.
 TEST(SoftmaxCrossEntropy, LaterClassesFarAboveTheFirst) {
   constexpr int64_t kClasses = 7000;
   const float beginnings[] = {-500, -100, -59, -INFINITY, 500};
@@ -195,7 +196,7 @@ TEST(SoftmaxCrossEntropy, LaterClassesFarAboveTheFirst) {
   expect_close(out[1], want);
 }
 
-/// Scores of about 0 above `offset`, but the label's, above all others together by `margin`.
+/// Scores near `offset`. The label's score exceeds the log-sum-exp of all others by `margin`.
 void expect_exact(int64_t classes, float offset, double margin) {
   SCOPED_TRACE(std::to_string(classes) + " classes, " + std::to_string(offset) + ", " +
                std::to_string(margin));
@@ -227,8 +228,8 @@ void expect_exact(int64_t classes, float offset, double margin) {
   }
 }
 
-/// log Σ exp(x) - x[label] and p - 1 leave a float without a digit where the loss is small, and
-/// log Σ exp(x) alone where all scores are large.
+/// In float, log Σ exp(x) - x[label] and p - 1 lose all digits when the loss is small, and log Σ
+/// exp(x) does when all scores are large.
 TEST(SoftmaxCrossEntropy, ErrorsAreRelativeHoweverSmallTheLoss) {
   for (const int64_t classes : {2, 10, 1000, 50257}) {
     for (const float offset : {0.0F, 1e4F}) {

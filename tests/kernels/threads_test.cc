@@ -1,5 +1,5 @@
-// Results are the same bits for any number of threads, wherever a thread's range begins and ends:
-// on lengths that no width of a vector divides, forward and backward.
+// Results are bit-identical for any number of threads, wherever the range of a thread begins and
+// ends: with lengths that are no multiple of a vector, forward and backward.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <omp.h>
@@ -18,7 +18,8 @@ namespace {
 
 using Build = std::function<Value(Graph& g, const std::vector<Value>& x)>;
 
-/// What a graph of `build` gives, and the gradients of its floats, in a program of its own.
+/// The results of a graph made by `build`, and the gradients of its float inputs, from a new
+/// program.
 std::vector<Tensor> results(const std::vector<Dims>& dims, const Build& build, int threads,
                             bool backward) {
   const int before = omp_get_max_threads();
@@ -54,7 +55,7 @@ std::vector<Tensor> results(const std::vector<Dims>& dims, const Build& build, i
   return all;
 }
 
-/// Compares 1, 2 and 3 threads. `name` is for the message.
+/// Compares 1, 2 and 3 threads. `name` is used in messages.
 void expect_alike(const std::string& name, const std::vector<Dims>& dims, const Build& build,
                   bool backward = true) {
   SCOPED_TRACE(fmt::format("{} on {}", name, to_string(dims[0])));
@@ -75,7 +76,7 @@ TEST(Threads, ElementwiseOperators) {
     const auto* schema = onnx::OpSchemaRegistry::Schema(std::string(def->name));
     if (!def->elementwise || schema == nullptr) continue;
     const auto operands = static_cast<size_t>(std::max(schema->min_input(), 1));
-    // Of floats alone; the others move bits.
+    // Only ops on floats; the others only move bits.
     const auto accepts = [&](size_t i) {
       return schema->inputs()[std::min(i, schema->inputs().size() - 1)].GetTypes().count(
                  onnx::Utils::DataTypeUtils::ToType("tensor(float)")) != 0;

@@ -21,7 +21,7 @@ const Attribute* find(const OpDef& op, const std::string& name) {
   return nullptr;
 }
 
-/// Whether it is the default that `proto` holds; ONNX's floats are single precision.
+/// Whether `proto` holds the same default; ONNX's floats have single precision.
 bool is_default(const Attribute& a, const AttributeProto& proto) {
   if (const auto* i = std::get_if<int64_t>(&a.otherwise))
     return proto.type() == AttributeProto::INT && *i == proto.i();
@@ -70,7 +70,7 @@ TEST(OpDef, AttributesAreReadWithTheirDefaults) {
   EXPECT_THROW(real_of(plain, "axis"), InternalError);
 }
 
-/// Those of the operator are those of the plan.
+/// Expects these view offsets from the operator and from the plan.
 void expect_offsets(Node n, const Ints& wanted) {
   EXPECT_EQ(find_op(n.op())->view_offsets(n), wanted);
   EXPECT_EQ(view_offsets(n), wanted);

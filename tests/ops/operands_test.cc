@@ -1,4 +1,4 @@
-// What operators count on is checked before their rules and kernels run.
+// Operands are checked before rules and kernels rely on them.
 
 #include <gtest/gtest.h>
 
@@ -89,7 +89,7 @@ TEST(Operands, NothingAndNearlyEverythingMayBeSplit) {
   const ErrorParts error = misfit(R"(g (float[9223372036854775807] x) => (float[N] y)
       { y, z = Split<axis = 0, num_outputs = 2>(x) })");
   EXPECT_EQ(error.op, "Split");
-  // Pieces without a name cost nothing.
+  // Unnamed pieces cost nothing.
   const ImportedModel model = import_graph(18, R"(g (float[60000] x) => (float[N] y)
       { y = Split<axis = 0, num_outputs = 60000>(x) })");
   EXPECT_LE(model.graph.value_count(), 5U);

@@ -1,4 +1,4 @@
-// What a pattern matches, and what it captures.
+// What patterns match and capture.
 
 #include "ops/pattern.h"
 
@@ -61,7 +61,7 @@ TEST(Pattern, ANameIsOneValue) {
   EXPECT_FALSE(match("Mul(a, a)", two.x * two.y));
   EXPECT_TRUE(match("Mul(a, b)", two.x * two.y, Match().with("b", two.y)));
   EXPECT_FALSE(match("Mul(a, b)", two.x * two.y, Match().with("b", two.x)));
-  // Constants of one number are one value, too.
+  // Constants with the same number count as one value, too.
   EXPECT_TRUE(match("Add(Mul(_, c), Mul(_, c))", two.x * 0.5 + two.y * 0.5));
   EXPECT_FALSE(match("Add(Mul(_, c), Mul(_, c))", two.x * 0.5 + two.y * 0.25));
 }
@@ -97,7 +97,7 @@ TEST(Pattern, TriesOrdersUntilOneIsAccepted) {
       });
   EXPECT_TRUE(accepted);
   ASSERT_EQ(tried.size(), 2U);
-  EXPECT_EQ(tried[0], std::pair(two.x, two.y));  // as they stand comes first
+  EXPECT_EQ(tried[0], std::pair(two.x, two.y));  // the written order comes first
   EXPECT_EQ(tried[1], std::pair(two.y, two.x));
   EXPECT_FALSE(match("Add{a, b}", product.producer().input(0).producer(), Match(),
                      [](const Match&) { return false; }));

@@ -1,5 +1,5 @@
-// Graphs of many nodes, deep and wide: what any stage does to each node must not depend on how many
-// there are, nor on the number of ways through them. Each of these took minutes, or did not end.
+// Deep and wide graphs with many nodes: the cost of any stage per node must not depend on the
+// number of nodes or on the number of paths. Each of these cases once took minutes, or did not end.
 
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ namespace {
 
 const Type kPair{DType::f32, Shape{2}};  // Clang 14 makes a Shape{2} in a template two extents
 
-/// The graph of f(x) and of the gradient of its sum; `step` makes each value out of the one before.
+/// The graph of f(x) and of the gradient of its sum; `step` makes each value from the previous one.
 template <typename Step>
 Graph chain(int length, const Step& step) {
   Graph g;
@@ -42,7 +42,7 @@ std::pair<float, float> run(Graph g, float a) {
 }
 
 TEST(DeepGraphs, ManyWaysThroughFewNodes) {
-  // 2^64 ways: v ↦ v · v. The gradient of 1^(2^64) is 2^64.
+  // 2^64 paths: v ↦ v · v. The gradient of 1^(2^64) is 2^64.
   const auto [y, dx] = run(chain(64, [](Value v) { return v * v; }), 1);
   EXPECT_EQ(y, 2);
   EXPECT_EQ(dx, std::ldexp(1.0F, 64));
@@ -60,7 +60,7 @@ TEST(DeepGraphs, Chains) {
 }
 
 TEST(DeepGraphs, NoRecursionOverNodes) {
-  // Any frame of a recursion, 100,000 times over, is more than the stack.
+  // 100,000 frames of any recursion would overflow the stack.
   Graph g;
   Value v = g.add_input("x", kPair);
   const Value x = v;
@@ -117,7 +117,7 @@ TEST(DeepGraphs, AnyNumberOfOperands) {
 }
 
 TEST(DeepGraphs, ManyParts) {
-  constexpr int kParts = 3000;  // more than shape inference reads of a constant otherwise
+  constexpr int kParts = 3000;  // more elements than shape inference reads of most constants
   Graph g;
   std::vector<Value> parts;
   std::vector<Tensor> inputs;
@@ -150,7 +150,7 @@ TEST(DeepGraphs, ReplacingLooksAtReadersAlone) {
   EXPECT_EQ(g.prune(), static_cast<size_t>(kCount));
 }
 
-/// Lowest offsets as their definition has them: past every buffer that lives at the same time.
+/// Lowest offsets by the definition: past the end of every buffer that lives at the same time.
 size_t place_one_by_one(std::vector<Buffer>& buffers) {
   std::vector<Buffer*> by_size;
   for (Buffer& b : buffers) by_size.push_back(&b);

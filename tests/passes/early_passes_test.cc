@@ -1,4 +1,4 @@
-// Passes over the graph of a model, before it is differentiated, are left out by name.
+// Passes that run before differentiation can be disabled by name.
 
 #include <gtest/gtest.h>
 
@@ -14,7 +14,8 @@ namespace {
 using testing::import_graph;
 using testing::ops;
 
-/// One token of a sequence of products of a Gelu that is spelled out.
+/// A model that selects one token of a sequence, after a product and a Gelu written in small
+/// operators.
 Graph model() {
   return import_graph(18, R"(g (float[4, 25, 8] x, float[8, 8] w) => (float[4, 8] y) <
                                float half = {0.5}, float one = {1.0},

@@ -1,4 +1,5 @@
-// Attention: the rewrite happens on forward and backward together or not at all, and results stay.
+// Attention: the rewrite happens in forward and backward together or not at all, and results stay
+// the same.
 
 #include <gtest/gtest.h>
 
@@ -39,15 +40,14 @@ Graph fused(const Graph& g) {
   return copy;
 }
 
-/// One attention over inputs q, k, v [batch, time, head, width], and what varies from model to
-/// model.
+/// One attention over inputs q, k, v [batch, time, head, width], with options.
 struct Model {
   int64_t batch = 2, heads = 3, queries = 7, keys = 9, width = 5;
   DType dtype = DType::f32;
   bool dropout = false, zero_nan = false, safe = false;
   std::function<Value(Graph&, Value)> mask{};  // of the scores
-  std::function<void(Graph&, Value)> look{};   // at the probabilities
-  std::vector<Value> more{};                   // whose gradients are asked for, too
+  std::function<void(Graph&, Value)> look{};   // reads the probabilities
+  std::vector<Value> more{};                   // further values whose gradients are wanted
 
   Value heads_of(Graph& g, const char* name, int64_t time) const {
     return g.add_input(name, {dtype, Shape{batch, time, heads, width}});
@@ -111,7 +111,7 @@ void expect_same_results(const Graph& g) {
   }
 }
 
-/// The rewrite takes everything: products, softmax, dropout and transposes.
+/// Expects that the rewrite replaces everything: products, softmax, dropout and transposes.
 Graph expect_fused(Model model) {
   const Graph g = model.build();
   Graph after = fused(g);
@@ -205,7 +205,7 @@ TEST(FuseAttention, KnowsCausalMasksAndMasksOfNothing) {
     return s + g.add_constant(Tensor::zeros(DType::f32, {1, 1, 7, 9}));
   }});
   EXPECT_EQ(find(open, "steep.Attention").input_count(), 3);
-  // Too small a number to shut anything out.
+  // The number is too small to hide a key.
   const Graph soft = expect_fused({.queries = 9, .mask = [&](Graph& g, Value s) {
                                      return s + g.add_constant(causal_tensor(9, -5));
                                    }});
@@ -227,7 +227,7 @@ TEST(FuseAttention, KnowsTheCausalMaskThatModelsCompute) {
        }});
   EXPECT_EQ(find(after, "steep.Attention").attrs().integer("causal", 0), 1);
   EXPECT_EQ(count(after, "LessOrEqual"), 0);
-  // Keys before queries is another mask.
+  // A mask with keys before queries is not the causal mask.
   Model model{
       .queries = 9, .mask = [&](Graph& g, Value s) {
         return where(apply("Less", {numbers(g, 9, {1, 9}), numbers(g, 9, {9, 1})}), s, -1e30);

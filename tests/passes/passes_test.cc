@@ -1,4 +1,4 @@
-// Each pass: the rewrite happens where it should, and the result of a run stays what it was.
+// Each pass: the rewrite happens where it should, and results of a run stay the same.
 
 #include <gtest/gtest.h>
 
@@ -125,8 +125,8 @@ TEST(FuseMatmul, LeavesAnAddOfAFullMatrix) {
   expect_same_results(g);
 }
 
-/// Loss of labels under x w (+ b) with the gradients of x, w and b, as differentiation leaves them;
-/// 520 rows, 52,000 classes.
+/// The loss of labels under x w (+ b), with the gradients of x, w and b, as differentiation makes
+/// them; 520 rows, 52,000 classes.
 struct Vocabulary {
   Graph g;
   Value logits;
@@ -227,7 +227,7 @@ TEST(FuseGatherGrad, AddsIntoTheOtherGradient) {
   g.add_output("sum", matmul(transpose(table, {1, 0}), table) * 0.0 + 1.0);
   g.add_output("y", tanh(table) + slices);
   const Graph fused = after(g, fuse_gather_grad);
-  EXPECT_EQ(count(fused, "Add"), 1) << to_text(fused);  // that of "sum"
+  EXPECT_EQ(count(fused, "Add"), 1) << to_text(fused);  // the one of "sum"
   ASSERT_EQ(count(fused, "steep.GatherGrad"), 1);
   expect_same_results(g);
 }
@@ -244,7 +244,7 @@ TEST(FuseGatherGrad, KeepsSlicesThatOthersRead) {
   expect_same_results(g);
 }
 
-/// y = f(x) forward, and a backward node that reads `kept` beside a gradient.
+/// y = f(x) forward, and a backward node that reads `kept` and a gradient.
 struct TwoPhases {
   Graph g;
   Value dy, dx;
@@ -308,7 +308,7 @@ TEST(Recompute, KeepsResults) {
 }
 
 TEST(Recompute, RepeatsALayerNormalisation) {
-  for (const int64_t rows : {8, 512}) {  // 16 KiB, which nobody misses, and 1 MiB
+  for (const int64_t rows : {8, 512}) {  // 16 KiB, too little to matter, and 1 MiB
     Graph g;
     Value x = g.add_input("x", {DType::f32, Shape{rows / 4, 4, 512}}),
           w = g.add_input("w", matrix(512, 3));
@@ -349,7 +349,7 @@ TEST(FuseElementwise, StoresWhatIsReadLater) {
 }
 
 TEST(FuseElementwise, NeverMakesACycle) {
-  // tanh feeds the last node directly and by way of a product, which cannot be fused.
+  // The last node reads tanh directly and through a product, which cannot be fused.
   Graph g;
   Value x = g.add_input("x", matrix(8, 8));
   Value a = tanh(x);

@@ -1,5 +1,5 @@
-// bfloat16 mixed precision: which products read, write and keep what, and that nothing widens in
-// memory what a kernel could have read narrow.
+// bfloat16 mixed precision: the dtypes that products read, write and keep; no value is widened in
+// memory if a kernel can read it narrow.
 
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ Graph narrowed(Graph g) {
   return g;
 }
 
-/// Two linear layers with GELU between and a loss behind; the gradients of both weights.
+/// Two linear layers with GELU between them and a loss; the gradients of both weights.
 Graph classifier() {
   Graph g;
   Value x = g.add_input("x", matrix(32, 24));
@@ -125,7 +125,7 @@ TEST(Precision, AResultIsAsExactAsTheProductOfRoundedOperands) {
   Program program(std::move(g), {.precision = Precision::bf16});
   const Tensor inputs[] = {Tensor::from(std::vector<float>{1.001F, 3}, {1, 2}),
                            Tensor::from(std::vector<float>{1, 1.0078125F}, {2, 1})};
-  // 1.001 rounds to 1; 1 + 2^-7 is a bfloat16; the result is no bfloat16, and not rounded.
+  // 1.001 rounds to 1; 1 + 2^-7 is a bfloat16; the result is no bfloat16 and is not rounded.
   EXPECT_EQ(*program.forward(inputs).outputs[0].data<float>(), 4.0234375F);
 }
 
@@ -151,17 +151,17 @@ TEST(Precision, Fp16ProductsReadFloat16AndOverflowToInfinity) {
   };
   EXPECT_EQ(cube(1.0001F), 1);         // float16 resolves 2^-10
   EXPECT_EQ(cube(100), 1000000);       // an output is float32
-  EXPECT_TRUE(std::isinf(cube(300)));  // the square is no float16
+  EXPECT_TRUE(std::isinf(cube(300)));  // the square overflows float16
 }
 
-/// Large enough for oneDNN; compared with the sum of products of rounded operands.
+/// Large enough for oneDNN; compared with sums of products of rounded operands.
 TEST(Precision, Fp16ProductsOfEverySizeAreThoseOfRoundedOperands) {
   for (int64_t n : {3, 70, 130}) {
     Graph g;
     Value x = g.add_input("x", matrix(n, n)), w = g.add_input("w", matrix(n, n));
     g.add_output("y", matmul(x, w));
     Program program(std::move(g), {.precision = Precision::fp16});
-    // Multiples of 2^-9 below 1 are float16; another 2^-14 is rounded away.
+    // Multiples of 2^-9 below 1 are float16 numbers; the additional 2^-14 is rounded away.
     std::vector<float> a(static_cast<size_t>(n * n)), b = a, exact_a = a;
     for (size_t i = 0; i < a.size(); ++i) {
       exact_a[i] = static_cast<float>((i * 37) % 512) / 512;

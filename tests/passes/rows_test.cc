@@ -1,5 +1,5 @@
-// Each row of each pass, and of losses, matches in a small graph: STEEP_LOGS=patterns tells its
-// name.
+// Each pattern row of each pass, and of losses, matches in a small graph: STEEP_LOGS=patterns logs
+// its name.
 
 #include <gtest/gtest.h>
 
@@ -50,7 +50,7 @@ void layer_normalization(Graph& g, bool by_power) {
   g.add_output("y", d / sqrt(variance + 1e-5) * scale + scale);
 }
 
-/// An attention with its gradients; `of_scores` and `of_weights` change what their names say.
+/// An attention with its gradients; `of_scores` and `of_weights` change the scores and the weights.
 void attention(Graph& g, const Maskers& of_scores = {}, const Maskers& of_weights = {},
                const char* softmax = "Softmax", bool turned = false) {
   const Type heads{DType::f32, turned ? Shape{2, 5, 3, 4} : Shape{2, 3, 5, 4}};
@@ -68,7 +68,7 @@ void attention(Graph& g, const Maskers& of_scores = {}, const Maskers& of_weight
   g.prune();
 }
 
-/// 0, 1, 2, … along the rows or the columns of scores.
+/// 0, 1, 2, … along the rows or the columns of the scores.
 Value numbers(Graph& g, const Dims& dims) {
   return g.add_constant(Tensor::from<int64_t>({0, 1, 2, 3, 4}, dims));
 }
@@ -77,7 +77,7 @@ Value rows(Graph& g) { return numbers(g, {5, 1}); }
 
 constexpr double kShut = -std::numeric_limits<double>::infinity();
 
-/// Attention under a mask of comparisons.
+/// Attention with a mask that is computed by a comparison.
 std::function<void(Graph&)> under(const char* op, bool rows_first, bool inverted) {
   return [=](Graph& g) {
     attention(g, [=](Graph& graph, Value s) {
@@ -154,7 +154,7 @@ void products(Graph& g) {
   g.add_output("norm", apply("steep.GlobalNorm", {x, w}));
 }
 
-/// Attention under a mask that says which tokens are hidden.
+/// Attention with a mask that hides tokens.
 void padded(Graph& g, const Maskers& of_scores) {
   const Type heads{DType::f32, Shape{2, 3, 5, 4}};
   const Value q = g.add_input("q", heads), k = g.add_input("k", heads), v = g.add_input("v", heads);
@@ -167,7 +167,7 @@ void padded(Graph& g, const Maskers& of_scores) {
 
 Value padding(Graph& g, DType dtype) { return g.add_input("padding", {dtype, Shape{2, 1, 1, 5}}); }
 
-/// A loss that ignores labels, of what `scores_of` makes of scores[2, 5, 7].
+/// A loss with an ignored label, on `scores_of` applied to scores[2, 5, 7].
 std::function<void(Graph&)> ignoring(const char* op, const Shape& labels,
                                      const std::function<Value(Graph&, Value)>& scores_of) {
   return [=](Graph& g) {
@@ -306,7 +306,7 @@ const std::vector<Case>& cases_of_other_passes() {
   return kCases;
 }
 
-/// An output of what `make` makes of probabilities[3, 2].
+/// A graph whose output is `make` applied to probabilities[3, 2].
 std::function<void(Graph&)> output_of(const std::function<Value(Graph&, Value)>& make) {
   return [=](Graph& g) { g.add_output("y", make(g, g.add_input("p", matrix(3, 2)))); };
 }
@@ -345,7 +345,7 @@ void ask_about_loss(Graph& g) {
   loss_weight(g.outputs()[0].value);
 }
 
-/// All passes that have rows, and what else has.
+/// All passes and other functions that have pattern rows.
 std::vector<Pass> passes_with_rows() {
   std::vector<Pass> found{{.name = "loss", .run = ask_about_loss, .rows = loss_rows}};
   for (const auto& list : {early_passes(), passes()}) {
@@ -366,7 +366,7 @@ Pass pass_of(const std::string& row) {
   throw std::invalid_argument("no pass has the row " + row);
 }
 
-/// What STEEP_LOGS=patterns tells of a pass.
+/// The log of a pass under STEEP_LOGS=patterns.
 std::string told(const Pass& pass, Graph& g) {
   set_logs("patterns");
   ::testing::internal::CaptureStderr();
@@ -380,7 +380,7 @@ std::string told(const Pass& pass, Graph& g) {
   return text;
 }
 
-/// The operators that a pattern names.
+/// The operators in a pattern.
 Names operators_in(std::string_view pattern) {
   const auto is_letter = [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' || c == '_';

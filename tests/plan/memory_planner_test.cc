@@ -1,4 +1,4 @@
-// Plans within a limit of memory, on small graphs: against all choices that there are.
+// Plans within a memory limit, on small graphs, compared with all possible choices.
 #include "plan/memory_planner.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ namespace steep {
 namespace {
 
 /// A chain of products and elementwise nodes with skips, and its gradient, written by hand.
-/// REQUIRES: at most 12 nodes in forward, so that all choices can be tried.
+/// REQUIRES: at most 12 forward nodes, so that all choices can be tried.
 Graph random_step(uint32_t seed) {
   constexpr std::array<int64_t, 3> kWidths{8, 16, 32};
   constexpr int kNodes = 10;
@@ -61,7 +61,7 @@ Graph random_step(uint32_t seed) {
   return g;
 }
 
-/// A graph with kernels of the host.
+/// A graph with its kernels on the host.
 struct Prepared {
   Graph graph;
   Devices devices = Devices::host_alone();
@@ -79,7 +79,7 @@ struct Prepared {
   MemoryPlanner planner() const { return {graph, {kernels, views, device, devices}}; }
 };
 
-/// The milliseconds of the fastest that takes no more than `bytes`; infinite if none does.
+/// The milliseconds of the fastest point that needs at most `bytes`; infinite if there is none.
 double fastest_within(const std::vector<MemoryPoint>& points, size_t bytes) {
   double ms = std::numeric_limits<double>::infinity();
   for (const MemoryPoint& p : points) {
@@ -214,7 +214,7 @@ TEST(MemoryPlanner, ReadingAFewRowsOfATableTakesLessThanReadingTheTable) {
   }
 }
 
-// A running mean is another one by the time of backward.
+// A running mean has changed by the time of backward.
 TEST(MemoryPlanner, WhatReadsAStateThatForwardOverwritesIsNotRepeated) {
   Graph g;
   const Value x = g.add_input("x", {DType::f32, Shape{8}});

@@ -1,5 +1,5 @@
-// The planner's promises, checked from the outside: a plan is replayed byte by byte against what
-// its graph means.
+// Guarantees of the planner, checked from outside: a plan is replayed byte by byte and compared
+// with its graph.
 
 #include "plan/plan.h"
 
@@ -32,7 +32,7 @@ SteepOperand read(void (*get)(const SteepNode*, int, SteepOperand*), const Steep
   return operand;
 }
 
-/// Shares buffers wherever that is legal, and computes nothing.
+/// A kernel that allows all legal sharing of buffers, and computes nothing.
 int accept(const SteepCandidate*, void*, const SteepNode* node, SteepKernel* kernel, char*, size_t,
            SteepError**) {
   const SteepHost& host = host_table();
@@ -54,7 +54,7 @@ int accept(const SteepCandidate*, void*, const SteepNode* node, SteepKernel* ker
   return 1;
 }
 
-/// A provider of every operator, or of all but matrix products.
+/// A provider with all operators, or with all except matrix products.
 template <bool kProducts>
 const SteepCandidate* any_candidate(void*, const char* op, size_t* count) {
   static const SteepCandidate any{sizeof(SteepCandidate), "any", accept};
@@ -62,7 +62,7 @@ const SteepCandidate* any_candidate(void*, const char* op, size_t* count) {
   return &any;
 }
 
-/// The host alone, for every operator.
+/// Only the host, with all operators.
 Devices any() {
   static const Provider provider = [] {
     Provider p{.table = {}, .name = "any"};
@@ -73,7 +73,7 @@ Devices any() {
   return Devices(std::vector{Device::open(provider, 0, {})});
 }
 
-/// Another device for everything but matrix products.
+/// A second device with all operators except matrix products.
 Devices two() {
   static const Provider provider = [] {
     Provider p{.table = {}, .name = "other"};
@@ -121,7 +121,7 @@ struct Range {
   size_t begin, end;
 };
 
-/// The least that was found for the graph.
+/// The lowest limit that was found for the graph.
 MemoryLimit least_limit(Graph g, const Devices& devices) {
   const LoweredGraph lowering = lower(g, devices);
   const std::vector<int> device = place(g, lowering);
@@ -131,7 +131,7 @@ MemoryLimit least_limit(Graph g, const Devices& devices) {
   return {.bytes = planner.search().back().bytes};
 }
 
-/// A seed, whether there is another device, and whether memory is limited as far as it goes.
+/// A seed, whether there is a second device, and whether memory is limited as far as possible.
 class PlanTest : public testing::TestWithParam<std::tuple<uint32_t, bool, bool>> {
  protected:
   static Plan plan_one() {
@@ -165,11 +165,12 @@ TEST_P(PlanTest, LiveBuffersOfTheArenaShareNoByte) {
   }
 }
 
-// Replays the plan on symbols: each buffer byte-range remembers which value was last written there;
-// whatever a step reads must still be there. In-place results and views are seen through.
+// Replays the plan symbolically: each byte of the buffers remembers the value that was last written
+// there, and every value that a step reads must still be there. In-place results and views count as
+// their root.
 TEST_P(PlanTest, EveryStepReadsWhatItsGraphSays) {
   const Plan plan = plan_one();
-  std::map<uint32_t, uint32_t> root;  // view → what it views
+  std::map<uint32_t, uint32_t> root;  // view → its root
   for (Node n : plan.graph->nodes()) {
     const OpDef* def = find_op(n.op());
     if (def == nullptr || !def->view) continue;
@@ -250,7 +251,7 @@ TEST_P(PlanTest, NoTwoResultsShareAByte) {
 
 TEST_P(PlanTest, EqualGraphsGiveEqualPlans) { EXPECT_EQ(to_text(plan_one()), to_text(plan_one())); }
 
-// Every operand is where its kernel computes, and whatever crosses does so in a step.
+// Every operand is on the device of its kernel, and every transfer is a step.
 TEST_P(PlanTest, KernelsReadAndWriteOnTheirDevice) {
   const Plan plan = plan_one();
   bool elsewhere = false;
@@ -277,7 +278,7 @@ TEST(Plan, AChainRunsInPlace) {
   for (int i = 0; i < 5; ++i) y = tanh(y);
   g.add_output("y", matmul(y, y));
   EXPECT_EQ(make_plan(std::move(g), any()).arena_bytes,
-            256U + 128U);  // one matrix and scratch
+            256U + 128U);  // one matrix, and scratch
 }
 
 TEST(Plan, AChainThatLeavesIsMadeWhereItLeaves) {

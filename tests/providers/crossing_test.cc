@@ -1,5 +1,5 @@
-// What crosses between devices: who waits for whom, and in whose memory it lies. The devices are
-// Mirror's, their functions watched on the way.
+// Transfers between devices: synchronisation, and the memory that is used. The devices are
+// Mirror's, with their functions wrapped to record calls.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ namespace steep {
 namespace {
 
 const SteepProvider& mirror() {
-  testing::on_mirror();  // loaded for good
+  testing::on_mirror();  // stays loaded
   void* library = dlopen(STEEP_MIRROR, RTLD_NOW | RTLD_NOLOAD);
   static const SteepProvider& table =
       *reinterpret_cast<SteepProviderEntry>(dlsym(library, STEEP_PROVIDER_SYMBOL))(&host_table());
@@ -28,7 +28,7 @@ struct Watched {
   std::map<void*, size_t> pinned{};
 };
 Watched seen;
-std::map<void*, std::string> op_of_device;  // the one that it computes; others it declines
+std::map<void*, std::string> op_of_device;  // the one op that the device computes
 
 bool is_pinned(const void* p) {
   for (const auto& [begin, bytes] : seen.pinned) {
@@ -38,7 +38,7 @@ bool is_pinned(const void* p) {
   return false;
 }
 
-/// Mirror, watched.
+/// The Mirror provider with recorded calls.
 Provider watched() {
   Provider p{.table = mirror(), .name = "watched"};
   p.table.candidates = [](void* device, const char* op, size_t* count) {
@@ -66,7 +66,7 @@ Provider watched() {
   return p;
 }
 
-/// exp(tanh(x)) with each node on a device of its own.
+/// exp(tanh(x)) with each node on its own device.
 Graph apart() {
   Graph g;
   const Value x = g.add_input("x", {DType::f32, Shape{40, 30}});
@@ -127,7 +127,8 @@ TEST(Crossing, WhatCrossesLiesInPinnedMemoryWhereADeviceAsksForIt) {
   }();
   Program pinned = on_two(asks);
   expect_results(pinned);
-  // Three runs: the input comes from the caller's memory, the result goes to the caller's.
+  // Three runs: the input comes from the caller's memory, and the result goes to the caller's
+  // memory.
   EXPECT_EQ(seen.pageable, 3 * 2);
   EXPECT_EQ(seen.pinned.size(), 1U) << "kept from run to run";
   Program pageable = on_two(does_not);

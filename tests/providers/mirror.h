@@ -1,4 +1,4 @@
-// The sample plug-in of examples/provider, loaded once for all tests that ask for it.
+// The sample plug-in of examples/provider, loaded once for all tests that need it.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace steep::testing {
 
-/// Runs on Mirror, with what it declines on the CPU.
+/// Runs on Mirror; nodes that it declines run on the CPU.
 inline std::vector<ProviderChoice> on_mirror() {
   static const std::string name = register_provider(STEEP_MIRROR);
   return {{name, {{"memory_mb", "256"}}}};

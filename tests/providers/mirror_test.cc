@@ -1,5 +1,6 @@
-// Graphs on a device whose memory the host cannot touch and whose work runs later: the results of
-// the CPU, copies where a value crosses, errors where they belong.
+// Graphs on a device with memory that the host cannot access, and with asynchronous execution:
+// results equal those of the CPU, values are copied between devices, and errors are reported at the
+// right place.
 #include "providers/mirror.h"
 
 #include <gtest/gtest.h>
@@ -84,14 +85,14 @@ TEST(Mirror, RunsWaitForEachOther) {
 TEST(Mirror, ThePlanSaysWhatCrossesAndWhatWasDeclined) {
   Graph g;
   const Value x = g.add_input("x", {DType::f32, Shape{6, 4}});
-  const Value order = apply("CumSum", {tanh(x), ints(g, {0})});  // which it has no kernel for
+  const Value order = apply("CumSum", {tanh(x), ints(g, {0})});  // Mirror has no kernel for it
   g.add_output("y", exp(order));
   Program program(std::move(g), there());
   const Type type{DType::f32, Shape{6, 4}};
   const std::string text = program.dump({&type, 1});
   EXPECT_NE(text.find("Mirror left"), std::string::npos) << text;
   EXPECT_NE(text.find("(CumSum) to the host"), std::string::npos) << text;
-  // x there, tanh(x) back, its sums there, the result back: 96 bytes each
+  // to the device: x and the sums; to the host: tanh(x) and the result; 96 bytes each
   EXPECT_NE(text.find("192 bytes there and 192 back"), std::string::npos) << text;
   const Tensor fed = numbers({6, 4}, 5);
   const Tensor y = program.forward({&fed, 1}).outputs[0];
@@ -107,7 +108,7 @@ TEST(Mirror, ConstantsCrossOnce) {
   const Type type{DType::f32, Shape{3, 8}};
   const std::string text = program.dump({&type, 1});
   EXPECT_NE(text.find("Mirror:constant"), std::string::npos) << text;
-  // x alone is copied in forward, and dy in backward
+  // only x is copied in forward, and dy in backward
   EXPECT_NE(text.find("156 bytes there"), std::string::npos) << text;
 }
 
@@ -120,7 +121,7 @@ TEST(Mirror, WhatFailsThereIsTheCallersError) {
   const std::vector<Tensor> bad{numbers({4, 3}, 1), Tensor::from<int64_t>({1, 4}, {2})};
   EXPECT_THROW(program.forward(bad), DataError);
   const std::vector<Tensor> good{numbers({4, 3}, 1), Tensor::from<int64_t>({-1, 0}, {2})};
-  const Tensor y = program.forward(good).outputs[0];  // and the next run is as ever
+  const Tensor y = program.forward(good).outputs[0];  // the next run works as usual
   EXPECT_EQ(y.data<float>()[0], good[0].data<float>()[9]);
 }
 
@@ -179,7 +180,7 @@ TEST(Mirror, AForkedChildIsRefused) {
   program.forward({&x, 1});
 }
 
-/// y = norm(a + b) w, where a + b is a result, too.
+/// y = norm(a + b) w, where a + b is a graph output, too.
 Graph normalised() {
   Graph g;
   const Type type{DType::f32, Shape{6, 8}};
@@ -256,9 +257,9 @@ TEST(Boundary, ABodyCrossesOnceForAllCandidates) {
   EXPECT_EQ(crossed(), first);
 }
 
-// --- claims that are wrong: a device of the test's own, which claims what it is told
+// --- wrong claims: a device of this test, which claims the operators in `wanted`
 
-std::vector<std::string> wanted;  // operators, one of each
+std::vector<std::string> wanted;  // operators, one node of each
 
 SteepError* claim_wanted(void*, SteepGraph* graph) {
   const SteepHost& host = host_table();
@@ -303,9 +304,9 @@ TEST(Claims, OfWhatNoKernelTakesAreTheirNodesAgain) {
 }
 
 TEST(Claims, ThatCannotBeOneNodeAreRefused) {
-  EXPECT_THROW(run_claiming({}), ProviderError);                // of nothing
+  EXPECT_THROW(run_claiming({}), ProviderError);                // an empty claim
   EXPECT_THROW(run_claiming({"Tanh", "Tanh"}), ProviderError);  // a node twice
-  EXPECT_THROW(run_claiming({"Tanh", "Exp"}), ProviderError);   // and what lies between them
+  EXPECT_THROW(run_claiming({"Tanh", "Exp"}), ProviderError);  // a node between the two is left out
 }
 
 // --- training

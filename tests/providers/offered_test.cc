@@ -1,5 +1,5 @@
-// Operators of providers' own: a kernel where there is one, their decomposition elsewhere; types
-// and gradients by the provider; offers that are none.
+// Operators that providers offer: their kernel if there is one, their decomposition elsewhere;
+// types and gradients from the provider; invalid offers.
 #include "ops/offered.h"
 
 #include <gtest/gtest.h>
@@ -86,7 +86,7 @@ TEST(Offered, RunsInPartsElsewhereAndThePlanSaysWhy) {
   const std::string bytes = swish_model();
   const std::string text = dump(bytes, here(), {DType::f32, Shape{4, 3}});
   EXPECT_TRUE(has(text, "(mirror.Swish) to its parts: the CPU provider has no kernel")) << text;
-  EXPECT_TRUE(has(text, "steep.Fused[")) << text;  // taken apart before fusion
+  EXPECT_TRUE(has(text, "steep.Fused[")) << text;  // decomposed before fusion
   EXPECT_FALSE(has(text, "mirror.Swish[")) << text;
   const Tensor x = random_tensor({5, 3}, 4);
   const Tensor a = Program(import_bytes(bytes).graph, here()).forward({&x, 1}).outputs[0];
@@ -188,7 +188,7 @@ TEST(Offered, IsNotTheUsersToRegisterOrTakeBack) {
       has(testing::refused([&] { register_op(as_span(bytes)); }).what, "registered already"));
 }
 
-// --- what a plug-in of the test's own offers
+// --- operators of a plug-in of this test
 
 SteepOp offered_as(const char* name, const char* decomposition, const char* gradient = nullptr) {
   SteepOp op{};
@@ -267,7 +267,7 @@ TEST(Offers, ThatCannotBeAreRefusedByName) {
   op = offered_as("Bad", kFine);
   op.size = 8;
   EXPECT_TRUE(has(refusal(op), "1 of 8 bytes"));
-  // one of two is bad: neither is there
+  // one of two is invalid: neither is registered
   EXPECT_THROW(offer({offered_as("Good", FUNCTION("Good (x) => (y) { y = Neg (x) }")),
                       offered_as("Bad", "nonsense")}),
                ProviderError);
@@ -284,7 +284,7 @@ TEST(Offers, OfANameThatTheUserHasRegisteredAreRefused) {
   unregister_op("test.Mine");
 }
 
-/// Each name once in the process, however often its test runs.
+/// Offers each name once per process, however often its test runs.
 void offer_once(const SteepOp& op) {
   if (find_offered(std::string("test.") + op.name) == nullptr) offer({op});
 }
@@ -317,7 +317,7 @@ TEST(Offers, HaveDefaultsOfTheirAttributesAndKnownOperands) {
             6);
 }
 
-/// Twice as many columns; rows are handed on.
+/// A type with twice as many columns and the same rows.
 SteepError* twice_as_wide(SteepNode* node) {
   SteepOperand x{};
   x.size = sizeof(x);
@@ -397,7 +397,7 @@ TEST(Offers, AreCalledAsTheyAreDeclared) {
           "]> g (float[N, 3] x) => (float[N, 6] y) { y = test.Twice " + call + " }")));
     });
   };
-  EXPECT_EQ(imported("(x)").expected, "how");  // which has no default
+  EXPECT_EQ(imported("(x)").expected, "how");  // it has no default
   EXPECT_EQ(imported("<how: int = 1, why: int = 2> (x)").received, "why");
   EXPECT_TRUE(has(imported("<how: int = 1> (x, x)").what, "too many inputs"));
   EXPECT_TRUE(has(imported("<how: int = 1> (x)", "1").what, "version of the domain"));
@@ -462,7 +462,7 @@ TEST(Offers, WhoseTypesAreWrongAreRefusedWhereTheyAreCalled) {
                               })
                       .what,
                   "Not like this"));
-  // and all else is as before
+  // and everything else works as before
   const Tensor x = random_tensor({2, 3}, 1);
   EXPECT_EQ(Program(import_bytes(swish_model()).graph, there()).forward({&x, 1}).outputs.size(),
             1U);

@@ -1,4 +1,4 @@
-// Loading plug-ins: what is refused says so, and the process stays usable.
+// Loading plug-ins: refusals give a reason, and the process stays usable.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -57,7 +57,7 @@ TEST_F(Plugins, AreRefusedWhereTheyAreNone) {
   EXPECT_TRUE(has(refusal(plugin("fails_by_size")), "table of operators"));
   std::ofstream(folder() / "empty.so").close();
   EXPECT_TRUE(has(refusal(folder() / "empty.so"), "cannot be loaded"));
-  // and after all that
+  // and after all these failures
   EXPECT_EQ(available_providers().back(), "CPUExecutionProvider");
   EXPECT_EQ(register_provider(STEEP_MIRROR), "MirrorExecutionProvider");
   EXPECT_EQ(register_provider(STEEP_MIRROR), "MirrorExecutionProvider");
@@ -81,7 +81,7 @@ TEST(Liar, IsAProviderErrorWhateverItGetsWrong) {
   EXPECT_TRUE(has(step("nothing"), "liar")) << step("nothing");
   for (const char* at : {"close", "release", "drop_stream", "destroy", "reason in bytes"}) {
     SCOPED_TRACE(at);
-    EXPECT_TRUE(is_utf8(step(at)));  // there is nobody to tell; or it is the host that runs it
+    EXPECT_TRUE(is_utf8(step(at)));  // no error can be returned here, or the host runs the step
   }
   for (const char* at :
        {"open",          "candidates",    "make",          "allocate",      "copy",
@@ -130,7 +130,7 @@ TEST(Registry, TheHostIsAlwaysTheLast) {
   EXPECT_EQ(both.others()[0]->provider(), "Mirror");
   EXPECT_TRUE(both.host().on_host());
   const std::vector<ProviderChoice> turned = {{.name = "CPU"}, on_mirror()[0]};
-  EXPECT_TRUE(Devices{turned}.only_host());  // the CPU takes whatever comes
+  EXPECT_TRUE(Devices{turned}.only_host());  // the CPU accepts all nodes
 }
 
 }  // namespace

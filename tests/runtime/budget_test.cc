@@ -27,7 +27,7 @@ class Interrupts : public ::testing::Test {
   }
   void TearDown() override { set_interrupt_check(nullptr); }
 
-  /// Polls for longer than the time between two questions.
+  /// Polls for longer than the interval between two checks.
   static void poll_for_long() {
     const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(250);
     while (std::chrono::steady_clock::now() < end) poll();
@@ -49,7 +49,7 @@ TEST_F(Interrupts, EndACallOnlyWithinABudget) {
 }
 
 TEST_F(Interrupts, EndEveryThreadOfALoop) {
-  // The CPU's loops ask the host that they were given, as they are when a program is compiled.
+  // The CPU's loops use the host table that they were given, as when a program is compiled.
   ASSERT_NE(steep_linked_provider(&host_table()), nullptr);
   const Limits limits;
   const Budget budget(limits);
@@ -85,7 +85,7 @@ TEST(Budget, BoundsWhatAPoolHolds) {
   auto second = pool->allocate(1 << 20);
   EXPECT_THROW(pool->allocate(3 << 19), OutOfMemoryError);
   EXPECT_THROW(pool->allocate(SIZE_MAX - 10), OutOfMemoryError);
-  EXPECT_EQ(pool->peak_bytes_in_use(), size_t{2} << 20);  // what was refused is not counted
+  EXPECT_EQ(pool->peak_bytes_in_use(), size_t{2} << 20);  // refused bytes do not count
   second.reset();
   EXPECT_NO_THROW(pool->allocate(3 << 19));
 }

@@ -1,4 +1,4 @@
-// Where files are written, and by how many at a time.
+// Where files may be written, and concurrent writers.
 #include "runtime/disk.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,8 @@ class Disk : public testing::MemoryFolder {
   static void write(const fs::path& path, const std::string& text = "new") {
     write_file(path, [&](FileWriter& file) { file.write(text); });
   }
-  /// What refuses to write says so beforehand, with the same words, and leaves nothing.
+  /// Expects that check_destination() and write_file() refuse with the same message, and leave no
+  /// file.
   void expect_refused(const fs::path& path, const std::string& words) {
     const auto entries = [&] {
       return std::distance(fs::recursive_directory_iterator(folder()), {});
@@ -76,7 +77,7 @@ TEST_F(Disk, RefusesWhatIsNoFile) {
   expect_refused(folder() / "file" / "file", "Not a directory");
   expect_refused(folder() / "new" / "", "no name of a file");
   expect_refused("", "no name of a file");
-  expect_refused(folder() / std::string(250, 'x'), "too long");  // with what is written first
+  expect_refused(folder() / std::string(250, 'x'), "too long");  // with a temporary suffix
   expect_refused(folder() / std::string(300, 'x'), "too long");
 }
 
@@ -84,7 +85,7 @@ TEST_F(Disk, FollowsLinks) {
   fs::create_directory(folder() / "elsewhere");
   fs::create_symlink("elsewhere/file", folder() / "link");
   fs::create_symlink(folder() / "link", folder() / "second");
-  for (const char* text : {"first", "again"}) {  // there is nothing, then something
+  for (const char* text : {"first", "again"}) {  // without a file, then with one
     write(folder() / "second", text);
     EXPECT_TRUE(fs::is_symlink(folder() / "link") && fs::is_symlink(folder() / "second"));
     EXPECT_EQ(read_bytes(folder() / "elsewhere" / "file"), text);

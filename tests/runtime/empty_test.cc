@@ -1,4 +1,4 @@
-// What has no elements costs no time, however many of it there are.
+// Values without elements cost no time, whatever their number.
 #include <gtest/gtest.h>
 
 #include <chrono>

@@ -31,7 +31,7 @@ TEST(MemoryPool, AStepFindsItsBlocksAgainThoughNotAllLiveAtOnce) {
   for (int i = 0; i < 20; ++i) EXPECT_EQ(step(), first);
 }
 
-/// Bytes of this process in memory.
+/// Bytes of this process in physical memory.
 size_t resident() {
   size_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages >> pages;

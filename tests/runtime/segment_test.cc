@@ -17,7 +17,7 @@ Value floats_in(Graph& g, const char* name, Shape shape) {
   return g.add_input(name, {DType::f32, std::move(shape)});
 }
 
-/// exp of the elements of x that are not zero.
+/// exp of the nonzero elements of x.
 Graph picked() {
   Graph g;
   const Value x = floats_in(g, "x", {Dim::symbol("n")});
@@ -110,7 +110,7 @@ TEST(Segment, BackwardReadsWhatTookThePlaceOfANode) {
   const Value x = floats_in(g, "x", {1, 2, 1}), w = floats_in(g, "w", {1, 1, 1});
   const Value count = sum(cast(apply("NonZero", {x}), DType::f32), {}, false);
   const Value axis = g.add_constant(Tensor::scalar(int64_t{1}));
-  const Value y = apply("DFT", {x * count, Value(), axis}) * w;  // its parts run, not itself
+  const Value y = apply("DFT", {x * count, Value(), axis}) * w;  // its decomposition runs
   g.add_output("y", y);
   const Value dy = g.add_gradient_input("dy", y);
   const auto dw = add_gradients(g, std::span(&y, 1), std::span(&dy, 1), std::span(&w, 1));
@@ -119,7 +119,7 @@ TEST(Segment, BackwardReadsWhatTookThePlaceOfANode) {
   const Tensor fed[] = {Tensor::from({1.0F, 2.0F}, {1, 2, 1}), Tensor::from({1.0F}, {1, 1, 1})};
   ForwardResult run = program.forward(fed);
   const Tensor seed = Tensor::from({1.0F, 0.0F, 0.0F, 0.0F}, {1, 2, 2});
-  EXPECT_FLOAT_EQ(*run.outputs[0].data<float>(), 3);  // 1 + 2, once for the places 0 and 1
+  EXPECT_FLOAT_EQ(*run.outputs[0].data<float>(), 3);  // 1 + 2, once for indices 0 and 1
   EXPECT_FLOAT_EQ(*program.backward(std::move(run.pending), std::span(&seed, 1))[0].data<float>(),
                   3);
 }
@@ -142,7 +142,7 @@ TEST(Segment, SequencesInAndOut) {
   EXPECT_THROW(program.forward_data({}), DataError);
 }
 
-/// y = x · w², by a loop of two turns; differentiated twice.
+/// y = x · w², by a loop with two iterations; differentiated twice.
 TEST(Loop, SecondDerivatives) {
   auto body = std::make_shared<Graph>();
   body->add_input("i", {DType::i64, Shape{}});

@@ -1,4 +1,4 @@
-// GradientSession, from C++.
+// The C++ API of GradientSession.
 #include "steep/gradient_session.h"
 
 #include <gtest/gtest.h>
@@ -64,7 +64,7 @@ TEST(GradientSession, WeightsLieInOneBuffer) {
   flat.data<float>()[0] = 7;
   EXPECT_EQ(values(session.eval({{"x", rows({1, 1})}})[0]), (std::vector<float>{7, 5}));
   auto [outputs, run] = session.forward({{"x", rows({1, 1})}});
-  flat.data<float>()[0] = 0;  // the run has its own
+  flat.data<float>()[0] = 0;  // the run has its own copy
   EXPECT_EQ(values(session.backward(run, {{"y", rows({1, 1})}}).at("x")),
             (std::vector<float>{7, 5}));
   EXPECT_THROW(session.views(rows({1, 2})), ShapeError);

@@ -1,4 +1,4 @@
-// Weights of 16 bits: their float32 copies, and what is not finite.
+// 16-bit weights: their float32 copies, and non-finite values.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -10,7 +10,7 @@
 namespace steep {
 namespace {
 
-/// Of numbers that bfloat16 holds.
+/// A tensor of numbers that bfloat16 can hold.
 Tensor bf16(const std::vector<float>& values, Dims dims) {
   Tensor t = Tensor::empty(DType::bf16, std::move(dims));
   auto* bits = static_cast<uint16_t*>(t.data());
@@ -24,7 +24,7 @@ float number(const Tensor& t) {
   return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
 }
 
-/// y = x w, of bfloat16, with w = 1, which the parser takes by its bits.
+/// y = x w in bfloat16, with w = 1, which the parser reads as bits.
 TrainingSession session(double lr, TrainingOptions options = {}) {
   options.loss = "mse";
   options.optimizer = {.kind = "sgd", .lr = lr};
@@ -41,7 +41,7 @@ TEST(HalfWeights, SmallUpdatesAddUpInTheCopy) {
     kept.step({one, zero});
     lost.step({one, zero});
   }
-  // 20 steps of 2e-4; bfloat16 has 1 - 2⁻⁸ next to 1.
+  // 20 steps of 2e-4; the bfloat16 number next to 1 is 1 - 2⁻⁸.
   EXPECT_NEAR(*kept.state("master/w").data<float>(), 0.996, 1e-4);
   EXPECT_EQ(number(kept.state("w")), 1 - 0x1p-8F);
   EXPECT_EQ(number(lost.state("w")), 1);

@@ -1,4 +1,4 @@
-// InferenceSession, gradient_model() and check_model(), from C++.
+// The C++ API of InferenceSession, gradient_model() and check_model().
 #include <gtest/gtest.h>
 
 #include "model/onnx_text.h"

@@ -1,5 +1,5 @@
-// Dynamic loss scaling with precision "fp16": what a step that overflows leaves alone, when the
-// scale grows and shrinks, and that it survives a checkpoint.
+// Dynamic loss scaling with precision "fp16": what a step that overflows leaves unchanged, when the
+// scale grows and shrinks, and that checkpoints keep it.
 
 #include <gtest/gtest.h>
 
@@ -27,8 +27,8 @@ TrainingOptions scaled(double initial, int64_t interval, const std::string& opti
 
 std::vector<Tensor> batch() { return {random_tensor({8, 3}, 1), random_labels(8, 4, 2)}; }
 
-/// One row, sure to be class 0 and said to be class 2: the logits' gradient is ±1, which times 2^16
-/// is no float16, but is one times 2^15.
+/// One row with prediction class 0 and label 2: the gradient of the logits is ±1, which overflows
+/// float16 when multiplied with 2^16, but not with 2^15.
 std::vector<Tensor> overflowing() {
   return {Tensor::from(std::vector<float>{1000, 1000, 1000}, {1, 3}),
           Tensor::from(std::vector<int64_t>{2}, {1})};
@@ -119,7 +119,7 @@ TEST(LossScale, UpdatesAreThoseOfFloat32WhateverTheScale) {
 }
 
 TEST(LossScale, SmallGradientsSurvive) {
-  // Below 2^-24 float16 has only zero: without a scale the first layer would stand still.
+  // Below 2^-24, float16 rounds to zero: without a scale the first layer would not change.
   TrainingOptions options = scaled(65536, 2000, "sgd");
   options.optimizer.lr = 1e5;
   options.optimizer.momentum = 0;
@@ -168,7 +168,7 @@ TEST_F(LossScaleFiles, ACheckpointCarriesScaleAndCount) {
   EXPECT_EQ(again.loss_scale(), 65536);  // the fourth clean step
   session.step(batch());
   EXPECT_TRUE(same_tensors(again.weights(), session.weights()));
-  // A run in float32 takes the weights and leaves the rest.
+  // A run in float32 loads the weights and ignores the rest.
   TrainingOptions options = scaled(65536, 4);
   options.precision = "fp32";
   auto wide = session_of(mlp_bytes(false), options);

@@ -151,7 +151,7 @@ TEST(Session, BadInputsLeaveEverythingAsItWas) {
   EXPECT_TRUE(same_tensors(session.weights(), weights));
   EXPECT_TRUE(same_tensors(session.optimizer_state(), moments));
   EXPECT_EQ(session.step_count(), 1);
-  // What came in between has left no trace.
+  // The failed steps have left no trace.
   auto other = session_of(mlp_bytes(false), classifier());
   other.step(good);
   EXPECT_EQ(session.step(good).loss, other.step(good).loss);
@@ -180,7 +180,7 @@ TEST(Session, NanNamesItsNodeAndChangesNothing) {
 }
 
 TEST(Session, GradientsThatOverflowAreSeenOnRequest) {
-  // d sqrt(x)/dx is infinite at 0, where the loss is finite.
+  // d sqrt(x)/dx is infinite at 0, although the loss is finite.
   const std::string bytes = model_bytes(R"(g (float[n] x) => (float[n] y) <float[1] w = {1.0}>
       { a = Mul(x, w)  [root] y = Sqrt(a) })");
   const Tensor zero = Tensor::zeros(DType::f32, {1}), one = Tensor::from<float>({1}, {1});
@@ -324,7 +324,7 @@ TEST(Session, GradientsSeeTheNextStepsDropout) {
                   before.at(name).data<float>()[i] - 0.1f * g.data<float>()[i], 1e-6);
     }
   }
-  // No dropout in evaluation: the same twice, and another value than in training.
+  // Evaluation has no dropout: it gives the same loss twice, and another one than training.
   EXPECT_EQ(*session.eval(inputs).loss, *session.eval(inputs).loss);
   EXPECT_NE(session.gradients(inputs, &loss).size(), 0u);
   EXPECT_NE(*session.eval(inputs).loss, loss);
@@ -345,7 +345,7 @@ TEST_F(SessionFiles, ResumeIsBitExactAfterEveryStep) {
     }
     for (unsigned start = 0; start < kSteps; ++start) {
       TrainingOptions other = options;
-      other.seed = 99;  // the checkpoint's seed counts
+      other.seed = 99;  // the checkpoint's seed is used
       auto resumed = session_of(mlp_bytes(true), other);
       resumed.step(batch(77));
       EXPECT_EQ(resumed.load_checkpoint(folder() / std::to_string(start)),
@@ -405,7 +405,7 @@ TEST_F(SessionFiles, AnotherNumberOfThreadsIsSaid) {
   session.load_checkpoint(folder() / "run");
   EXPECT_TRUE(contains(session.checkpoint_note(), "3 threads"));
   EXPECT_TRUE(contains(session.checkpoint_note(), "2 now"));
-  // Older ones do not say.
+  // Older checkpoints do not contain the number of threads.
   Checkpoint older = read_checkpoint(folder() / "run");
   older.threads = 0;
   write_checkpoint(folder() / "run", older);

@@ -1,4 +1,4 @@
-// What a session says and allows after its update was cut off in the middle.
+// Errors and permitted calls of a session whose update was interrupted.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -89,7 +89,7 @@ TEST_F(Whole, AllStatesTogetherHeal) {
   const auto moments = impl->shared(impl->optimizer_states());
   EXPECT_THROW(impl->step(batch()), Error);
   impl->assign(weights, impl->model.parameters, "trained parameter");
-  refusal([&] { impl->eval(batch()); });  // the moments are torn still
+  refusal([&] { impl->eval(batch()); });  // the moments are still inconsistent
   impl->assign(moments, impl->optimizer_states(), "optimizer moment");
   EXPECT_NO_THROW(impl->eval(batch()));
 }

@@ -1,4 +1,4 @@
-// Many threads, one object; and many objects at once. `make sanitize-thread` runs these under
+// Many threads with one object, and with many objects. `make sanitize-thread` runs these under
 // ThreadSanitizer.
 #include "runtime/threads.h"
 
@@ -28,8 +28,7 @@ using testing::as_span;
 
 constexpr int kThreads = 4;
 
-/// Runs body(t, i) `runs` times in each of kThreads threads at once; what one throws fails the
-/// test.
+/// Runs body(t, i) `runs` times in each of kThreads threads at once; an exception fails the test.
 void at_once(const std::function<void(int, int)>& body, int runs = 8) {
   std::vector<std::thread> threads;
   std::barrier start(kThreads);
@@ -197,7 +196,7 @@ TEST(Threads, DropAndCollectRunsOfAProgram) {
           forward = program.forward(std::span(&x, 1));
         }
         if ((t + i) % 2 == 0) {
-          forward.pending.reset();  // while others run
+          forward.pending.reset();  // while other threads run
           return;
         }
         std::thread([&, pending = std::move(forward.pending)]() mutable {
@@ -222,7 +221,7 @@ TEST(Turn, IsRefusedToItsHolder) {
   EXPECT_THROW(turn.lock(), ProviderError);
 }
 
-// A device with threads of its own: one session for all, and one for each.
+// A device with its own threads: one session for all test threads, and one session for each.
 TEST(Threads, RunOnAnotherDevice) {
   const std::string model = layers();
   const InferenceOptions there{.providers = testing::on_mirror()};
@@ -241,7 +240,8 @@ TEST(Threads, RunOnAnotherDevice) {
   });
 }
 
-// Steps read and write weights on a device whose stream runs behind, while others evaluate.
+// Steps read and write weights on a device with an asynchronous stream, while other threads
+// evaluate.
 TEST(Threads, TrainOnAnotherDevice) {
   const TrainingOptions options{.loss = "softmax_cross_entropy",
                                 .trainable = {"v", "w"},

@@ -1,4 +1,4 @@
-// Optimizers of the user's own, by way of Lion against plain loops.
+// User-defined optimizers: Lion against plain loops.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -140,14 +140,14 @@ TEST(CustomOptimizer, SchedulesGroupsClippingAndDirectionHold) {
         EXPECT_NEAR(*a.state(name).data<float>(), *b.state(name).data<float>(), 1e-6) << name;
       }
     }
-    // what it was given: the gradient after clipping
+    // the optimizer gets the gradient after clipping
     EXPECT_LE(std::abs(*a.state("last/bias").data<float>()), 0.0501F);
     EXPECT_NE(*a.state("last/bias").data<float>(), 0);
   }
 }
 
 TEST(CustomOptimizer, NoReaderSeesAnUpdatedValue) {
-  // weight and state change places: each is written while the other's update reads it
+  // weight and state are swapped: each is written while the update of the other reads it
   const Optimizer swap(
       "swap (w, g, s, lr, step) => (v, t) {"
       " one = CastLike (step, w)  v = Add (s, one)  t = Identity (w) }");
@@ -180,7 +180,7 @@ TEST(CustomOptimizer, StatesAreWrittenWhereTheyAreMade) {
     const std::string text = s.dump(inputs);
     int found = 0;
     for (size_t at = 0; (at = text.find("Assign[copy]", at)) != std::string::npos; ++at) ++found;
-    EXPECT_FALSE(has(text, "copy[copy]")) << text;  // nothing waits for the end of the step
+    EXPECT_FALSE(has(text, "copy[copy]")) << text;  // nothing is copied at the end of the step
     return found;
   };
   const Optimizer sum(
@@ -194,7 +194,7 @@ TEST(CustomOptimizer, StatesAreWrittenWhereTheyAreMade) {
 }
 
 TEST(CustomOptimizer, AStepThatIsGivenUpWritesNothing) {
-  // its state is the gradient itself, which exists before anybody has looked at it
+  // the state is the gradient itself, which is computed before check_finite looks at it
   const Optimizer keep(
       "keep (w, g, last, lr, step) => (v, l)"
       " { c = Mul (lr, g)  v = Sub (w, c)  l = Identity (g) }");
@@ -268,10 +268,10 @@ TEST(CustomOptimizer, SessionsKeepWhatTheyWereMadeWith) {
   s.step({x, t});
   reference.step(x, t, 0.01F, 0.9F, 0.99F, 0);
   expect_near(s, reference);
-  // the step is built anew, to find out what went wrong
+  // the step is rebuilt to find the cause
   x.data<float>()[0] = INFINITY;
   EXPECT_THROW(s.step({x, t}), DataError);
-  refused([] {  // the new one has no state, and no weight decay
+  refused([] {  // it has no state and no weight decay
     session_of(linear_bytes(), {.loss = "mse", .optimizer = {.kind = "lion", .weight_decay = 0.1}});
   });
 }

@@ -53,7 +53,7 @@ TEST(Labels, OfNoClassAreRefused) {
   EXPECT_THROW(as_labels(Tensor::from<float>({0, 0, 0}, {1, 3}), classes()), DataError);
   EXPECT_THROW(as_labels(Tensor::from<float>({1, 0, 1}, {1, 3}), classes()), DataError);
   EXPECT_THROW(as_labels(Tensor::from<double>({0.2, 0.3, 0.5}, {1, 3}), classes()), DataError);
-  // No axis of classes: the loss refuses the shape.
+  // Without an axis of classes: the loss refuses the shape.
   EXPECT_EQ(as_labels(Tensor::from<int64_t>({1, 0}, {1, 2}), classes()).dims(), (Dims{1, 2}));
 
   const Tensor bad = Tensor::from<int64_t>({1, 3}, {2});
@@ -70,7 +70,7 @@ TEST(Labels, OfNumbersMayHaveAnAxisOfOneMoreOrLess) {
   EXPECT_EQ(as_labels(flat, numbers({-1, 1})).dims(), (Dims{2, 1}));
   EXPECT_EQ(as_labels(column, numbers({-1})).dims(), Dims{2});
   EXPECT_EQ(as_labels(column, numbers({-1, 1})).data(), column.data());
-  EXPECT_EQ(as_labels(flat, numbers({-1, 2})).dims(), Dims{2});  // left to the loss
+  EXPECT_EQ(as_labels(flat, numbers({-1, 2})).dims(), Dims{2});  // the loss checks it
   EXPECT_EQ(as_labels(Tensor::from<int64_t>({1, 2}, {2}), numbers({-1, 1})).dtype(), DType::f32);
   for (auto form : {numbers({-1, 1}), numbers({-1})}) {
     form.broadcasts = true;
@@ -127,7 +127,8 @@ TEST(Session, MayBeToldItsScheduleLater) {
 }
 
 TEST(Convert, RoundsFloatsOnceAndRefusesWhatDoesNotFit) {
-  // Next to the middle of two: rounded to float32 first, it would be the tie, and go down.
+  // Close to the midpoint of two float16 numbers: rounded to float32 first, it would be a tie and
+  // round down.
   const Tensor above = Tensor::from<double>({1 + 0x1p-11 + 0x1p-40, 0x1p-25, 65519.99, -0.0}, {4});
   const Tensor half = convert(above, DType::f16, "x");
   const auto* bits = static_cast<const uint16_t*>(half.data());

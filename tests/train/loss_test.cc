@@ -1,4 +1,4 @@
-// Each loss and its gradient, against plain loops in double precision.
+// Each loss and its gradient against plain loops in double precision.
 #include "train/loss.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ using testing::model_bytes;
 using testing::random_tensor;
 using testing::session_of;
 
-/// y = x + shift: the gradient of shift is that of y summed over rows.
+/// y = x + shift: the gradient of shift is the gradient of y, summed over rows.
 std::string shift_bytes(const std::string& rows, int classes) {
   std::string zeros = "0.0";
   for (int i = 1; i < classes; ++i) zeros += ", 0.0";
@@ -65,7 +65,7 @@ TEST(Loss, BinaryCrossEntropyIsStableAndRightAtZero) {
   }
 }
 
-/// The mean over rows that count, and its gradient summed over rows.
+/// The mean over the rows that count, and its gradient, summed over rows.
 double cross_entropy(const Tensor& x, const Tensor& labels, int64_t ignored,
                      std::vector<double>* g) {
   const int64_t classes = x.dims().back(), rows = labels.size();

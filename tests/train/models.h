@@ -1,4 +1,4 @@
-// Small models to train, written in ONNX's text form, and data for them.
+// Small models to train, in ONNX's text form, and their data.
 #pragma once
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// Each optimizer's trajectory on a linear model, against plain loops in double precision.
+// The trajectory of each optimizer on a linear model, against plain loops in double precision.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -16,7 +16,8 @@ using testing::session_of;
 constexpr int64_t kRows = 6;
 constexpr int kSteps = 12;
 
-/// weight[0], weight[1], bias: two tensors of two and one entries, as LAMB's norms see them.
+/// weight[0], weight[1], bias: two tensors with two and one elements, which matters for LAMB's
+/// norms.
 struct Reference {
   std::vector<double> w{0.5, -0.25, 0.125};
   std::vector<double> m = std::vector<double>(3), v = std::vector<double>(3);
@@ -205,9 +206,9 @@ TEST(Groups, CountByParameterAndScheduleTheirRates) {
   options.schedule = {.kind = "linear", .warmup_steps = 4, .total_steps = 8};
   options.groups = {{.names = {"bias", "weight"}, .optimizer = own}};
   TrainingSession session = session_of(linear_bytes(), options);
-  session.set_step_count(1);  // of the schedule: half of the rate; the parameters' own stay 0
+  session.set_step_count(1);  // of the schedule: half of lr; the parameters' own counts stay 0
   session.step({x, label});
-  // Adam's first step is the rate, whatever the gradient
+  // Adam's first step has length lr for any gradient
   EXPECT_NEAR(std::abs(session.state("bias").data<float>()[0] - 0.125), 0.05, 1e-6);
   session.set_optimizer_state({{"step/bias", Tensor::scalar(41.0F)}});
   session.step({x, label});
@@ -230,7 +231,7 @@ TEST(Groups, RefuseWhatIsCompiledIn) {
     change(now);
     return now;
   };
-  EXPECT_THROW(session.set_group(1, own), ModelError);  // it has none
+  EXPECT_THROW(session.set_group(1, own), ModelError);  // it has no optimizer of its own
   EXPECT_THROW(session.set_group(2, own), ModelError);
   for (const OptimizerOptions& now :
        {changed([](auto& o) { o.kind = "adam"; }), changed([](auto& o) { o.nesterov = true; }),

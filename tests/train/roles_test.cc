@@ -1,4 +1,4 @@
-// Which initializers are trained unless somebody names them.
+// The initializers that are trained by default.
 #include <gtest/gtest.h>
 
 #include "steep/check.h"
@@ -28,7 +28,7 @@ TEST(Roles, WhatScalesInputsIsLeftOutAndNamed) {
   EXPECT_EQ(session.parameter_names(), (Names{"w", "b", "gain"}));
   EXPECT_EQ(left_out(session),
             (Names{"mean: shifts or scales an input", "std: shifts or scales an input"}));
-  // Whoever names them wants them.
+  // Initializers that the user names are trained.
   EXPECT_EQ(session_of(bytes, {.loss = "mse", .trainable = {"mean", "w"}}).parameter_names(),
             (Names{"mean", "w"}));
   const CheckReport report = check_model(testing::as_span(bytes), {.loss = "mse"});
@@ -54,7 +54,7 @@ TEST(Roles, SpelledOutNormalisationsLearnedPositionsAndSlopesAreWeights) {
   const Names names = session_of(bytes, {.loss = "mse"}).parameter_names();
   EXPECT_EQ(names,
             (Names{"v", "positions", "gamma", "beta", "slope", "w"}));  // eps is a single number
-  // Of the input itself, too: what a reduction took part in is no plain input any more.
+  // Also for the model's input: after an operation with a reduction it is no plain input any more.
   const std::string first = model_bytes(R"(g (float[n, 2] x) => (float[n, 3] y)
     <float[2] gamma = {1, 1}, float[2, 3] w = {1, 2, 3, 4, 5, 6}>
     { mean = ReduceMean<axes = [-1]>(x)  c = Sub(x, mean)  z = Mul(c, gamma)  y = MatMul(z, w) })");
@@ -65,7 +65,7 @@ TEST(Roles, SingleNumbersAreWeightsOfLayersAlone) {
   struct Case {
     const char* what;
     const char* shapes;
-    const char* more;  // initializers
+    const char* more;  // more initializers
     const char* body;
     Names trained, left;
   };

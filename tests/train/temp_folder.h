@@ -1,4 +1,4 @@
-// A folder of its own for each test, removed afterwards.
+// A new folder for each test, removed afterwards.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ class TempFolder : public ::testing::Test {
   std::filesystem::path folder_;
 };
 
-/// In memory where there is such a file system: for thousands of saves, each of which syncs.
+/// A folder in memory where there is such a file system: for thousands of saves, each with fsync.
 class MemoryFolder : public TempFolder {
  protected:
   std::filesystem::path root() const override {
@@ -48,7 +48,7 @@ inline void write_bytes(const std::filesystem::path& path, const std::string& by
   std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
 }
 
-/// Same dtype, extents and bits.
+/// Whether dtype, extents and bits are equal.
 inline bool same_bits(const Tensor& a, const Tensor& b) {
   return a.dtype() == b.dtype() && a.dims() == b.dims() &&
          (a.nbytes() == 0 || std::memcmp(a.data(), b.data(), a.nbytes()) == 0);

@@ -15,8 +15,8 @@ using testing::model_bytes;
 using testing::random_tensor;
 using testing::session_of;
 
-/// y = x·weight + average, where `average` moves half of the way to 4 and `count` counts: what
-/// forward reads is what stood there before.
+/// y = x·weight + average. After each step `average` moves half of the way to 4, and `count`
+/// increases; forward reads the old values.
 std::string moving() {
   return model_bytes(R"(g (float[rows, 2] x) => (float[rows, 1] y, float[1] next, int64[1] more)
     <float[2, 1] weight = {0.5, -0.25}, float[1] average = {0}, float[1] two = {2},
@@ -43,7 +43,7 @@ TEST(Updates, AreWrittenByStepsAlone) {
   EXPECT_EQ(session.statistic_names(), (std::vector<std::string>{"average", "count"}));
   const double before = *session.eval({kX, kLabel}).loss;
   EXPECT_EQ(count(session), 5);
-  EXPECT_EQ(session.step({kX, kLabel}).loss, before);  // of the average that was
+  EXPECT_EQ(session.step({kX, kLabel}).loss, before);  // with the old average
   EXPECT_EQ(average(session), 2);
   session.step({kX, kLabel});
   EXPECT_EQ(average(session), 3);

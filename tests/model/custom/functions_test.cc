@@ -1,4 +1,4 @@
-// Operators of the user's own: what is registered, and what a model makes of it.
+// User-defined operators: registration, and their use in models.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -38,7 +38,7 @@ std::string model(const std::string& body) {
   return to_bytes(parse_text("<ir_version: 10, opset_import: [\"\" : 18, \"my\" : 1]> " + body));
 }
 
-/// Takes back what it registered.
+/// Unregisters what it registered.
 class Registered {
  public:
   explicit Registered(const std::string& body, const std::string& gradient = "")
@@ -128,7 +128,7 @@ TEST(CustomFunctions, GradientsReadOutputsAndSkipInputs) {
   const Registered mine(function("Scaled (x, k, w) => (a, b) { a = Mul (x, w)  b = Sub (x, w) }"),
                         function("ScaledGrad (x, k, w, a, b, da, db) => (dx, \"\", dw)"
                                  " { t = Mul (da, b)  dx = Add (t, db)  dw = Mul (db, a) }"));
-  // b is unused: its gradient is zeros, and it is read all the same
+  // b is unused: its gradient is zeros, and the body reads it anyway
   const std::string bytes = model(R"(g (float[N, 2] x, float[2] w, int64[1] k) => (float[N, 2] y)
     { y = my.Scaled (x, k, w) })");
   EXPECT_EQ(gradient(bytes, {row({3, 5}), Tensor::from(std::vector<float>{1, 2}, {2}),
@@ -177,7 +177,8 @@ TEST(CustomFunctions, KeepTheirGradientWithinBodies) {
 }
 
 TEST(CustomFunctions, HaveSecondDerivatives) {
-  // y = x³ whose gradient says 5·y·dy: the second derivative is that of 5·y, 5·5·y
+  // y = x³ with the registered gradient 5·y·dy: the second derivative is that of 5·y, which is
+  // 5·5·y
   const Registered mine(function("Cube (x) => (y) { s = Mul (x, x)  y = Mul (s, x) }"),
                         function("CubeGrad (x, y, dy) => (dx)"
                                  " { k = Constant <value_float = 5.0> ()"
@@ -186,7 +187,7 @@ TEST(CustomFunctions, HaveSecondDerivatives) {
   GradientOptions options;
   options.wrt = {"x"};
   const std::string first = gradient_model(as_span(bytes), options);
-  unregister_op("my.Cube");  // the model of gradients needs it no more
+  unregister_op("my.Cube");  // the gradient model does not need it any more
   options.outputs = {"grad_x"};
   const std::string second = gradient_model(as_span(first), options);
   Program program(import_bytes(second).graph);

@@ -1,4 +1,4 @@
-// Writing models with data beside them: a failure leaves what was there, whole.
+// Writing models with external data: after a failure the previous files are intact.
 #include "model/export/detached.h"
 
 #include <gtest/gtest.h>
@@ -62,7 +62,7 @@ TEST_F(Detached, AFailureAtAnyCallLeavesTheOldPairWhole) {
       write(value + 1, beside);
     } catch (const IoError& error) {
       failed = true;
-      // The last call of all: the new pair is in place, and its folder could not be synced.
+      // If the last call fails, the new pair is in place, but its folder could not be synced.
       if (error.parts().what.find("in place") != std::string::npos && read() != value) ++value;
     }
     set_fault_hook(nullptr);
@@ -71,7 +71,7 @@ TEST_F(Detached, AFailureAtAnyCallLeavesTheOldPairWhole) {
   }
   write(value + 1, beside);
   EXPECT_EQ(read(), value + 1);
-  EXPECT_LE(files().size(), 3u);  // a file that could not be unlinked may be left
+  EXPECT_LE(files().size(), 3u);  // a file that could not be removed may remain
 }
 
 TEST_F(Detached, DataGoesBesideWhereTheFileWouldBeTooLarge) {
@@ -81,7 +81,7 @@ TEST_F(Detached, DataGoesBesideWhereTheFileWouldBeTooLarge) {
   EXPECT_EQ(files(), (std::set<std::string>{"m.onnx", "m.onnx.data"}));
   EXPECT_EQ(read(), 4);
   EXPECT_LT(fs::file_size(target()), 1024u);
-  write(5, {});  // and inside again: nothing names the other file any more
+  write(5, {});  // data inside again: nothing refers to the other file
   EXPECT_EQ(files(), std::set<std::string>{"m.onnx"});
   EXPECT_EQ(read(), 5);
 }

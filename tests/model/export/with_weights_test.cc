@@ -20,8 +20,7 @@ std::string model_bytes() {
     { h = MatMul(x, w)  y = Add(h, b) })");
   m.mutable_graph()->mutable_initializer(0)->set_doc_string("kept");
   std::string bytes = to_bytes(m);
-  bytes +=
-      std::string("\xfa\x7f\x03xyz", 6);  // a field of a later version of the format: 2047, 3 bytes
+  bytes += std::string("\xfa\x7f\x03xyz", 6);  // field 2047, from a later version of the format
   return bytes;
 }
 
@@ -37,7 +36,7 @@ TEST(WithWeights, ReplacesOnlyWhatIsNamed) {
   const ImportedModel m = testing::import_bytes(after);
   EXPECT_EQ(m.graph.find("w").tensor()->data<float>()[0], 9);
   EXPECT_EQ(m.graph.find("b").tensor()->data<float>()[1], 6);
-  // The same file but for the data of one tensor.
+  // The same file except for the data of one tensor.
   onnx::ModelProto a;
   onnx::ModelProto b;
   ASSERT_TRUE(a.ParseFromString(before));

@@ -1,4 +1,4 @@
-// Operators of com.microsoft: what a model makes of them.
+// Operators of com.microsoft, and what the importer makes of them.
 #include "contrib/contrib.h"
 
 #include <gtest/gtest.h>
@@ -58,7 +58,7 @@ TEST(Contrib, InOnnxDomainIsMovedWhereOnnxHasNone) {
       { y = SimplifiedLayerNormalization (x, w) })";
   const std::string bare = "<ir_version: 8, opset_import: [\"\" : 12]> ";
   EXPECT_FALSE(ops(import_bytes(to_bytes(parse_text(bare + body))).graph).empty());
-  // Gelu is ONNX's from opset 20 on, and ONNX Runtime writes its own in its own domain.
+  // Gelu is in ONNX from opset 20 on; ONNX Runtime writes its own Gelu in com.microsoft.
   const std::string gelu = "g (float[N, 3] x) => (float[N, 3] y) { y = Gelu (x) }";
   const ErrorParts parts = refused([&] { import_bytes(to_bytes(parse_text(bare + gelu))); });
   EXPECT_TRUE(has(parts.received, "exists from opset 20"));

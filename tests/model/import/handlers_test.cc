@@ -1,4 +1,4 @@
-// The table of who imports which operator.
+// The table of import handlers.
 #include "model/import/handlers.h"
 
 #include <gtest/gtest.h>

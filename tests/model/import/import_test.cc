@@ -192,7 +192,7 @@ TEST(Import, FunctionsAreInlined) {
 }
 
 TEST(Import, CompositeOperatorsOfOnnxAreInlined) {
-  // RMSNormalization has no rule of ours; ONNX defines it by a function.
+  // RMSNormalization has no OpDef; ONNX defines it by a function.
   const ImportedModel m = import_graph(23, R"(
     g (float[2, 3, 4] x, float[4] s) => (float[2, 3, 4] y) { y = RMSNormalization(x, s) })");
   const Ops found = ops(m.graph);

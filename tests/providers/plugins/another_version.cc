@@ -1,4 +1,4 @@
-// A plug-in of a version of the boundary that is yet to come.
+// A plug-in for a later version of the provider interface.
 #include "steep/provider.h"
 
 extern "C" __attribute__((visibility("default"))) const SteepProvider* steep_provider_7(

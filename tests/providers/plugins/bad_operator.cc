@@ -1,4 +1,4 @@
-// A plug-in with an operator whose decomposition is no function.
+// A plug-in with an operator whose decomposition is no valid function.
 #include <cstring>
 
 #include "steep/provider.h"

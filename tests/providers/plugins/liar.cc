@@ -1,5 +1,5 @@
-// A device whose plug-in gets one thing wrong: what its option "at" names, from the call on whose
-// number is its option "after".
+// A device whose plug-in does one thing wrong: the one that the option "at" names, from call number
+// "after" on.
 #include <cstdlib>
 #include <cstring>
 #include <stdexcept>

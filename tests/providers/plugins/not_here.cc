@@ -1,4 +1,4 @@
-// A plug-in without what it needs: a driver, say.
+// A plug-in that lacks something that it needs, such as a driver.
 #include "steep/provider.h"
 
 extern "C" __attribute__((visibility("default"))) const SteepProvider* steep_provider_0(

@@ -1,4 +1,4 @@
-// A plug-in that breaks the rule that no exception crosses.
+// A plug-in that breaks the rule that no exception may leave it.
 #include <stdexcept>
 
 #include "steep/provider.h"
