@@ -1,5 +1,5 @@
-// Elementwise operators, one at a time and fused: a small program for each element. The body of a
-// steep.Fused node is a graph, which is read here as a compiler would.
+// Elementwise operators, single and fused: a small program that runs for each element. The body of
+// a steep.Fused node is a graph, which is compiled to that program.
 #include <algorithm>
 #include <map>
 
@@ -8,7 +8,7 @@
 namespace mirror {
 namespace {
 
-/// One operator on the numbers of one element. Truth is 1, what is not is 0.
+/// One operator on the values of one element. True is 1, false is 0.
 using Function = float (*)(const float* x, double parameter);
 
 float logistic(float x) { return 1 / (1 + std::exp(-x)); }
@@ -66,7 +66,7 @@ const std::map<std::string, std::pair<int, Function>>& table() {
   return all;
 }
 
-/// Registers are floats; a bool in memory is a byte.
+/// A load of an operand. Registers are floats; a bool in memory is a byte.
 struct Load {
   int input;
   bool byte;
@@ -89,7 +89,7 @@ struct Store {
 struct Program {
   Dims dims;
   std::vector<float> constants;  // the first registers
-  std::vector<Load> loads;       // the next
+  std::vector<Load> loads;       // the next registers
   std::vector<Instruction> code;
   std::vector<Store> stores;
   int registers = 0;
@@ -134,7 +134,7 @@ class Builder {
     return true;
   }
 
-  /// Constants of bodies come first, so they are numbered before all else.
+  /// Assigns registers to inputs. Constants of bodies come first, so they are numbered first.
   bool inputs() {
     for (int i = 0; i < node_.inputs(); ++i) {
       const Operand x = node_.in(i);
@@ -147,7 +147,7 @@ class Builder {
     return true;
   }
 
-  /// The register with the node's result; -1 where it cannot be computed.
+  /// The register with the node's result; -1 if the node cannot be computed.
   int emit(const Node& n, std::vector<int> from) {
     const auto it = table().find(n.op());
     const bool known = it != table().end();
@@ -163,7 +163,7 @@ class Builder {
   }
 
   bool run(const SteepGraph* body) {
-    std::map<int64_t, int> known;  // by edge: its register
+    std::map<int64_t, int> known;  // id of an edge → its register
     for (int i = 0; i < host->graph_input_count(body); ++i) {
       SteepOperand x{};
       x.size = sizeof(x);
@@ -208,7 +208,7 @@ class Builder {
   }
 
  public:
-  /// By register.
+  /// Pairs of register and value.
   const std::vector<std::pair<int, float>>& constants() const { return constants_; }
 
  private:
@@ -267,7 +267,8 @@ std::optional<Kernel> make(const Node& node, std::string& why) {
   std::optional<Program> program = builder.build();
   if (!program) return std::nullopt;
   Kernel kernel;
-  // Element by element: a result may lie where an operand of its size and shape was.
+  // The program runs element by element, so a result may share the buffer of an operand with the
+  // same size and shape.
   for (const Load& load : program->loads) {
     const Operand x = node.in(load.input);
     for (const Store& store : program->stores) {

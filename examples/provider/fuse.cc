@@ -1,4 +1,4 @@
-// Two nodes that this device computes as one: a sum and the layer normalisation of it.
+// Two nodes that this device computes with one kernel: a sum and its layer normalisation.
 #include <algorithm>
 
 #include "kernels.h"
@@ -16,7 +16,7 @@ SteepOperand edge(void (*read)(const SteepGraph*, int, SteepOperand*), const Ste
   return raw;
 }
 
-/// Where the value is among the inputs (or outputs) of a body; -1: nowhere.
+/// The index of the value among the inputs (or outputs) of a body; -1: not found.
 int find(const SteepGraph* body, int64_t value, bool among_outputs) {
   const int count = among_outputs ? host->graph_output_count(body) : host->graph_input_count(body);
   for (int i = 0; i < count; ++i) {
@@ -28,11 +28,11 @@ int find(const SteepGraph* body, int64_t value, bool among_outputs) {
 
 }  // namespace
 
-/// Of a graph whose shapes are known: every Add of two like operands that a LayerNormalization
-/// along the last axis reads.
+/// Fuses, in a graph with known shapes, every Add of two operands of equal shape with the
+/// LayerNormalization along the last axis that reads it.
 SteepError* fuse(void*, SteepGraph* graph) {
   try {
-    std::map<int64_t, const SteepNode*> sums;  // by what they make
+    std::map<int64_t, const SteepNode*> sums;  // by the value that they compute
     for (int i = 0; i < host->node_count(graph); ++i) {
       const Node n(host->node(graph, i));
       if (n.op() == "Add" && n.in(0).dims == n.in(1).dims && n.in(0).type == kFloat)

@@ -1,4 +1,4 @@
-// What a kernel of this plug-in is, and how it reads the node that it is for.
+// The kernels of this plug-in, and their view of the node that they compute.
 #pragma once
 
 #include <cmath>
@@ -18,7 +18,7 @@ enum Type : int32_t { kAbsent = 0, kFloat = 1, kInt32 = 6, kInt64 = 7, kBool = 9
 struct Operand {
   int32_t type = kAbsent;
   Dims dims{};
-  const void* constant = nullptr;  // valid while the kernel is made
+  const void* constant = nullptr;  // valid only while the kernel is made
   int64_t value = -1;
 
   bool present() const { return type != kAbsent; }
@@ -31,7 +31,7 @@ struct Operand {
   }
 };
 
-/// A node of the engine's.
+/// A node of the engine.
 class Node {
  public:
   explicit Node(const SteepNode* raw) : raw_(raw) {}
@@ -41,12 +41,12 @@ class Node {
   int outputs() const { return host->output_count(raw_); }
   Operand in(int i) const;
   Operand out(int i) const;
-  /// An attribute that the operator declares: where the model leaves it out, the engine fills it
-  /// in. Throws std::runtime_error where there is none of this kind.
+  /// A declared attribute. If the model leaves it out, the engine fills in the default. Throws
+  /// std::runtime_error when there is no attribute of this kind.
   int64_t integer(const char* name) const;
   double real(const char* name) const;
   std::string string(const char* name) const;
-  /// Empty where there is none.
+  /// Empty when there is no such attribute.
   Dims ints(const char* name) const;
   const SteepGraph* body() const;
   const SteepNode* raw() const { return raw_; }
@@ -59,8 +59,8 @@ class Node {
 
 Operand operand_of(const SteepOperand& raw);
 
-/// Pointers of one execution. Those of the device are its thread's: to be followed by tasks alone.
-/// Inputs on the host are the engine's: to be read before bind() returns.
+/// The pointers of one execution. Device pointers belong to the device's thread: only tasks may
+/// follow them. Inputs on the host belong to the engine: read them before bind() returns.
 struct Pointers {
   std::vector<const void*> in;
   std::vector<void*> out;
@@ -69,14 +69,14 @@ struct Pointers {
   float* y(int i) const { return static_cast<float*>(out[static_cast<size_t>(i)]); }
 };
 
-/// A kernel for the exact types of a node: bind() says what its next execution does.
+/// A kernel for the exact types of a node. bind() returns the task of its next execution.
 struct Kernel {
   std::function<Task(const Pointers&)> bind;
   std::vector<std::pair<int32_t, int32_t>> may_share{};
   uint64_t host_inputs = 0;
 };
 
-/// Makes the kernel, or says why not.
+/// Makes the kernel, or gives the reason in `why`.
 using Make = std::optional<Kernel> (*)(const Node& node, std::string& why);
 
 /// `return decline(why, "…")`
@@ -85,13 +85,13 @@ inline std::nullopt_t decline(std::string& why, std::string reason) {
   return std::nullopt;
 }
 
-/// Are all operands that are there float32, but for those whose bit is set in `others`?
+/// Whether all present operands are float32, except those whose bit is set in `others`.
 bool all_floats(const Node& node, std::string& why, uint64_t others = 0);
 
-/// From one index of the output to the operand's, both row-major, the operand broadcast.
+/// The strides of a row-major operand that is broadcast to the row-major output.
 Dims broadcast_strides(const Dims& out, const Dims& in);
 
-/// Calls f(i) with the offset in an operand of each element of `dims`, in order.
+/// Calls f(i) with the operand's offset for each element of `dims`, in order.
 template <typename F>
 void for_each_offset(const Dims& dims, const Dims& strides, F&& f) {
   int64_t n = 1;

@@ -12,7 +12,7 @@ Dims row_major(const Dims& dims) {
   return strides;
 }
 
-/// Extents and strides of an operand as the product sees it.
+/// Extents and strides of an operand after its permutation.
 struct Seen {
   Dims dims, strides;
 };
@@ -28,7 +28,7 @@ Seen permuted(const Operand& x, const Dims& perm) {
   return seen;
 }
 
-/// Strides of the leading axes of an operand along the batch of the result.
+/// The strides of an operand's leading axes along the batch of the result.
 Dims batch_strides(const Seen& x, size_t rank) {
   Dims strides(rank, 0);
   const size_t own = x.dims.size() - 2;
@@ -110,7 +110,7 @@ std::optional<Kernel> make_matmul(const Node& node, std::string& why) {
   p.has_bias = node.in(2).present();
   p.has_addend = node.in(3).present();
 
-  // Before the permutation the result has the batch's axes, then rows and columns.
+  // Before its permutation the result has the batch axes, then rows and columns.
   const Dims perm_y = node.ints("perm_y");
   const Operand y = node.out(0);
   const Dims stored = row_major(y.dims);

@@ -18,7 +18,7 @@ std::byte* map(size_t bytes, int protection, int file) {
 
 Memory::Memory(size_t bytes)
     : bytes_((bytes + kPage - 1) / kPage * kPage), file_(memfd_create("mirror", MFD_CLOEXEC)) {
-  // A file without a name: pages exist once they are written.
+  // A file without a name: pages are allocated when they are written.
   const bool sized = file_ >= 0 && ftruncate(file_, static_cast<off_t>(bytes_)) == 0;
   outside_ = sized ? map(bytes_, PROT_NONE, file_) : nullptr;
   inside_ = sized ? map(bytes_, PROT_READ | PROT_WRITE, file_) : nullptr;
@@ -38,7 +38,7 @@ Memory::~Memory() {
 void* Memory::allocate(size_t bytes) {
   const size_t room = (bytes + kPage - 1) / kPage * kPage;
   const std::lock_guard lock(mutex_);
-  size_t offset = 0;  // the first gap that is wide enough
+  size_t offset = 0;  // the first gap that is large enough
   for (const auto& [begin, end] : used_) {
     if (begin - offset >= room) break;
     offset = end;
@@ -53,7 +53,7 @@ void Memory::release(void* data) {
   const std::lock_guard lock(mutex_);
   const auto it = used_.find(offset);
   if (it == used_.end()) return;
-  // The pages go back to the system, and whoever reads what was released finds zeros.
+  // Returns the pages to the system; later reads of released memory give zeros.
   fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
             static_cast<off_t>(it->second - offset));
   used_.erase(it);

@@ -1,6 +1,6 @@
-// Mirror: a device that is a thread of this process with memory of its own. It computes nothing
-// that a CPU would not, but it holds the engine to what a GPU would: memory that the host cannot
-// touch, and work that runs later.
+// Mirror: a device that is a thread of this process with its own memory. It computes what a CPU
+// could compute, but it behaves like a GPU towards the engine: the host cannot access its memory,
+// and its work is asynchronous.
 #pragma once
 
 #include <atomic>
@@ -20,24 +20,24 @@
 
 namespace mirror {
 
-/// What the engine offers, from the moment that it loads the plug-in.
+/// The functions of the engine, set when the engine loads the plug-in.
 extern const SteepHost* host;
 
-/// Memory that is there twice. The host has addresses that it cannot read or write: a stray access
-/// faults. The device's thread has others for the same bytes. Thread-safe.
+/// Memory that is mapped twice. The host's addresses cannot be read or written: a stray access
+/// faults. The device's thread has other addresses for the same bytes. Thread-safe.
 class Memory {
  public:
-  /// Throws std::runtime_error where the system has no room for so many bytes of addresses.
+  /// Throws std::runtime_error when the system cannot reserve the addresses.
   explicit Memory(size_t bytes);
   ~Memory();
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
-  /// As the host knows it; null when there is not enough left.
+  /// Returns an address of the host; null when there is not enough memory left.
   void* allocate(size_t bytes);
   void release(void* data);
 
-  /// The device's address of what the host knows as `data`; null stays null.
+  /// The device's address for the host's address `data`; null stays null.
   void* seen_by_device(const void* data) const {
     if (data == nullptr) return nullptr;
     return inside_ + (static_cast<const std::byte*>(data) - outside_);
@@ -49,18 +49,19 @@ class Memory {
   std::byte* outside_;  // of the host
   std::byte* inside_;   // of the device
   std::mutex mutex_;
-  std::map<size_t, size_t> used_;  // by offset: the end
+  std::map<size_t, size_t> used_;  // offset → end
 };
 
-/// Values that the data's owner got wrong, found as work runs.
+/// Wrong values in the caller's data, found while work runs.
 struct DataFailure : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Work for the device's thread. Throws DataFailure, or anything, which sync() then reports.
+/// Work for the device's thread. It may throw DataFailure or any exception, which sync() then
+/// reports.
 using Task = std::function<void()>;
 
-/// A point in the work of a stream, for others to wait for.
+/// A point in the work of a stream, for which other streams can wait.
 class Event {
  public:
   void happen();
@@ -72,7 +73,7 @@ class Event {
   bool happened_ = false;
 };
 
-/// Tasks in order, on a thread of its own.
+/// A queue of tasks that run in order, on its own thread.
 class Stream {
  public:
   Stream() : thread_([this] { run(); }) {}
@@ -81,16 +82,17 @@ class Stream {
   Stream& operator=(const Stream&) = delete;
 
   void enqueue(Task task);
-  /// What is enqueued from now on begins after all that `other` has to do by now, be it in vain.
+  /// Tasks that are enqueued from now on start after all present tasks of `other`, even if these
+  /// fail.
   void wait(Stream& other);
-  /// Waits for all of them, and returns the first error among them; null is none. Tasks behind the
-  /// one that failed did not run.
+  /// Waits for all tasks and returns the first error among them, or null. Tasks after a failed one
+  /// did not run.
   SteepError* sync();
 
  private:
   struct Entry {
     Task task;
-    bool always;  // even if one before it failed
+    bool always;  // runs even after a failure
   };
   void enqueue(Entry entry);
   void run();
@@ -101,7 +103,7 @@ class Stream {
   bool busy_ = false, ends_ = false;
   SteepErrorKind failed_ = static_cast<SteepErrorKind>(0);
   std::string failure_;
-  std::thread thread_;  // last: it uses the others
+  std::thread thread_;  // last: it uses the other members
 };
 
 struct Device {

@@ -35,7 +35,8 @@ std::optional<Kernel> make_gather(const Node& node, std::string& why) {
   Kernel kernel;
   kernel.bind = [=, type = picks.type](const Pointers& at) {
     return [=] {
-      for (int64_t i = 0; i < count; ++i) index_at(at.in[1], type, i, extent);  // before writing
+      for (int64_t i = 0; i < count; ++i)
+        index_at(at.in[1], type, i, extent);  // checks all before writing
       for (int64_t o = 0; o < outer; ++o) {
         for (int64_t i = 0; i < count; ++i) {
           const int64_t from = index_at(at.in[1], type, i, extent);
@@ -57,7 +58,7 @@ std::optional<Kernel> make_gather_grad(const Node& node, std::string& why) {
                 inner = y.product(axis + 1, y.rank()), count = picks.size(), all = y.size();
   const bool base = node.in(3).present();
   Kernel kernel;
-  kernel.host_inputs = 1U << 2;  // the shape, which the result's type has said already
+  kernel.host_inputs = 1U << 2;  // the shape; the result's type already gives it
   kernel.bind = [=, type = picks.type](const Pointers& at) {
     return [=] {
       if (base) {

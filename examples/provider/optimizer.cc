@@ -1,15 +1,15 @@
-// steep.Adam and steep.SGD, whose numbers are read on the host before the work is enqueued.
+// steep.Adam and steep.SGD. Their numbers are read on the host before the work is enqueued.
 #include "kernels.h"
 
 namespace mirror {
 namespace {
 
-// inputs of every optimizer: the parameter, its gradient, and
+// inputs of every optimizer after the parameter and its gradient
 constexpr int kRate = 2, kStep = 3, kScale = 4, kState = 5;
 constexpr uint64_t kOnHost = 1U << kRate | 1U << kStep | 1U << kScale;
 
-/// How many steps there were, the factor of gradients, and the rate with `count` numbers: from
-/// input kRate, where it holds them all, else from the attributes.
+/// The number of the step, the scale of gradients, and lr with `count` numbers: from input kRate if
+/// it holds them all, otherwise from the attributes.
 struct Numbers {
   double step, scale;
   std::vector<double> all;

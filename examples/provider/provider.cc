@@ -1,4 +1,4 @@
-// The table that the engine reads, and what its functions do.
+// The provider table that the engine reads, and its functions.
 #include <array>
 #include <cstring>
 #include <memory>
@@ -106,11 +106,11 @@ namespace {
 
 // --- kernels
 
-/// What SteepKernel::self points to.
+/// The object that SteepKernel::self points to.
 struct Compiled {
   Device* device;
   Kernel kernel;
-  std::vector<bool> reads, writes;  // by operand: is it there
+  std::vector<bool> reads, writes;  // by operand: is it present
   std::vector<std::array<int32_t, 2>> may_share;
 };
 
@@ -136,7 +136,7 @@ SteepError* execute(void* self, const SteepArgs* args) {
 
 void destroy(void* self) { delete static_cast<Compiled*>(self); }
 
-/// An entry of the engine's table, with what this one makes.
+/// An entry of the engine's table, with the function that makes its kernel.
 struct Entry {
   SteepCandidate raw;
   Make make;
@@ -210,7 +210,7 @@ const SteepCandidate* candidates(void*, const char* op, size_t* count) {
 // --- devices and memory
 
 SteepError* devices(SteepDeviceInfo* infos, size_t room, size_t* count) {
-  *count = 2;  // as many as one asks for, really: two show how they wait for each other
+  *count = 2;  // any number would work: two show how devices wait for each other
   for (size_t i = 0; i < std::min(room, *count); ++i) {
     SteepDeviceInfo info{};
     info.size = infos->size;
@@ -299,7 +299,8 @@ SteepError* wait(void*, SteepStream stream, SteepStream other) {
 
 SteepError* sync(void*, SteepStream stream) { return static_cast<Stream*>(stream)->sync(); }
 
-/// Attention in tiles and scores in chunks are for caches, which this device is not shown to have.
+/// Tiled attention and chunked scores are optimisations for caches, which this device does not
+/// have.
 int wants_pass(void*, const char* pass) {
   return std::strstr(pass, "attention") == nullptr && std::strcmp(pass, "chunk_logits") != 0;
 }

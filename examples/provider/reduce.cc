@@ -6,13 +6,13 @@
 namespace mirror {
 namespace {
 
-/// The result has the operand's axes, some of extent 1: those are summed over.
+/// Sums `x` over the axes whose extent in `kept` is 1.
 std::optional<Kernel> make(const Operand& x, const Dims& kept) {
   const Dims strides = broadcast_strides(x.dims, kept);
   int64_t count = 1;
   for (int64_t d : kept) count *= d;
   Kernel kernel;
-  kernel.host_inputs = 1U << 1;  // which the result's type has said already
+  kernel.host_inputs = 1U << 1;  // the result's type already gives it
   kernel.bind = [dims = x.dims, strides, count](const Pointers& at) {
     return [&dims, &strides, count, at] {
       std::vector<double> sums(static_cast<size_t>(count), 0);

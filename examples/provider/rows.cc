@@ -1,4 +1,4 @@
-// Softmax, LayerNormalization and its gradient: each row on its own.
+// Softmax, LayerNormalization and its gradient: each row is computed separately.
 #include <algorithm>
 
 #include "kernels.h"
@@ -6,7 +6,7 @@
 namespace mirror {
 namespace {
 
-/// Rows and their length, from an axis on.
+/// The number of rows and their length, when rows start at `axis`.
 std::pair<int64_t, int64_t> rows_from(const Operand& x, int64_t axis) {
   if (axis < 0) axis += x.rank();
   return {x.product(0, axis), x.product(axis, x.rank())};

@@ -53,7 +53,7 @@ void Stream::run() {
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [&] { return ends_ || !tasks_.empty(); });
-    if (tasks_.empty()) return;  // what was enqueued is done first
+    if (tasks_.empty()) return;  // finishes all enqueued tasks first
     const Entry entry = std::move(tasks_.front());
     tasks_.pop_front();
     if (failed_ != 0 && !entry.always) {

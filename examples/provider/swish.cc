@@ -1,6 +1,6 @@
-// An operator of this plug-in's own: mirror.Swish<beta = 1>(x) = x · sigmoid(beta x) (Ramachandran,
-// Zoph & Le, Searching for Activation Functions, 2017). It has a kernel here; everywhere else its
-// decomposition runs.
+// An operator that this plug-in defines: mirror.Swish<beta = 1>(x) = x · sigmoid(beta x)
+// (Ramachandran, Zoph & Le, Searching for Activation Functions, 2017). It has a kernel here; other
+// devices run its decomposition.
 #include <cstring>
 
 #include "kernels.h"
@@ -33,7 +33,7 @@ SwishGrad <beta: float = 1.0> (x, y, dy) => (dx) {
   dx = Mul (dy, whole)
 })";
 
-/// The result is as the operand is; extents that are not known yet are handed on.
+/// The result has the type of the operand; unknown extents stay unknown.
 SteepError* infer(SteepNode* node) {
   SteepOperand x{};
   x.size = sizeof(x);

@@ -84,7 +84,7 @@ class RealRows {
     }
   }
 
-  // --- which rows are whose ---------------------------------------------------------------------
+  // --- rows of values ---------------------------------------------------------------------------
 
   int root(int space) const {
     while (spaces_[static_cast<size_t>(space)].joined >= 0)
@@ -236,7 +236,7 @@ class RealRows {
     }
   }
 
-  // --- whose rows nobody reads ------------------------------------------------------------------
+  // --- values whose rows are not read -----------------------------------------------------------
 
   bool is_unread(Value v) const { return unread_.count(v.id()) != 0; }
 

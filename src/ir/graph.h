@@ -189,7 +189,7 @@ class Graph {
   void set_contents(Value value, Shape contents);
   const Shape* contents(Value value) const;
 
-  // --- context of insertion ---------------------------------------------------------------------
+  // --- scope of insertion -----------------------------------------------------------------------
 
   /// While a Scope lives, nodes added to the graph get its phase, and names that start with
   /// `origin`.

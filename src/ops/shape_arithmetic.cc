@@ -90,7 +90,7 @@ Element logical_or(const Element& a, const Element& b) {
   return both(a, b, [](int64_t x, int64_t y, int64_t* r) { return *r = x != 0 || y != 0, true; });
 }
 
-// --- all elements --------------------------------------------------------------------------------
+// --- whole values --------------------------------------------------------------------------------
 
 /// Element i of a value; a single element is broadcast.
 const Element& at(const Elements& e, size_t i) { return e[e.size() == 1 ? 0 : i]; }

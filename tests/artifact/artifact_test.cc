@@ -207,7 +207,7 @@ TEST_F(ArtifactFile, KeepsTheBoundOfMemory) {
                OutOfMemoryError);
 }
 
-// --- whoever can write the checksums, too --------------------------------------------------------
+// --- forged artifacts with valid checksums -------------------------------------------------------
 
 /// An artifact whose header `change` has edited, with matching checksums.
 std::string forged(const std::string& bytes, const std::function<void(Json&)>& change) {

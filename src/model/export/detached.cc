@@ -138,7 +138,7 @@ struct DetachedModel::Data {
   size_t bytes = 0;
 };
 
-// --- out of the model ----------------------------------------------------------------------------
+// --- detachment ----------------------------------------------------------------------------------
 
 class DetachedModel::Detaching : public Copier {
  public:
@@ -257,7 +257,7 @@ class DetachedModel::Detaching : public Copier {
   std::set<std::string> missing_;
 };
 
-// --- and back ------------------------------------------------------------------------------------
+// --- attachment ----------------------------------------------------------------------------------
 
 class DetachedModel::Attaching : public Copier {
  public:

@@ -287,7 +287,7 @@ void Importer::bind(const FileNode& node, const std::vector<Binding>& results, s
   }
 }
 
-// --- what handlers write with --------------------------------------------------------------------
+// --- construction by handlers --------------------------------------------------------------------
 
 Value Importer::here(Value v) const { return !v || &v.graph() == graph_ ? v : body_->capture(v); }
 

@@ -80,7 +80,7 @@ class Importer final : public GraphWriter {
   /// Imports inputs, initializers, nodes and outputs.
   void run();
 
-  // --- what handlers read -----------------------------------------------------------------------
+  // --- access for handlers ----------------------------------------------------------------------
 
   const CheckedModel& model() const { return model_; }
   const Limits& limits() const { return options_.limits; }
@@ -92,7 +92,7 @@ class Importer final : public GraphWriter {
   /// The function of the model with this function_id(); nullptr when there is none.
   const onnx::FunctionProto* find_function(const std::string& id) const;
 
-  // --- what they write with ---------------------------------------------------------------------
+  // --- output -----------------------------------------------------------------------------------
 
   /// The graph under construction: the model's, or that of the innermost open body (body.h).
   Graph& graph() const { return *graph_; }

@@ -84,7 +84,7 @@ class RowFollower {
 
   bool takes_sizes(Node n) const;
 
-  // --- what nodes do with rows -------------------------------------------------------------------
+  // --- rows of nodes -----------------------------------------------------------------------------
 
   std::vector<Placed> outputs_of(Node n);
   std::vector<Placed> same_place(Node n) { return {in(n, 0)}; }

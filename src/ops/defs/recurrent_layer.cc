@@ -253,7 +253,7 @@ class Layer {
     return made;
   }
 
-  // --- one step, inside of the body --------------------------------------------------------------
+  // --- one step, in the body ---------------------------------------------------------------------
 
   struct Step {
     Value x;                        // products with the input, biases included

@@ -87,7 +87,7 @@ Grads lu_slog_det_vjp(Node n, const Grads& dy) {
   return {unsqueeze(dy[1], {-2, -1}) * swap_last(inverse)};
 }
 
-// --- what captures say ---------------------------------------------------------------------------
+// --- operators in captures -----------------------------------------------------------------------
 
 std::vector<Type> solve_infer(Node n) {
   require_operands(n, 2, 2);
