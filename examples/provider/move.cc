@@ -35,8 +35,7 @@ std::optional<Kernel> make_gather(const Node& node, std::string& why) {
   Kernel kernel;
   kernel.bind = [=, type = picks.type](const Pointers& at) {
     return [=] {
-      for (int64_t i = 0; i < count; ++i)
-        index_at(at.in[1], type, i, extent);  // checks all before writing
+      for (int64_t i = 0; i < count; ++i) index_at(at.in[1], type, i, extent);  // before writing
       for (int64_t o = 0; o < outer; ++o) {
         for (int64_t i = 0; i < count; ++i) {
           const int64_t from = index_at(at.in[1], type, i, extent);
