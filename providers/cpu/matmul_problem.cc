@@ -79,8 +79,8 @@ void add_batch(MatMulProblem* p, int64_t extent, int64_t a, int64_t b, int64_t y
   p->y_batch.push_back(y);
 }
 
-/// If the whole batch has one matrix b, merges batch indices of a into rows, where their stride is
-/// even.
+/// If the whole batch has one matrix b: merges batch indices of a into rows if these are evenly
+/// spaced in memory.
 void merge_batch_into_rows(MatMulProblem* p) {
   while (!p->batch.empty() && p->b_batch.back() == 0 && p->a_batch.back() != 0) {
     const int64_t a = p->a_batch.back();
