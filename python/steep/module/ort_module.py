@@ -33,16 +33,19 @@ log = logging.getLogger("steep")
 
 _Key: TypeAlias = int | slice | str  # of a container of modules
 
-# How a call is captured: beside a release that the tests have not run with, by public interfaces.
+# Releases of PyTorch that the tests have not run with are captured by public interfaces alone.
 _ROOM = "steep.module" if is_tested() else "steep.public_capture"
 surroundings: Any = importlib.import_module(f"{_ROOM}.surroundings")
 
-# Over a count that calls from several threads change.
+# Protects fallback_calls, which calls from several threads change.
 _counting = threading.Lock()
 
 
 def _enter_child() -> None:
-    """Replace a lock that a missing thread may hold, and use no threads, which are missing too."""
+    """Replace a lock that a missing thread may hold, and use one thread in PyTorch.
+
+    A fork copies neither the parent's threads nor PyTorch's.
+    """
     globals()["_counting"] = threading.Lock()
     torch.set_num_threads(1)
 
@@ -60,13 +63,13 @@ _SHARED = (
     "_load_state_dict_post_hooks",
 )
 
-# Its own.
+# Hooks of the ORTModule itself, not of the wrapped module.
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
-# What Python calls when ``__class__`` is no property.
+# The setter that Python uses when ``__class__`` is not a property.
 _set_type = vars(object)["__class__"].__set__
 
-# They hand out what they wrap, and gather its gradients by hooks of their own.
+# These wrappers register gradient hooks on the module they wrap, so they must be outermost.
 _AROUND = {"DataParallel", "DistributedDataParallel", "FullyShardedDataParallel"}
 
 
@@ -133,7 +136,8 @@ class ORTModule(torch.nn.Module):
     """
 
     _OWN = frozenset({"fallback", "fallback_calls", "precision", "training"})
-    # Made anew with every object; frameworks put hooks and the like beside them.
+    # Attributes that the constructor makes; a copy or a pickle takes only the others, such as
+    # hooks that a framework added.
     _MADE = _OWN | {
         *("_module", "_verify", "_providers", "_disabled_passes", "_memory_limit"),
         *("_captured", "_beside", "_mixed", "_reports"),
@@ -160,7 +164,7 @@ class ORTModule(torch.nn.Module):
         _steep.check_passes(disabled_passes)
         memory_limit = limit_text(memory_limit)
         _refuse_what_belongs_around(module)
-        # here, and not in __new__, whose parameters inspect.signature() would show
+        # not in __new__: inspect.signature() would show its parameters
         _set_type(self, _with_signature(type(self), module))
         super().__init__()
         own = self.__dict__
@@ -174,7 +178,7 @@ class ORTModule(torch.nn.Module):
         own["_providers"] = providers
         own["_disabled_passes"] = tuple(disabled_passes)
         own["_memory_limit"] = memory_limit
-        own["_captured"] = {}  # by precision, whether it is to be one graph, autocast's dtype
+        own["_captured"] = {}  # by (precision, whether one graph is required, autocast's dtype)
         own["_beside"] = Beside(module)
 
     @property
@@ -192,7 +196,8 @@ class ORTModule(torch.nn.Module):
             tuple(self._beside.called),
         )
 
-    # A module's own methods and attributes of these four names come first: _with_signature.
+    # If the wrapped module has an attribute of one of these four names, users get that one:
+    # see _with_signature.
 
     def plan(self) -> tuple[_steep.StepPlan, ...]:
         """Return the plan of each graph so far, for the extents of its first call."""
@@ -202,9 +207,10 @@ class ORTModule(torch.nn.Module):
         )
 
     def memory_report(self) -> tuple[_steep.MemoryReport, ...]:
-        """Return what each graph so far keeps and computes again, for its first call's extents.
+        """Return which values each graph so far keeps and which it recomputes in backward.
 
-        Plans each graph anew, without running it: up to two seconds for 1,000 nodes.
+        The reports are for the extents of each graph's first call. Plans each graph again, without
+        running it: up to two seconds for 1,000 nodes.
 
         Raises:
             ProviderError: a graph is not planned as a whole.
@@ -218,7 +224,8 @@ class ORTModule(torch.nn.Module):
         """Return the text of graphs and plans so far, for the extents of their first calls.
 
         Args:
-            html: file to which they are written as one page, with their memory as pictures.
+            html: path of a file; graphs and plans are written to it as one page, with pictures of
+                their memory.
             passes: return each graph before the first pass and after each that changed it.
 
         Raises:
@@ -238,9 +245,10 @@ class ORTModule(torch.nn.Module):
 
     @contextlib.contextmanager
     def profile(self, path: StrPath) -> Iterator[None]:
-        """Within, record every kernel of the graphs so far; write a trace for ui.perfetto.dev.
+        """Record the kernels of the graphs so far; write a trace for ui.perfetto.dev at the end.
 
-        A graph that is captured within is not in it: call the module once before.
+        The trace leaves out graphs that are captured inside the ``with`` block: call the module
+        once before.
 
         Raises:
             ModelError: nothing has run in the engine yet.
@@ -264,20 +272,20 @@ class ORTModule(torch.nn.Module):
     def __class__(self) -> type:
         """The wrapped module's class, since frameworks test the class of a model and read its name.
 
-        ``isinstance(w, ORTModule)`` and ``type(w)`` tell that it is wrapped.
+        ``isinstance(w, ORTModule)`` and ``type(w)`` show that the module is wrapped.
         """
         own = self.__dict__
         return own.get("_mixed") or type(own.get("_module", self))
 
     @__class__.setter
     def __class__(self, given: type) -> None:
-        """Take what a framework adds to the class of a module.
+        """Accept a class that a framework assigns to ``module.__class__``.
 
-        What it mixes in (``FSDPModule``) is this object's: its methods are called here, and look
-        for what the framework noted about this object. A class that is only the module's with more
-        in it (parametrizations) is the module's.
+        A class that adds mixins (such as ``FSDPModule``) applies to this ORTModule: the methods of
+        the mixin run on this object and find the framework's state there. A class without further
+        bases (parametrizations make one) applies to the wrapped module.
 
-        Raises TypeError: what is mixed in already would become the module's.
+        Raises TypeError: a mixin was added before, and the new class would be the wrapped module's.
         """
         known = self.__class__
         mixins = tuple(base for base in given.__bases__ if not issubclass(known, base))
@@ -294,17 +302,18 @@ class ORTModule(torch.nn.Module):
         self.__dict__["_mixed"] = given
 
     def _call_impl(self, *args: object, **kwargs: object) -> Any:
-        """Let the wrapped module run the global module hooks."""
+        """Let the wrapped module run the global module hooks, so that they run once."""
         if surroundings.has_any_global_hook() and not any(map(self.__dict__.__getitem__, _HOOKS)):
             return self.forward(*args, **kwargs)
         return super()._call_impl(*args, **kwargs)
 
     def forward(self, *args: object, **kwargs: object) -> Any:
-        """Run as the wrapped module's ``forward`` would, whose signature this has."""
+        """Run the wrapped module's ``forward``; this method has the same signature."""
         if torch.compiler.is_dynamo_compiling() or surroundings.only_observed(args, kwargs):
             return self._module(*args, **kwargs)
         precision, whole = self.precision, self.fallback != "parts"
-        # what a region of autocast within narrows to: Dynamo has no guard for it
+        # autocast's dtype decides what autocast regions inside forward compute in; Dynamo does not
+        # guard it
         held_for = precision, whole, torch.get_autocast_dtype("cpu")
         captured = self._captured.get(held_for)
         if captured is None:
@@ -330,7 +339,7 @@ class ORTModule(torch.nn.Module):
         return result
 
     def _allow_nothing(self, breaks: list[str]) -> None:
-        """Raise ModelError where PyTorch ran it all; there may have been nothing to compute."""
+        """Raise ModelError if PyTorch ran all operations; return if there were none to run."""
         left = [*(r.reason for r in self._reports if r.reason), *breaks]
         if left:
             if any(type(p).__name__ == "DTensor" for p in self._module.parameters()):
@@ -348,7 +357,7 @@ class ORTModule(torch.nn.Module):
                 log.warning("running in PyTorch instead: %s", e)
         return self._module(*args, **kwargs)
 
-    # --- what must reach the wrapped module -------------------------------------------------------
+    # --- forwarded to the wrapped module ----------------------------------------------------------
 
     def train(self, mode: bool = True) -> ORTModule:
         """Set training mode, as ``torch.nn.Module.train``."""
@@ -381,7 +390,7 @@ class ORTModule(torch.nn.Module):
         if name == "__class__" or name in _SHARED:
             object.__setattr__(self, name, value)
             return
-        # A framework that replaces `forward` wraps it around ours; the module keeps its own.
+        # A framework that replaces `forward` wraps ORTModule.forward; the module keeps its own.
         if name in self._OWN or name.startswith("_") or name == "forward":
             self.__dict__[name] = value
             return
@@ -389,7 +398,7 @@ class ORTModule(torch.nn.Module):
 
     def __delattr__(self, name: str) -> None:
         if name in self.__dict__ and name not in self._MADE:
-            del self.__dict__[name]  # what __setattr__ put here
+            del self.__dict__[name]  # set by __setattr__
             return
         delattr(self._module, name)
 
@@ -400,7 +409,7 @@ class ORTModule(torch.nn.Module):
         return (*self._how_made(), beside)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ORTModule:
-        """Copy as it is pickled, also where the module says how it is copied itself."""
+        """Copy by pickling's rules, even if the wrapped module defines its own ``__deepcopy__``."""
         make, arguments, beside = self.__reduce_ex__(4)
         copied: ORTModule = make(*copy.deepcopy(arguments, memo))
         memo[id(self)] = copied
@@ -408,7 +417,7 @@ class ORTModule(torch.nn.Module):
         return copied
 
     def _how_made(self) -> tuple[Callable[..., ORTModule], tuple[Any, ...]]:
-        """Return what makes a copy, and its arguments."""
+        """Return a function that makes a copy, and the function's arguments."""
         options = {
             "fallback": self.fallback,
             "precision": self.precision,
@@ -441,7 +450,7 @@ class ORTModule(torch.nn.Module):
         return iter(self._of_container("__iter__"))
 
     def __bool__(self) -> bool:
-        return True  # as modules are, but for containers
+        return True  # modules are true; containers would be false when empty
 
     def _of_container(self, needed: str) -> Any:
         if not hasattr(type(self._module), needed):
@@ -450,10 +459,11 @@ class ORTModule(torch.nn.Module):
 
 
 def _shared(table: str) -> property:
-    """Return an attribute that is the wrapped module's, whichever it has by now.
+    """Return a property that reads and writes the wrapped module's table (``_parameters``, …).
 
-    One set of tables for both: every inherited method sees the wrapped module's tensors, under its
-    names. Containers put others in their place (``del net[1]``).
+    Both modules have one set of tables, so every inherited method sees the wrapped module's tensors
+    under its names. The property looks the table up at each access, since containers replace their
+    tables (``del net[1]``).
     """
 
     def get(self: ORTModule) -> object:
@@ -463,7 +473,7 @@ def _shared(table: str) -> property:
     def set_(self: ORTModule, value: object) -> None:
         if "_module" in self.__dict__:
             setattr(self._module, table, value)
-        else:  # torch.nn.Module's constructor; its methods ask whether it has run
+        else:  # torch.nn.Module's constructor sets the tables; its methods check that they are set
             self.__dict__[table] = value
 
     return property(get, set_)
@@ -474,7 +484,7 @@ for _name in _SHARED:
 
 
 def innermost(module: torch.nn.Module) -> torch.nn.Module:
-    """Return what an ORTModule wraps; itself where it has hooks that would be lost."""
+    """Unwrap ORTModules around a module, up to one that has hooks, which would be lost."""
     while isinstance(module, ORTModule) and not any(map(module.__dict__.__getitem__, _HOOKS)):
         module = module.module
     return module
@@ -486,11 +496,12 @@ _MODULES_FIRST = ("plan", "memory_report", "dump", "profile")
 
 
 def _with_signature(cls: type, module: torch.nn.Module) -> type:
-    """Return a class of ORTModules around modules of one class.
+    """Return the subclass of ``cls`` for wrapped modules of one class.
 
-    Frameworks pick the columns of a batch by the names of what ``forward`` takes, and a method's
-    signature is its function's. What a module calls ``plan``, ``memory_report``, ``dump`` or
-    ``profile`` is its own.
+    Its ``forward`` has the signature of the wrapped ``forward``: frameworks pick the columns of a
+    batch by the names of its parameters, and a method has the signature of its function. Where the
+    module has an attribute ``plan``, ``memory_report``, ``dump`` or ``profile``, the subclass
+    returns the module's.
     """
     wrapped = type(module)
     classes = _classes.setdefault(wrapped, {})
@@ -500,7 +511,7 @@ def _with_signature(cls: type, module: torch.nn.Module) -> type:
         def forward(self: ORTModule, *args: object, **kwargs: object) -> Any:
             return cls.forward(self, *args, **kwargs)  # type: ignore[attr-defined]
 
-        # None where it has none.
+        # Without a signature, the forward keeps (*args, **kwargs).
         with contextlib.suppress(AttributeError, TypeError, ValueError):
             forward.__signature__ = inspect.signature(wrapped.forward)  # type: ignore[attr-defined]
         forward.__doc__ = cls.forward.__doc__  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Methods other than ``forward``, which PyTorch runs; a warning names each once."""
+"""Methods other than ``forward``: PyTorch runs them, and a warning names each once."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ log = logging.getLogger("steep")
 
 
 class Beside:
-    """The methods of a module that PyTorch ran instead of the engine.
+    """Watches the methods other than ``forward``, which PyTorch runs instead of the engine.
 
     Args:
-        module: whose methods they are.
+        module: the module whose methods are watched.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
         self.module = module
-        self.called: list[str] = []  # what there is to say of each that computed with tensors
+        self.called: list[str] = []  # one text for each method that computed with tensors
         self._watched: dict[Callable[..., Any], Callable[..., Any]] = {}
 
     def watch(self, method: types.MethodType) -> types.MethodType:
-        """Return the method; one of the module's own class says at a call that PyTorch runs it."""
+        """Return the method; methods of the module's own class get a wrapper that warns."""
         function = method.__func__
         if method.__self__ is not self.module or _is_of_pytorch(function):
             return method
@@ -63,7 +63,7 @@ class Beside:
 
 
 def _is_of_pytorch(function: object) -> bool:
-    """Return whether it is a method that every module has, or no function of Python's."""
+    """Return whether every module has this method, or it is not a Python function."""
     known = isinstance(function, types.FunctionType)
     return not known or function.__module__.startswith("torch.nn.modules.module")
 

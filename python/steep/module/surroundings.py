@@ -1,4 +1,4 @@
-"""What ``ORTModule`` asks of PyTorch at a call: whether it is only observed, or transformed."""
+"""What ``ORTModule`` checks before a call: exporters that only observe, modes and transforms."""
 
 from __future__ import annotations
 
@@ -34,7 +34,13 @@ def CapturedModule(
     disabled_passes: Sequence[str],
     memory_limit: str,
 ) -> _CapturedModule:
-    """Return a module whose calls Dynamo captures; None is the precision that autocast says."""
+    """Return a module whose calls Dynamo captures.
+
+    Args:
+        precision: "fp32", "bf16" or "fp16"; None: the precision that autocast has at each capture.
+        module, record, whole, verify, providers, disabled_passes, memory_limit: as for
+            ``steep.dynamo.captured_module.CapturedModule``.
+    """
     with forks.loading:
         from steep.dynamo import captured_module  # loads a large part of PyTorch
 
@@ -51,7 +57,7 @@ def CapturedModule(
 
 
 def refuse_transforms() -> None:
-    """Raise ModelError within a mode or transform that is to see PyTorch's own operators."""
+    """Raise ModelError inside a dispatch mode or transform that must see PyTorch's operators."""
     if any(not mode.is_infra_mode() for mode in dispatch_mode_stack()):
         raise ModelError(
             "An ORTModule is called within a TorchDispatchMode, such as FlopCounterMode.",
@@ -68,12 +74,12 @@ def refuse_transforms() -> None:
 
 
 def only_observed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return whether this call computes nothing: an exporter, or shape propagation, looks on.
+    """Return whether an exporter or shape propagation traces this call, which computes nothing.
 
-    What looks on wants the operators of the module; an ORTModule within another becomes part of
-    the graph of the outer one.
+    A tracer needs the operators of the wrapped module. For the same reason an ORTModule inside
+    another one becomes a part of the outer graph.
     """
-    # Not torch.compiler.is_exporting(): it is true for other threads, too.
+    # Not torch.compiler.is_exporting(): while one thread exports it is true in all threads.
     return torch.jit.is_tracing() or any(
         isinstance(t, FakeTensor) for t in tree_leaves((args, kwargs))
     )

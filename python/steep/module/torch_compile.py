@@ -1,4 +1,4 @@
-"""What ``torch.compile(module, backend="steep")`` calls, beside any release of PyTorch."""
+"""The entry point of ``torch.compile(module, backend="steep")``, for any release of PyTorch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def backend(
 ) -> Callable[..., Any]:
     """Run a graph of ``torch.compile``: see ``steep.dynamo.backend.backend``.
 
-    Beside a release of PyTorch that the tests have not run with it is that of ``public_capture``.
+    With a release of PyTorch that the tests have not run with, ``public_capture`` runs the graph.
     """
     room = "dynamo" if is_tested() else "public_capture"
     chosen = importlib.import_module(f"steep.{room}.backend")
