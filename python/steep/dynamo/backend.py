@@ -1,12 +1,12 @@
-"""Capture by PyTorch's own tracer: its graphs run here, each under the conditions that it has.
+"""The backend ``"steep"`` of ``torch.compile``.
 
-Dynamo follows a module's Python code, cuts it where that code decides on values, and guards every
-graph by what it read: extents, attributes, globals, hooks, modes, which tensors are one.
-graph/compiled_graph.py compiles a graph for the engine; PyTorch runs the code between graphs, and
-graphs that cannot be lowered.
+Dynamo follows a module's Python code and ends a graph where the code branches on tensor values. It
+guards each graph on what it read: extents, attributes, globals, hooks, modes, and which arguments
+are the same tensor. graph/compiled_graph.py compiles a graph for the engine. PyTorch runs the code
+between graphs, and graphs that cannot be lowered.
 
-This uses parts of PyTorch that are not public: patching/torch_versions.py has the releases that are
-known.
+This uses private interfaces of PyTorch: patching/torch_versions.py lists the releases that were
+tested.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ def backend(
     *,
     options: dict[str, Any] | None = None,
 ) -> Callable[..., Any]:
-    """Run a graph of ``torch.compile(module, backend="steep")``; PyTorch runs what cannot be.
+    """Run a graph of ``torch.compile(module, backend="steep")``; fall back to PyTorch if needed.
 
-    ``options={"verify": True}`` compares the first step of each graph with PyTorch's,
-    ``options={"providers": [...]}`` runs them there, and ``options={"disabled_passes": [...]}``
-    without these, as the arguments of ``ORTModule`` do.
+    The options are those of ``ORTModule``: ``{"verify": True}`` compares the first step of each
+    graph with PyTorch's, ``{"providers": [...]}`` says where graphs run, and ``{"disabled_passes":
+    [...]}`` names rewrites to leave out. Another option raises ValueError.
 
-    Guards are those that ``torch.compile`` is configured to make: by default it does not notice
-    hooks that are added later.
+    ``torch.compile``'s configuration decides which guards there are: by default Dynamo does not
+    notice hooks that are added later.
     """
     known = options or {}
     if unknown := {*known} - {"verify", "providers", "disabled_passes"}:

@@ -1,4 +1,4 @@
-"""A module whose calls Dynamo captures, with settings and guards that miss nothing."""
+"""A module whose calls Dynamo captures, with Steep's settings and additional guards."""
 
 from __future__ import annotations
 
@@ -62,23 +62,24 @@ from steep.torch_internals.pytree import tree_leaves
 log = logging.getLogger("steep")
 
 IMAGE = 4
-"""Dimensions of a batch of images."""
+"""Number of dimensions of a batch of images."""
 
-# What Dynamo raises that says itself what is to be done.
+# Errors of Dynamo whose messages contain a remedy.
 _SAID = (BackendCompilerFailed, Unsupported, UserError)
 
 
 class CapturedModule:
-    """Runs a module as before, with its graphs in the engine.
+    """Runs a module; its captured graphs run in the engine.
 
     Args:
-        module: what is captured when it is called; no ORTModule (``ort_module.innermost``).
+        module: the module to capture; not an ORTModule (unwrap it by ``ort_module.innermost``).
         precision: as for ``DynamoBackend``.
         record: as for ``DynamoBackend``.
-        whole: raise ModelError where the module does not become one graph in the engine; otherwise
-            PyTorch runs what lies between graphs, and graphs that the engine cannot run.
+        whole: raise ModelError if the module does not become one graph in the engine. Otherwise
+            PyTorch runs the code between graphs, and graphs that the engine cannot run.
         make, otherwise: as for ``DynamoBackend``.
-        first: the shapes of the arguments of an earlier call, of which there is a graph already.
+        first: shapes of the arguments of an earlier call that was captured before; None: the first
+            call gives them.
         verify, providers, disabled_passes, memory_limit: as for ``DynamoBackend``.
     """
 
@@ -99,8 +100,8 @@ class CapturedModule:
     ) -> None:
         self._module = module
         self._whole = whole
-        self.has_run = False  # anything of it, in the engine
-        self.breaks: list[str] = []  # why there are several graphs, or none of a function
+        self.has_run = False  # whether any graph has run in the engine
+        self.breaks: list[str] = []  # reasons of graph breaks and of functions without a graph
         self.backend = DynamoBackend(
             precision,
             strict=whole,
@@ -112,44 +113,44 @@ class CapturedModule:
             disabled_passes=disabled_passes,
             memory_limit=memory_limit,
         )
-        # Not torch.compile(): its settings would have to be changed around each call.
+        # Not torch.compile(): Steep would have to change its settings around each call.
         context = optimize(self.backend, nopython=whole, isolate_recompiles=True)
-        # It would be kept for torch._dynamo.reset(), which finds nothing to reset in it.
+        # Dynamo keeps backends alive for torch._dynamo.reset(), which this backend does not need.
         cached_backends.pop(id(self.backend), None)
         make = context.callback
         self._guards: list[weakref.ref[Any]] = []
         weakref.finalize(self, _let_go, self._guards).atexit = False
-        me = weakref.ref(self)  # nothing goes round in a circle: a deleted module is freed at once
+        me = weakref.ref(self)  # no reference cycle: a deleted module is freed at once
 
         def configured(*frame: Any) -> ConvertFrameReturn:
-            with convert_frame.compile_lock:  # what is replaced is replaced for all threads
+            with convert_frame.compile_lock:  # replacements in PyTorch affect all threads
                 return me()._make(make, *frame)  # type: ignore[union-attr]
 
         note_backend(configured, make)
         context.callback = configured
-        # Its forward: hooks of all modules are for those that the user has.
+        # Its forward, since global module hooks must run for the user's modules alone.
         self._call = context(module).forward
-        self._left: set[Any] = set()  # code that PyTorch runs, since its tracer fails
-        self._first = first  # None until a graph was made
+        self._left: set[Any] = set()  # code objects at which Dynamo failed; PyTorch runs them
+        self._first = first  # None until the first capture
         self._recaptures = Recaptures(otherwise if whole else "")
-        self._changed: set[tuple[int, int]] = set()  # extents, by argument and dimension
+        self._changed: set[tuple[int, int]] = set()  # extents that changed: (argument, dimension)
 
     @property
     def graphs(self) -> Iterable[RunnableGraph]:
-        """What runs its graphs, in the order in which they were made."""
+        """The compiled graphs, in the order in which they were made."""
         return self.backend.graphs
 
     def _make(self, make: Callable[..., Any], *frame: Any) -> ConvertFrameReturn:
-        """Have PyTorch's ``make`` capture a frame, under the settings that this asks for."""
+        """Capture a frame by Dynamo's ``make``, under Steep's settings and replacements."""
         refuse_to_capture()
         if drops_padding(frame[0]):
             self._say_breaks(["nn.TransformerEncoder drops padding: it makes a nested tensor"])
-            self.backend.local.ran = True  # what was to
+            self.backend.local.ran = True  # no error that nothing ran: this call is left on purpose
             return left_this_time()
         self._let_extents_vary()
         if too_many := self._note_why(*frame[:2]):
             self.breaks += [too_many] if too_many not in self.breaks else []
-            self.backend.local.ran = True  # what was to
+            self.backend.local.ran = True  # as above
             return left_this_time()
         before = len(graph_break_reasons)
         settings = config.patch(**values_of(CAPTURE), ignore_logging_functions=_log_lines())
@@ -181,9 +182,9 @@ class CapturedModule:
         return made
 
     def _note_why(self, frame: FrameType, entry: CacheEntry | None) -> str:
-        """Note, for the report, of which function a graph is made, and why again.
+        """Record for the report which function is captured, and which guard failed before.
 
-        Returns why there is to be none, or "".
+        Returns why there must be no further graph, or "".
         """
         local = self.backend.local
         local.training = self._module.training
@@ -199,15 +200,15 @@ class CapturedModule:
     def _note_breaks(
         self, code: CodeType, made: ConvertFrameReturn, reasons: list[Any], left: list[Exception]
     ) -> None:
-        """Record, and log once, what PyTorch runs outside of graphs.
+        """Record, and log once, the code that PyTorch runs outside of graphs.
 
-        ``left`` are the errors for which the function is left whole.
+        ``left`` are the errors for which PyTorch runs a whole function.
         """
-        # Nothing lies between the graphs of two buckets of gradients.
+        # Two buckets of gradients have two graphs, but there is no code between them.
         reasons = [r for r in reasons if not r.reason.startswith("DDPOptimizer")]
         found = [(r.reason, r.user_stack) for r in reasons]
         found += [(str(e), getattr(e, "real_stack", None)) for e in left]
-        # what PyTorch calls for a user's line has that line's reason
+        # a break inside of PyTorch's code is reported at the user's line that called it
         here = f" ({code.co_filename}:{code.co_firstlineno})" if is_users(code.co_filename) else ""
         breaks = [cut(why, stack, here) for why, stack in found if here or place(stack)]
         self._say_breaks(breaks)
@@ -224,13 +225,14 @@ class CapturedModule:
                 self.breaks.append(text)
 
     def _let_extents_vary(self) -> None:
-        """Ask for a graph of any extents once those of the arguments have changed.
+        """Make extents symbolic once a call's arguments have other extents than the first call's.
 
-        Otherwise Dynamo makes only those extents symbolic that it saw change: it would make one
+        By default Dynamo makes only the extents symbolic that it saw change: it would make one
         graph for another length, and one more for another number of rows. In images and volumes,
-        only these extents become symbolic: rows, extents that have changed, and extents that other
-        arguments have too (the lengths of a mask). To reason about windows of any height and width
-        takes minutes.
+        only these extents
+        become symbolic: rows, extents that have changed, and extents that other arguments have too
+        (the lengths of a mask). For windows of symbolic height and width, symbolic reasoning takes
+        minutes.
         """
         tensors = [t for t in self.backend.local.arguments if isinstance(t, torch.Tensor)]
         sizes = [t.shape for t in tensors]
@@ -251,7 +253,7 @@ class CapturedModule:
             maybe_mark_dynamic(tensor, varying)
 
     def __call__(self, *args: object, **kwargs: object) -> tuple[Any, bool]:
-        """Return the module's result, and whether anything ran in the engine.
+        """Return the module's result, and whether any graph ran in the engine.
 
         Raises:
             ModelError: a graph cannot run in the engine, or there would be too many.
@@ -261,7 +263,7 @@ class CapturedModule:
         local.arguments, local.failed = tree_leaves((args, kwargs)), []
         try:
             result = self._call(*args, **kwargs)
-            # Where PyTorch raises as well, it was the error of this call.
+            # Not reached if PyTorch raises too: then the call was wrong, not the tracer.
             self._left.update(code for code, _ in local.failed)
             self._say_breaks([f"PyTorch's tracer fails: {why}" for _, why in local.failed])
         except BackendCompilerFailed as e:
@@ -285,7 +287,7 @@ class CapturedModule:
 
 
 def _let_go(guards: list[weakref.ref[Any]]) -> None:
-    """Make PyTorch drop graphs that nobody calls any more; it keeps them by functions' code."""
+    """Make Dynamo drop the graphs of a deleted module; it caches them by the functions' code."""
     for manager in (ref() for ref in guards):
         entry, state = getattr(manager, "cache_entry", None), getattr(manager, "extra_state", None)
         if entry is not None and state is not None:
@@ -293,5 +295,5 @@ def _let_go(guards: list[weakref.ref[Any]]) -> None:
 
 
 def _log_lines() -> set[Callable[..., Any]]:
-    """Return what writes a line to a log: it does not cut a graph, and is not written from one."""
+    """Return the logger methods that write a line: they cause no graph break and write nothing."""
     return {f for n, f in vars(logging.Logger).items() if n.startswith(("debug", "info", "warn"))}

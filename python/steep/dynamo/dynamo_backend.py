@@ -1,4 +1,4 @@
-"""A backend of Dynamo: it is handed each graph, and runs it in the engine, else in PyTorch."""
+"""A backend of Dynamo: runs each captured graph in the engine, or else in PyTorch."""
 
 from __future__ import annotations
 
@@ -39,31 +39,31 @@ from steep.verify.verified_graph import VerifiedGraph, compile_verified
 
 log = logging.getLogger("steep")
 
-# Dynamo is not to follow what runs a graph. Backward does so inside of a function that is captured,
-# where that asks for gradients. These are modules, so that no name of theirs can be outdated.
+# Dynamo must not trace the code that runs a compiled graph. A captured function that computes
+# gradients calls this code in backward. Whole modules are listed, so that no function is missed.
 for _room in (steep.graph, steep.verify):
     trace_rules.add(_room)
 
 
 class RunnableGraph(Protocol):
-    """Runs a graph in ONNX on the values of the captured graph's placeholders."""
+    """Runs a lowered graph on the values of the captured graph's placeholders."""
 
     lowered: Lowered
 
     def __call__(self, *arguments: object) -> object:
-        """Return what the captured graph's output node gives."""
+        """Return the values of the captured graph's output node."""
 
 
 class _Call(threading.local):
     """State of a thread's call of a captured module, shared with the graphs made in the call.
 
     Attributes:
-        arguments: what the module was called with; none after the call.
-        training: the mode of the module that a graph is made of.
-        place: FILE:LINE of the function that a graph is made of.
-        because: the condition of an earlier graph that no longer held.
-        ran: whether anything ran in the engine, or was to.
-        failed: the functions that PyTorch's tracer failed at, and why.
+        arguments: the arguments of the call; empty after the call.
+        training: whether the captured module is in training mode.
+        place: FILE:LINE of the captured function.
+        because: the guard of an earlier graph that failed.
+        ran: whether a graph ran in the engine, or PyTorch ran a call on purpose.
+        failed: the functions at which Dynamo failed, and why.
     """
 
     arguments: Sequence[Any] = ()
@@ -80,16 +80,17 @@ class DynamoBackend:
     """A backend of ``torch.compile``: runs each graph in the engine, else in PyTorch.
 
     Args:
-        precision: "fp32", "bf16" or "fp16"; by default what autocast says where a graph is made.
+        precision: a function that returns "fp32", "bf16" or "fp16"; it is called for each graph.
         strict: raise ModelError for a graph that the engine cannot run.
-        record: is told how each graph came about, those of PyTorch too.
-        make: makes of a graph in ONNX what runs it.
-        otherwise: what lets PyTorch run the rest, for errors.
-        verify: compare the first step of each ``CompiledGraph`` with PyTorch's; None: as
-            ``STEEP_VERIFY`` says.
+        record: called with a report of each graph, also of graphs that PyTorch runs.
+        make: makes a runnable graph of a lowered graph.
+        otherwise: the option that lets PyTorch run the rest, as text for errors.
+        verify: compare the first step of each ``CompiledGraph`` with PyTorch's; None: use
+            ``STEEP_VERIFY``.
         providers: where a ``CompiledGraph`` runs.
         disabled_passes: rewrites that are left out of its graph.
-        memory_limit: of a call of a ``CompiledGraph``, as the engine reads it; "" for none.
+        memory_limit: the limit for a call of a ``CompiledGraph``, as the engine reads it; "" for
+            none.
     """
 
     def __init__(
@@ -116,13 +117,13 @@ class DynamoBackend:
         self.verify = verify
         self.local = _Call()
         self.said: set[str] = set()
-        # In the order in which they came, while PyTorch keeps their graphs.
+        # A set in order of creation; a graph leaves it when Dynamo drops the graph.
         self.graphs: weakref.WeakKeyDictionary[RunnableGraph, None] = weakref.WeakKeyDictionary()
 
     def __call__(
         self, graph_module: torch.fx.GraphModule, examples: Sequence[Any]
     ) -> Callable[..., Any]:
-        """Return what runs the graph: a function of its placeholders that gives its outputs."""
+        """Return a function that runs the graph: from its placeholders to its outputs."""
         refuse_to_capture()
         start = time.perf_counter()
         refused: list[CannotLower] = []
@@ -208,7 +209,7 @@ class DynamoBackend:
             self.local.ran = True
             return call(*arguments)
 
-        # PyTorch does so itself, but for graphs that it cuts by buckets of gradients.
+        # Dynamo disables tracing itself, except for graphs that DDPOptimizer makes.
         uncaptured: Callable[..., Any] = torch.compiler.disable(run)
         return uncaptured
 

@@ -1,7 +1,7 @@
-"""A fork while another thread captures a module: it waits for that.
+"""Makes a fork wait while another thread captures a module.
 
-The child does not have that thread: the lock would stay held, and PyTorch would stay changed. If
-the wait is too long, the child refuses to capture, with an error.
+A child process does not have that thread: the tracer's lock would stay held, and PyTorch would stay
+patched. If the wait is too long, the child refuses to capture, with an error.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 from steep.errors import ModelError
 
 WAIT = 30.0
-"""Seconds that a fork waits for captures at most."""
+"""Longest wait of a fork for captures, in seconds."""
 
 loading = threading.RLock()
-"""Held by who imports what captures: the child could not go on with an import, either."""
+"""Held while a thread imports the capture modules: a child could not finish that import."""
 
-_TRACER = "torch._dynamo.convert_frame"  # its compile_lock is held by who captures
+_TRACER = "torch._dynamo.convert_frame"  # a capture holds its compile_lock
 
 
 class _Fork:
@@ -28,7 +28,7 @@ class _Fork:
 
     def __init__(self) -> None:
         self.held: list[Any] = []
-        self.torn = False  # another thread was amid a capture
+        self.torn = False  # another thread was capturing when this process was forked
 
 
 _fork = _Fork()

@@ -1,8 +1,8 @@
-"""How often functions are captured again, why, and when that is to end.
+"""How often functions are captured again, why, and when to stop.
 
-A function is captured again when a condition of its graphs no longer holds. Usually this ends: a
-value that has changed once is an input from then on. Some values cannot be inputs (the length of a
-growing list, a number in a string) and would cause a new graph at each call.
+A function is captured again when a guard of its graphs fails. Usually this ends: a value that has
+changed once becomes an input. Some values cannot be inputs (the length of a growing list, a number
+in a string) and would cause a new graph at each call.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ from steep.torch_internals.dynamo import CacheEntry, get_guard_fail_reason
 log = logging.getLogger("steep")
 
 MOST_GRAPHS = 64
-"""How many a function may become, for one object."""
+"""Most graphs of one function with one module."""
 
 MOST_FOR_A_NUMBER = 8
-"""For how many values of one number, or lengths of one thing that only grows."""
+"""Most graphs for different values of one number, or for a length that only grows."""
 
 SAID_AFTER = 3
 
 
 @dataclasses.dataclass(frozen=True)
 class Reason:
-    """A condition of a graph that failed: ``s.step == 4``; where it comes from: FILE:LINE."""
+    """A guard that failed, such as ``s.step == 4``, and its origin as FILE:LINE."""
 
     condition: str
     line: str
 
     @property
     def of_number(self) -> tuple[str, float] | None:
-        """What has to be a number, and which one; None for other conditions."""
+        """The expression and the number that the guard compares it with; None for other guards."""
         parts = re.fullmatch(r"(.+) == (-?[\d.]+(?:e[-+]?\d+)?)", self.condition)
         return (parts[1], float(parts[2])) if parts else None
 
     @property
     def subject(self) -> str:
-        """What the condition is about."""
+        """The expression that the guard tests."""
         return self.of_number[0] if self.of_number else self.condition
 
     @property
     def remedy(self) -> str:
-        """What to write instead."""
+        """What to write in the code instead."""
         if self.condition.startswith(("len(", "not ")):
             return (
                 "keep what grows in a tensor of a fixed shape (register_buffer), or do it outside"
@@ -65,16 +65,19 @@ class Reason:
 
 
 def why_again(frame: FrameType, entry: CacheEntry) -> Reason:
-    """Return which condition a call fails, of the latest graph of the function that is called."""
+    """Return which guard of the function's latest graph a call fails."""
     given = (entry.guard_manager, entry.code, frame.f_locals, entry.compile_id, None, True)
-    said = get_guard_fail_reason(*given).strip()  # a number, the condition, its line, a stack
+    said = get_guard_fail_reason(*given).strip()  # graph number, condition, source line, stack
     condition = re.sub(r"^\d+/\d+: ", "", said).partition("  # ")[0].partition("\n")[0].strip()
     lines = re.findall(r'File "([^"]+)", line (\d+)', said)
     return Reason(condition, ":".join(lines[-1]) if lines else _line(frame.f_code, condition))
 
 
 def _line(code: CodeType, condition: str) -> str:
-    """Return the first line of a function with a name of the condition: of symbols none is kept."""
+    """Return the first line of a function with a name of the condition.
+
+    Dynamo keeps no line for conditions on symbols.
+    """
     number = code.co_firstlineno
     names = re.findall(r"[A-Za-z_]\w*", condition.partition(" == ")[0])
     try:
@@ -89,10 +92,11 @@ def _line(code: CodeType, condition: str) -> str:
 
 
 class Recaptures:
-    """Counts them, for each function and each module that it is called with.
+    """Counts repeated captures, for each function and each module that it is called with.
 
     Args:
-        otherwise: what lets PyTorch run the rest, for an error; "" where it does.
+        otherwise: for errors, the option that lets PyTorch run the rest; "" if PyTorch runs it
+            already.
     """
 
     def __init__(self, otherwise: str) -> None:
@@ -103,8 +107,8 @@ class Recaptures:
     def add(self, frame: FrameType, reason: Reason) -> str:
         """Count one more capture. Return why PyTorch should run this call; "" to capture it.
 
-        Says once, in the log, what is captured for one reason again and again, and what PyTorch
-        runs. Raises ModelError for too many graphs where it is to run nothing.
+        Logs once which function is captured again and again for one reason, and which function
+        PyTorch runs. Raises ModelError for too many graphs if PyTorch must not run any.
         """
         if is_layer(frame):
             return ""
@@ -146,7 +150,7 @@ class Recaptures:
 
 
 def _goes_on(alike: list[Reason]) -> bool:
-    """Whether one more graph would not help: numbers, and lengths that only grow."""
+    """Return whether one more graph would not help: for numbers, and for lengths that only grow."""
     numbers = [r.of_number[1] for r in alike if r.of_number]
     if len(numbers) < len(alike):
         return False

@@ -1,4 +1,4 @@
-"""What became of a module: its graphs, why there are several, and what PyTorch runs of it."""
+"""Report about a captured module: its graphs, why there are several, and what PyTorch runs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class GraphReport:
     reason: str  # why PyTorch runs the whole graph; empty otherwise
     training: bool
     seconds: float
-    cached: bool = False  # its model is from the cache
-    place: str = ""  # FILE:LINE of the function that it is of, where known
-    because: str = ""  # the condition of an earlier graph that no longer held
-    operators: int = 0  # of ONNX, in the engine
-    in_torch: tuple[str, ...] = ()  # operations between its parts that PyTorch runs, and why
+    cached: bool = False  # whether the lowered model is from the cache
+    place: str = ""  # FILE:LINE of the captured function, if known
+    because: str = ""  # the guard of an earlier graph that failed
+    operators: int = 0  # number of ONNX operators in the engine
+    in_torch: tuple[str, ...] = ()  # operations between parts that PyTorch runs, and why
     arithmetic: Arithmetic | None = dataclasses.field(default=None, repr=False, compare=False)
     outcomes: tuple[Outcome, ...] = dataclasses.field(default=(), repr=False, compare=False)
 
@@ -31,24 +31,24 @@ class GraphReport:
     def verified(self) -> float | None:
         """The largest relative difference to PyTorch's results and gradients in the first step.
 
-        None: not all of it was compared (``verify=True`` asks for it); see ``ORTModule``.
+        None: not all of the graph was compared (``verify=True`` requests it; see ``ORTModule``).
         """
         found = [o.largest for o in self.outcomes if o.largest is not None]
         return max(found) if found and len(found) == len(self.outcomes) else None
 
     @property
     def flops(self) -> tuple[int, int] | None:
-        """Floating-point operations of a forward pass that the engine does, and that PyTorch does.
+        """Floating-point operations of a forward pass: (in the engine, in PyTorch).
 
-        Those of matrix products, convolutions and attention in the captured graph, for the extents
-        of its first call, as ``torch.utils.flop_counter`` counts them: two a multiplication and
-        addition. Backward, elementwise operators and code between graphs do not count. None where
-        it could not be counted.
+        Counted are matrix products, convolutions and attention of the captured graph, for the
+        extents of its first call, as ``torch.utils.flop_counter`` counts them: a multiplication
+        with an addition is two. Backward, elementwise operators and code between graphs do not
+        count. None if it could not be counted.
         """
         return None if self.arithmetic is None else self.arithmetic.flops
 
     def __str__(self) -> str:
-        """Say it in a line, and one more for each thing of note."""
+        """Return a line about the graph, and one more for each remarkable fact."""
         mode = "training" if self.training else "evaluation"
         source = "from the cache" if self.cached else f"in {self.seconds:.1f} s"
         lines = [f"{self.exporter}, {mode}, {self.operators} operators, {source} {self.place}"]
@@ -64,25 +64,25 @@ class GraphReport:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What ``ORTModule.report()`` gives: print it, or read its fields."""
+    """The result of ``ORTModule.report()``: print it, or read its fields."""
 
     module: str
     graphs: tuple[GraphReport, ...]
-    breaks: tuple[str, ...]  # why PyTorch runs what lies between graphs
-    fallback_calls: int  # that PyTorch ran, whole
-    beside: tuple[str, ...] = ()  # methods beside forward that were called, and PyTorch ran
+    breaks: tuple[str, ...]  # reasons of graph breaks; PyTorch runs the code between graphs
+    fallback_calls: int  # number of whole calls that PyTorch ran
+    beside: tuple[str, ...] = ()  # methods other than forward that PyTorch ran
 
     @property
     def whole(self) -> bool:
-        """Does the engine run all of every graph so far, and was no call PyTorch's?"""
+        """Whether the engine runs all of every graph so far, and PyTorch ran no call."""
         left = any(g.exporter == "PyTorch" or g.in_torch for g in self.graphs)
         return not (left or self.breaks or self.fallback_calls or self.beside)
 
     @property
     def share(self) -> float | None:
-        """Which share of the arithmetic in all graphs is the engine's, as ``flops`` counts it.
+        """The engine's share of the arithmetic in all graphs, as ``flops`` counts it, from 0 to 1.
 
-        None where there is none, or where it could not be counted.
+        None if there is no arithmetic, or a graph's could not be counted.
         """
         counted = [g.flops for g in self.graphs]
         known = [c for c in counted if c is not None]
@@ -90,7 +90,7 @@ class Report:
         return sum(here for here, _ in known) / total if total and None not in counted else None
 
     def __str__(self) -> str:
-        """Write it as a list, a graph an item."""
+        """Return a list with one item for each graph."""
         seconds = sum(g.seconds for g in self.graphs)
         lines = [f"{self.module}: {len(self.graphs)} graphs, {seconds:.1f} s to make them"]
         for number, graph in enumerate(self.graphs, 1):

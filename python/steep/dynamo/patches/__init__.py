@@ -1,1 +1,1 @@
-"""What Steep changes in Dynamo while it captures, one subject a file."""
+"""Replacements in Dynamo during a capture, one subject a file."""

@@ -1,4 +1,4 @@
-"""Masks of PyTorch's transformer layers: they are causal where the caller says so."""
+"""Masks of PyTorch's transformer layers: causal if the caller passes ``is_causal``."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ RULE = Substitution(
 
 @replaces(RULE)
 def causal_masks() -> Iterator[None]:
-    """Within, Dynamo follows ``is_causal_as_given`` where PyTorch looks at a mask's values.
+    """Let Dynamo trace ``is_causal_as_given`` instead of PyTorch's test of a mask's values.
 
-    The function of PyTorch stays in its place: graphs have a guard on it, which must hold later.
+    PyTorch's function itself is not replaced: graphs guard on it, and the guard must hold later.
     """
     with substituted({RULE: followed(is_causal_as_given)}):
         yield

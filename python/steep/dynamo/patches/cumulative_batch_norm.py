@@ -1,4 +1,4 @@
-"""Batch normalisations whose running statistics are means over all batches (``momentum=None``)."""
+"""Batch normalisation whose running statistics are means over all batches (``momentum=None``)."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _plain = BatchNorm.forward
 
 @replaces(FORWARD)
 def means_over_batches(module: torch.nn.Module) -> Iterator[None]:
-    """Within, a graph of the module holds for any number of batches before.
+    """Keep the number of earlier batches a tensor, so that a graph is valid for any number.
 
-    PyTorch turns this number into a Python number, which ends the graph. In a ``Sequential``, whose
-    loop cannot be resumed, PyTorch would run the whole module.
+    PyTorch turns this count into a Python number, which breaks the graph. In a ``Sequential``,
+    whose loop cannot be resumed, PyTorch would then run the whole module.
     """
     kinds = (m for m in module.modules() if isinstance(m, BatchNorm))
     if any(m.momentum is None for m in kinds):
@@ -37,7 +37,7 @@ def means_over_batches(module: torch.nn.Module) -> Iterator[None]:
 
 def _forward(self: BatchNorm, input: torch.Tensor) -> torch.Tensor:
     tracked = self.training and self.track_running_stats and self.num_batches_tracked is not None
-    # another thread may run one while this one captures
+    # another thread may run a layer while this one captures
     captured = torch.compiler.is_dynamo_compiling()
     if self.momentum is not None or not tracked or not captured:
         return _plain(self, input)
@@ -45,7 +45,7 @@ def _forward(self: BatchNorm, input: torch.Tensor) -> torch.Tensor:
     self.num_batches_tracked.add_(1)
     share = 1.0 / self.num_batches_tracked
     mean, var = torch.zeros_like(self.running_mean), torch.zeros_like(self.running_var)
-    # by a momentum of one, they are this batch's
+    # with a momentum of 1 the running statistics become those of this batch
     result = F.batch_norm(input, mean, var, self.weight, self.bias, True, 1.0, self.eps)
     self.running_mean.mul_(1 - share).add_(mean * share)
     self.running_var.mul_(1 - share).add_(var * share)

@@ -1,7 +1,7 @@
-"""A graph for each bucket of a DistributedDataParallel: gradients leave while backward goes on.
+"""One graph for each bucket of a DistributedDataParallel.
 
-PyTorch's ``DDPOptimizer`` cuts a captured graph where a bucket's parameters end, and each part is a
-graph of its own in the engine.
+PyTorch's ``DDPOptimizer`` cuts a captured graph where a bucket's parameters end. Each part is a
+graph of its own in the engine, so that gradients are reduced while backward continues.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ HAS_OUTPUT = Substitution(
 
 @replaces(FIRST_BUCKET, HAS_OUTPUT)
 def buckets() -> Iterator[None]:
-    """Within, PyTorch cuts by buckets of any size, and only where a graph may end.
+    """Let ``DDPOptimizer`` cut by buckets of any size, but only where a graph may end.
 
-    PyTorch assumes that the first bucket has a mebibyte, and fails if the others are smaller.
-    Operations inside a mode (gradients, autocast) or a function transform cannot be cut off from
-    it: a bucket then extends to where that region begins.
+    PyTorch assumes that the first bucket has one mebibyte, and fails if the others are smaller.
+    Operations inside a mode (gradients, autocast) or a function transform cannot be separated from
+    it: a bucket then extends to the start of that region.
     """
     around = active_ddp_module()
     if around is None:
@@ -45,7 +45,7 @@ def buckets() -> Iterator[None]:
     inside: dict[torch.fx.Graph, set[str]] = {}
 
     def may_end_outside(bucket: distributed.Bucket) -> bool:
-        lowest: torch.fx.Node = bucket.nodes[-1]  # they are collected from the graph's end
+        lowest: torch.fx.Node = bucket.nodes[-1]  # collected from the graph's end
         if lowest.graph not in inside:
             inside[lowest.graph] = within(lowest.graph, torch.is_grad_enabled())
         return lowest.name not in inside[lowest.graph] and may_end(bucket)

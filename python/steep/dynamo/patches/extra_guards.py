@@ -1,4 +1,4 @@
-"""Guards for what Dynamo reads without a guard, and state that it loses."""
+"""Guards that Dynamo does not make, and side effects that it loses."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ _HOOKS = tuple(
     f"_global_{kind}_hooks" for kind in ("forward_pre", "forward", "backward_pre", "backward")
 )
 
-_EXISTING = (AttributeMutationExisting, ValueMutationExisting)  # before the call
+_EXISTING = (AttributeMutationExisting, ValueMutationExisting)  # of earlier objects
 
 
 @replaces(
@@ -88,18 +88,18 @@ _EXISTING = (AttributeMutationExisting, ValueMutationExisting)  # before the cal
     *(SAVE_EFFECTS, KEYS_GUARD, HAS_NEW_ITEMS, CLASS_OF_LIST),
 )
 def extra_guards() -> Iterator[None]:
-    """Within, a graph also holds only for
+    """Add guards on state that Dynamo reads without a guard.
 
-    - the methods that classes have under the names that were looked up, ``forward`` among them;
-    - as many hooks of all modules as there are;
-    - an argument that is a global's object, if it was (a list, a dict, a tensor);
-    - two distinct objects of one type that are still distinct, if one of them is changed;
-    - the order of an OrderedDict's keys, where all of them are read.
+    A graph is valid only while these stay the same:
 
-    A deque has the greatest length that it was made with, and keys keep the order that forward
-    gives them.
+    - the methods that Dynamo looked up in classes, ``forward`` among them;
+    - the number of global module hooks;
+    - whether an argument is the same object as a global variable (a list, a dict, a tensor);
+    - that two objects of one type are distinct, if the graph changes one of them;
+    - the order of an OrderedDict's keys, if the graph reads all of them.
 
-    Attributes that forward writes after ``torch.cond`` or a tensor's ``register_hook`` are written.
+    Traced code also keeps the ``maxlen`` of a deque, the order in which forward writes keys, and
+    the attributes that forward writes after ``torch.cond`` or a tensor's ``register_hook``.
     """
     with substituted(
         {
@@ -117,9 +117,9 @@ def extra_guards() -> Iterator[None]:
 
 
 class _Present:
-    """What stands for an object's ``__dict__`` writes to the effects that are collected now.
+    """A descriptor: an object's ``__dict__`` proxy always uses the current side effects.
 
-    A region with its own graph replaces the effects by a copy.
+    A region with its own graph (``torch.cond``) replaces the side effects by a copy.
     """
 
     def __set__(self, holder: object, effects: SideEffects) -> None:
@@ -143,7 +143,7 @@ def _find_in_class(
 ) -> VariableTracker:
     source = _find(self, tx, name)
     found = next(vars(c)[name] for c in type(self.value).__mro__ if name in vars(c))
-    # what is ours is there while graphs are made, and gone at the next call
+    # Steep's replacements exist only during a capture: a guard on them would fail later
     if isinstance(found, types.FunctionType) and not str(found.__module__).startswith("steep."):
         install_guard(source.make_guard(GuardBuilder.ID_MATCH))
     return source
@@ -170,7 +170,7 @@ def _are_one(source: Source, known: Source | None) -> Any:
 
 def _write_apart(self: SideEffects, cg: object) -> None:
     there = [v for v in self.id_to_variable.values() if isinstance(v.mutation_type, _EXISTING)]
-    # a variable of functions within functions has no name that a condition could give it
+    # guards cannot name a cell variable of a nested function
     named = [v for v in there if _has_name(v.source) and not isinstance(v, CellVariable)]
     if changed := {v.source for v in named if self.is_modified(v)}:
         guard = functools.partial(_are_apart, changed, [v.source for v in named])
@@ -180,7 +180,7 @@ def _write_apart(self: SideEffects, cg: object) -> None:
 
 def _match_keys(self: ConstDictVariable) -> None:
     _match(self)
-    # PyTorch's condition walks the dict beneath, whose order ``move_to_end`` does not change
+    # Dynamo's guard reads the underlying dict, whose order ``move_to_end`` does not change
     if self.python_type() is collections.OrderedDict and _has_name(self.source):
         install_guard(self.source.make_guard(_has_order))
 
@@ -188,7 +188,7 @@ def _match_keys(self: ConstDictVariable) -> None:
 def _is_changed(self: ConstDictVariable) -> bool:
     before = [*self.original_items]
     if [k.vt for k in self.items][: len(before)] != before:
-        self.should_reconstruct_all = True  # cleared, then written in this order
+        self.should_reconstruct_all = True  # clear the dict, then write all items
     return bool(_has_new(self))
 
 
@@ -214,14 +214,14 @@ def _class_for(value: object) -> Any:
 def _has_name(source: Source | None) -> bool:
     try:
         return source is not None and bool(source.name)
-    except NotImplementedError:  # as of a stack of modes
+    except NotImplementedError:  # such as the source of a stack of modes
         return False
 
 
 def _are_apart(
     changed: set[Source], there: Sequence[Source], builder: GuardBuilder, _: Guard
 ) -> None:
-    """Guard that what is changed is none of the others: a change would be seen there, too."""
+    """Guard that a changed object is none of the others, which would then change too."""
     of_type: dict[type, list[Source]] = {}
     for source in there:
         of_type.setdefault(type(builder.get(source)), []).append(source)

@@ -1,4 +1,4 @@
-"""Makes Dynamo follow everyday code that would otherwise end a graph."""
+"""Lets Dynamo trace common code that would otherwise break a graph."""
 
 from __future__ import annotations
 
@@ -112,24 +112,23 @@ CHECK_OUTPUTS = Substitution(
     *(IS_CONSTANT, GET_ATTRIBUTE, SET_ATTRIBUTE, APPLY_FUNCTION, CHECK_OUTPUTS),
 )
 def extra_tracing(whole: bool = True) -> Iterator[None]:
-    """Within, graphs go on where
+    """Trace the following code without a graph break, or make the graph valid for more calls.
 
-    - a function of ``math`` is called with a number that changes, and symbols are no use to it:
-      then PyTorch, which is Python, runs the call between two graphs if there may be several
-      (not ``whole``), else the graph holds for that number;
-    - a number of a module's globals changes;
-    - a number that changes is formatted, or whether one is greater than another is made a number:
-      the graph holds for that;
-
-    - a warning is given: it is said when the graph is made;
-    - NumPy calculates with numbers;
-    - options of a ``CrossEntropyLoss`` that forward creates are read;
-    - a ``Buffer`` is assigned anew, as what moves it to a device does;
-    - cuDNN is set for a while, where there is no GPU that it could concern;
-    - ``addcdiv`` has a factor (it stays one operator);
-    - a dropout drops nothing (it returns its argument);
-    - a tensor made in forward is to have a gradient, as for checkpoints, or is returned;
-    - a ``torch.autograd.Function`` is given a tensor twice.
+    - A function of ``math`` of a symbolic number. If the function has no symbolic form, PyTorch
+      runs the call between two graphs if there may be several (``whole`` is false); else the graph
+      is specialised to the number.
+    - A number in a module's globals that changes.
+    - A symbolic number that is formatted, or a comparison of such numbers that is converted to a
+      number: the graph is specialised to the outcome.
+    - ``warnings.warn``: the warning is issued once, at capture.
+    - NumPy functions of Python numbers.
+    - The options of a ``CrossEntropyLoss`` that forward creates.
+    - The assignment of a ``Buffer``, as a move to a device does it.
+    - cuDNN flags, if there is no GPU.
+    - ``addcdiv`` with a factor stays one operator.
+    - A dropout that drops nothing returns its argument.
+    - A tensor made in forward that gets ``requires_grad``, as in checkpoints, or is returned.
+    - A ``torch.autograd.Function`` with the same tensor as two arguments.
     """
     with substituted(
         {
@@ -144,7 +143,7 @@ def extra_tracing(whole: bool = True) -> Iterator[None]:
             GET_ATTRIBUTE: _attribute_or(whole),
             SET_ATTRIBUTE: _set_attribute,
             APPLY_FUNCTION: _apply,
-            # unsupported.py finds what gets lost
+            # lowering/unsupported.py detects lost gradients
             CHECK_OUTPUTS: lambda *_: None,
         }
     ):
@@ -168,7 +167,7 @@ def _warn(
     if self.value is not warnings.warn:
         return _call_skipped(self, tx, args, kwargs)
     if not all(a.is_python_constant() for a in (*args, *kwargs.values())):
-        return _call_skipped(self, tx, args, kwargs)  # what is said depends on values
+        return _call_skipped(self, tx, args, kwargs)  # the warning's text depends on tensor values
     given = [a.as_python_constant() for a in args]
     options = {name: a.as_python_constant() for name, a in kwargs.items()}
     options.pop("stacklevel", None)
@@ -205,7 +204,7 @@ def _apart(call: Callable[..., VariableTracker], whole: bool) -> Callable[..., V
         if self.value is torch.backends.cudnn.flags and not torch.cuda.is_available():
             return VariableTracker.build(tx, contextlib.nullcontext).call_function(tx, [], {})
         if self.value is torch.addcdiv and "value" in kwargs:
-            kwargs = {**kwargs, "out": VariableTracker.build(tx, None)}  # so it stays whole
+            kwargs = {**kwargs, "out": VariableTracker.build(tx, None)}  # not decomposed
         kept = _dropped_nothing(self.value, args, kwargs) if self.value in _TRAINS else None
         return call(self, tx, args, kwargs) if kept is None else kept
 
@@ -216,16 +215,16 @@ _TRAINS = {
     **dict.fromkeys((F.dropout, F.dropout1d, F.dropout2d, F.dropout3d), True),
     **dict.fromkeys((F.alpha_dropout, F.feature_alpha_dropout), False),
 }
-"""By kind of dropout, whether it drops where nobody says so."""
+"""The default of ``training``, by kind of dropout."""
 
 _BATCHED = {F.dropout1d: 3, F.dropout3d: 5}
-"""Dimensions of what is dropped as it is; of others, a view of it."""
+"""Number of dimensions for which a dropout returns its argument; for others, it returns a view."""
 
 
 def _dropped_nothing(
     dropout: Callable[..., Any], args: Sequence[VariableTracker], kwargs: dict[str, VariableTracker]
 ) -> VariableTracker | None:
-    """Return the tensor that a dropout is given, where it returns that; None if it drops."""
+    """Return the dropout's input if the dropout returns it unchanged; None if it drops."""
     given = dict(zip(("input", "p", "training"), args, strict=False)) | kwargs
     numbers = [given[n].realize() for n in ("p", "training") if n in given]
     x = given["input"].realize() if "input" in given else None
@@ -248,7 +247,7 @@ def _of_symbols(
     call: Callable[..., VariableTracker],
     whole: bool,
 ) -> VariableTracker:
-    """Compute with numbers that may change: all of them are known when the graph is called."""
+    """Call a function with symbolic numbers, whose values are known when the graph is called."""
     known = all(isinstance(a, SymNodeVariable) or a.is_python_constant() for a in args)
     function = function_for(self.value, len(args))
     if known and function is not None:
@@ -265,7 +264,7 @@ def _of_symbols(
 
 
 def _format(self: VariableTracker) -> str:
-    """Format a number that changes, where PyTorch would format its symbol."""
+    """Format the value of a symbolic number; PyTorch would format its symbol."""
     text: str = self.fmt_var.as_python_constant().format(self.sym_node_var.evaluate_expr())
     return text
 
@@ -290,7 +289,7 @@ def _is_constant(value: object, source: Source) -> bool:
 
 
 class _Loss(LambdaVariable):
-    """A loss that Dynamo knows by what it calls, and its options."""
+    """A loss as Dynamo models it: the function that it calls, and its options."""
 
     def __init__(
         self,
@@ -302,7 +301,7 @@ class _Loss(LambdaVariable):
         self.known = known
 
     def _getattr(self, tx: InstructionTranslatorBase, name: str) -> VariableTracker:
-        """Return an option, or another attribute."""
+        """Return the value of an option or of another attribute."""
         return self.known[name] if name in self.known else _option(self, tx, name)
 
 
@@ -330,7 +329,7 @@ def _attribute_or(whole: bool) -> Callable[..., VariableTracker]:
     def attribute(
         self: VariableTracker, tx: InstructionTranslatorBase, name: str
     ) -> VariableTracker:
-        if name == "retain_grad" and not whole:  # as PyTorch has to call it
+        if name == "retain_grad" and not whole:  # here PyTorch calls retain_grad between two graphs
             refuse_if_used(self, tx, name)
         return _attribute(self, tx, name)
 
@@ -338,7 +337,7 @@ def _attribute_or(whole: bool) -> Callable[..., VariableTracker]:
 
 
 def _attribute(self: VariableTracker, tx: InstructionTranslatorBase, name: str) -> VariableTracker:
-    if name == "persistent":  # of a buffer that the graph is given
+    if name == "persistent":  # of a buffer that is an argument of the graph
         example = self.as_proxy().node.meta.get("example_value")
         for n in tx.output.graph.nodes:
             argument = n.meta.get("grapharg")
@@ -397,7 +396,7 @@ def _apply(
     given = []
     for arg in (each.realize() for each in args):
         again = arg.is_tensor() and any(arg.as_proxy().node is node for node in seen)
-        # gradients of both are summed
+        # a view, so that the gradients of both uses are summed
         given.append(arg.call_method(tx, "view_as", [arg], {}) if again else arg)
         if arg.is_tensor():
             seen.append(arg.as_proxy().node)

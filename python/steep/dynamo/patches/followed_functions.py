@@ -1,4 +1,4 @@
-"""Functions of PyTorch that Dynamo takes for others of ours."""
+"""Lets Dynamo trace a function of Steep in place of a function of PyTorch."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from steep.torch_internals.dynamo import (
 
 
 def followed(function: Callable[..., object]) -> type[UserFunctionVariable]:
-    """Return what has Dynamo follow a function, as the rule of one of PyTorch's.
+    """Return a rule for ``get_torch_obj_rule_map``: Dynamo traces ``function`` instead.
 
-    That of PyTorch stays in its place: graphs have a guard on it, which must hold later.
+    PyTorch's function itself is not replaced: graphs guard on it, and the guard must hold later.
     """
 
     class Followed(UserFunctionVariable):

@@ -1,4 +1,4 @@
-"""Where PyTorch's tracer fails by itself: a graph ends there, and PyTorch runs what follows."""
+"""Graph breaks in place of failures of Dynamo: PyTorch runs the code after the break."""
 
 from __future__ import annotations
 
@@ -50,15 +50,18 @@ CALL_FUNCTION = Substitution(
 
 @replaces(CALL_COLLECTIVE, CALL_RANDOM, CALL_METHOD, CALL_FUNCTION)
 def cuts(whole: bool = True) -> Iterator[None]:
-    """Within, a PyTorch call whose result depends on tensor values ends the graph.
+    """Break the graph at calls that Dynamo cannot trace but does not refuse.
 
-    Dynamo says so of most, and fails at some: ``tolist`` of ``bincount``, ``combinations``. And it
-    would draw the numbers of a ``random.Random`` that is there before the call once and for all.
-    PyTorch runs collectives between processes.
+    - Calls whose result depends on tensor values: Dynamo refuses most of them, and fails at some
+      (``tolist`` of ``bincount``, ``combinations``).
+    - Methods of a ``random.Random`` that existed before the call: Dynamo would draw the numbers
+      once, at capture.
+    - Collectives of torch.distributed, which PyTorch runs.
 
-    A hook that Dynamo does not follow, on a tensor that the graph has used, is an error, if there
-    may be several graphs (not ``whole``): registered after the graph, it would see no gradient by
-    those uses. PyTorch then runs the function.
+    If there may be several graphs (``whole`` is false), a hook that Dynamo cannot trace is an error
+    on a
+    tensor that the graph has used: the hook would be registered after the graph, and would miss the
+    gradient of those uses. PyTorch then runs the whole function.
     """
     with substituted(
         {
@@ -106,10 +109,10 @@ def _hooked_in_time(
 
 
 def refuse_if_used(tensor: VariableTracker, tx: InstructionTranslatorBase, what: str) -> None:
-    """Raise RuntimeError if the graph has used a tensor that it makes.
+    """Raise RuntimeError if the graph has already used a tensor that it makes.
 
-    ``what`` is a method that looks at the tensor's gradient, such as "register_hook". PyTorch would
-    call it behind the graph, where the gradient by those uses does not pass.
+    ``what`` is a method that reads the tensor's gradient, such as "register_hook". PyTorch would
+    call it after the graph, where the gradient of the earlier uses does not pass.
     """
     if tensor.source is None and tensor.as_proxy().node.users:
         where = f"{tx.f_code.co_filename}:{tx.lineno}"
@@ -144,18 +147,18 @@ def _between_processes(
 
 
 def left_to_pytorch(e: Exception, *, for_good: bool) -> ConvertFrameReturn:
-    """Return a result that makes PyTorch run the function at which its tracer failed.
+    """Return a result that makes PyTorch run the function at which Dynamo failed.
 
-    ``for_good``: at every call. Otherwise at this one, whose arguments may be wrong.
+    ``for_good``: at every call; otherwise at this call only, whose arguments may be wrong.
     """
     reason = f"the tracer fails: {type(e).__name__}"
     return ConvertFrameReturn(skip_reason=reason, apply_to_code=for_good)
 
 
 def left_this_time() -> ConvertFrameReturn:
-    """Return what has PyTorch run this call of a function, where no graph of it fits.
+    """Return a result that makes PyTorch run this call of a function, since no graph of it fits.
 
-    What it calls is captured, and its graphs run when they fit again. It is not for all calls: the
-    function may be that of other modules.
+    Functions that it calls are captured; the function's graphs run again when they fit. Other calls
+    are unaffected, since other modules may have the same function.
     """
     return ConvertFrameReturn(apply_to_code=False, skip_reason="too many graphs")

@@ -1,4 +1,4 @@
-"""Where Dynamo follows the code: what it does at an instruction, such as a conditional jump."""
+"""Replaces Dynamo's handlers of Python instructions, such as conditional jumps."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from steep.torch_internals.dynamo import (
 
 Translator = type[InstructionTranslatorBase]
 Step = Callable[[InstructionTranslatorBase, Instruction], Any]
-"""Of Dynamo's translator and an instruction."""
+"""Dynamo's handler of an instruction; its arguments are the translator and the instruction."""
 Jump = Callable[[InstructionTranslatorBase, Instruction], None]
-"""A step at whose start the value that is asked is on top of the stack."""
+"""The handler of a conditional jump; the tested value is on top of the translator's stack."""
 
 _NAMES = ("POP_JUMP_FORWARD_IF_", "POP_JUMP_BACKWARD_IF_", "POP_JUMP_IF_")
 
 
 def tables_of_steps(why: str, order: int) -> dict[Translator, Substitution]:
-    """Declare that the tables are replaced by which Dynamo finds what to do at an instruction."""
+    """Declare replacements of the tables in which Dynamo finds the handler of an instruction."""
     return {
         translator: Substitution(translator, "dispatch_table", why, order=order)
         for translator in (InstructionTranslator, InliningInstructionTranslator)
@@ -36,10 +36,10 @@ def tables_of_steps(why: str, order: int) -> dict[Translator, Substitution]:
 def jumping(
     tables_of: Mapping[Translator, Substitution], instead: Callable[[Jump, bool], Jump]
 ) -> Iterator[None]:
-    """Within, ``instead(jump, on)`` replaces the handler of each conditional jump.
+    """Replace the handler of each conditional jump by ``instead(jump, on)``.
 
-    It gets the present handler and the truth value on which the jump is taken. The replacement that
-    was entered last is called first.
+    ``jump`` is the present handler, and ``on`` is the truth value on which it jumps. The
+    replacement that was entered last is called first.
     """
     steps: dict[str, Callable[[Step], Step]] = {
         f"{name}{str(on).upper()}": lambda jump, on=on: instead(jump, on)  # type: ignore[misc]
@@ -54,7 +54,7 @@ def jumping(
 def stepping(
     tables_of: Mapping[Translator, Substitution], steps: Mapping[str, Callable[[Step], Step]]
 ) -> Iterator[None]:
-    """Within, each translator takes, at an instruction of a name, a step made of its own."""
+    """Replace handlers: ``steps`` maps an instruction to a function of the present handler."""
     tables = {}
     for translator, substitution in tables_of.items():
         table = tables[substitution] = list(translator.dispatch_table)

@@ -1,4 +1,4 @@
-"""Where Dynamo follows the code: Ctrl-C ends it at a call."""
+"""Lets Ctrl-C interrupt a capture, between two instructions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CALLS = tables_of_steps(
 
 @replaces(*CALLS.values())
 def interruptible_calls() -> Iterator[None]:
-    """Within, Dynamo calls the handlers of signals that wait before it follows a call."""
+    """Run the handlers of pending signals before Dynamo traces each call."""
     calls = [name for name in dis.opmap if name.startswith("CALL")]
     with stepping(CALLS, dict.fromkeys(calls, _delivering)):
         yield

@@ -1,4 +1,4 @@
-"""Captures functions whose caller could not be captured."""
+"""Captures PyTorch's own layers if their caller could not be captured."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHECK = Substitution(
 
 @replaces(CHECK)
 def layers_too() -> Iterator[None]:
-    """Within, the forward of PyTorch's own modules is captured as that of the user's is.
+    """Capture the forward of PyTorch's own modules, as that of the user's modules.
 
     If a function branches on values inside a loop (such as ``nn.Sequential`` with such a module),
     Dynamo leaves the whole function to Python and captures the functions that it calls. It does not
@@ -39,9 +39,9 @@ def _skips(obj: object, is_inlined_call: bool = False, frame: FrameType | None =
 
 
 def is_layer(frame: FrameType | None) -> bool:
-    """Return whether a frame is the forward of a layer of PyTorch's.
+    """Return whether a frame is the forward of one of PyTorch's own layers.
 
-    All layers of its class are one function: it may become any number of graphs.
+    All layers of a class share this function, so it may have any number of graphs.
     """
     if frame is None or frame.f_code.co_name != "forward":
         return False

@@ -1,8 +1,8 @@
-"""Tensors that NumPy does not take: PyTorch refuses what its tracer brings into a graph.
+"""Tensors that cannot become NumPy arrays: PyTorch raises an error, but Dynamo traces them.
 
-The tracer takes ``Tensor.numpy`` for a view, whatever the tensor is, and lets functions of NumPy
-take any. Of a tensor that requires gradients or is bfloat16 both are errors, which PyTorch's own
-call raises where the graph is cut.
+Dynamo traces ``Tensor.numpy`` as a view, and NumPy functions of any tensor. For a tensor that
+requires gradients, or is bfloat16, both are errors. Here the graph breaks, and PyTorch's own call
+raises the error.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CALL_NUMPY = Substitution(
 
 @replaces(CALL_METHOD, CALL_NUMPY)
 def arrays() -> Iterator[None]:
-    """Within, a graph ends before NumPy is given a tensor that PyTorch may refuse to give."""
+    """Break the graph before a tensor that PyTorch may refuse to convert becomes an array."""
     with substituted(
         {
             CALL_METHOD: _left_to_pytorch(TensorVariable.call_method),
@@ -49,7 +49,7 @@ def arrays() -> Iterator[None]:
 
 
 def _left_to_pytorch(method: Callable[..., VariableTracker]) -> Callable[..., VariableTracker]:
-    """Return ``call_method``, which others may have replaced as well, with ``numpy`` guarded."""
+    """Return a ``call_method`` that breaks the graph at ``numpy``, and else calls ``method``."""
 
     def call_method(
         self: VariableTracker,
@@ -69,7 +69,7 @@ def _left_to_pytorch(method: Callable[..., VariableTracker]) -> Callable[..., Va
 
 
 def _calling(call: Callable[..., VariableTracker]) -> Callable[..., VariableTracker]:
-    """Return ``call_function``, which others may have replaced as well, with tensors guarded."""
+    """Return a ``call_function`` that breaks the graph at refused tensors, else calls ``call``."""
 
     def call_function(
         self: VariableTracker,

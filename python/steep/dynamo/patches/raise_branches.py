@@ -1,6 +1,6 @@
-"""Branches that do nothing but raise: Dynamo writes a call of ``raise_where`` into the graph.
+"""Branches that only raise: Dynamo writes a call of ``raise_where`` into the graph.
 
-``if x.isnan().any(): raise ValueError("…")`` would cut a graph.
+``if x.isnan().any(): raise ValueError("…")`` would break the graph otherwise.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ log = logging.getLogger("steep")
 
 JUMPS = tables_of_steps(
     "A branch on a tensor cuts the graph; one that does nothing but raise is a check in the graph.",
-    order=3,  # it is asked before value_branches.py: an error is no side that a graph is made for
+    order=3,  # before value_branches.py, which would make a graph for the error
 )
 
 
 @replaces(*JUMPS.values())
 def raise_branches() -> Iterator[None]:
-    """Within, a branch on a tensor of which one side does nothing but raise cuts no graph."""
+    """Trace a branch on a tensor without a graph break if one side only raises an error."""
     with jumping(JUMPS, _or_check):
         yield
 
@@ -64,7 +64,7 @@ def _or_check(jump: Jump, jumps_on: bool) -> Jump:
 
 
 def _may_be_checked(tx: InstructionTranslatorBase) -> bool:
-    """Whether a branch tests one tensor, and no code of forward catches the error."""
+    """Return whether a branch tests one scalar tensor, and no code of forward catches the error."""
     value = tx.stack[-1]
     if not value.is_tensor() or tx.output.current_tracer.parent is not None:
         return False
@@ -80,7 +80,7 @@ def _may_be_checked(tx: InstructionTranslatorBase) -> bool:
 
 
 def _has_written(output: OutputGraph) -> bool:
-    """Has forward changed anything that was there before? An error of the graph would undo it."""
+    """Return whether forward changed earlier state: an error of the graph would undo the change."""
     effects = output.side_effects
     changed = [*effects.store_attr_mutations, *effects.id_to_variable.values()]
     if any(effects.is_modified(v) for v in changed if not _is_new(v)):
@@ -100,11 +100,14 @@ _STEPS = {
     *("BUILD_STRING", "NOP", "PRECALL", "PUSH_NULL", *_CALLS),
 }
 _OF_CONSTANTS = {"BINARY_OP": 2, "BINARY_MODULO": 2, "FORMAT_SIMPLE": 1, "FORMAT_VALUE": 1}
-_LONGEST = 64  # of the code that is looked at, in instructions
+_LONGEST = 64  # most instructions of a side that are examined
 
 
 def _raised(tx: InstructionTranslatorBase, start: int) -> tuple[str, ...] | None:
-    """Return kind and message of the error that code from here on raises, if it does no more."""
+    """Return class and message of the error that the code at ``start`` raises, if it only raises.
+
+    None if the code may do more.
+    """
     block = _block(tx.instructions[start : start + _LONGEST])
     before = list(tx.stack), tx.instruction_pointer, tx.current_instruction
     try:
@@ -124,18 +127,18 @@ def _raised(tx: InstructionTranslatorBase, start: int) -> tuple[str, ...] | None
 
 
 def _block(instructions: list[Instruction]) -> list[Instruction]:
-    """Return the instructions before the one that raises; none if they may do anything else."""
+    """Return the instructions before the ``raise``; none if they may do anything else."""
     block = [*itertools.takewhile(lambda i: i.opname != "RAISE_VARARGS", instructions)]
-    if len(block) == len(instructions) or instructions[len(block)].arg != 1:  # 2: from another
+    if len(block) == len(instructions) or instructions[len(block)].arg != 1:  # 2: raise … from …
         return []
     known = all(i.opname in _STEPS or i.opname in _OF_CONSTANTS for i in block)
-    # before the last, a call makes the message, by the user's code
+    # an earlier call would make the message by user code
     return block if known and not any(i.opname in _CALLS for i in block[:-1]) else []
 
 
 def _makes_an_error(stack: list[Any], count: int) -> bool:
-    """Is what a call with so many arguments calls a built-in error?"""
-    called = stack[len(stack) - count - 2 : len(stack) - count]  # where it lies: as Python has it
+    """Return whether a call with ``count`` arguments calls the class of a built-in error."""
+    called = stack[len(stack) - count - 2 : len(stack) - count]  # Python-dependent
     return any(isinstance(v, BuiltinVariable) and _is_error(v.fn) for v in called)
 
 

@@ -1,6 +1,6 @@
-"""Functions of ``math`` of numbers that are symbols, where PyTorch has none.
+"""Functions of ``math`` for symbolic numbers, where PyTorch has none.
 
-A function that reads the value of a symbol makes the graph valid for that value only.
+A function that reads the value of a symbol specialises the graph to that value.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from steep.torch_internals.fx import make_opaque_unary_fn
 
 
 def _opaque(name: str) -> type[sympy.Function]:
-    """Return an opaque SymPy function: only its values and its range are known."""
+    """Return an opaque SymPy function: symbolic reasoning knows only its values and its range."""
     made: type[sympy.Function] = make_opaque_unary_fn(name)
-    made.__name__ = f"math.{name}"  # as guards are written
+    made.__name__ = f"math.{name}"  # the name in guards
     return made
 
 
@@ -34,7 +34,7 @@ def _apply(
     if not isinstance(number, (torch.SymInt, torch.SymFloat)):
         return values(number)
     of = torch.sym_float(number).node
-    if not of.has_hint():  # it depends on a tensor's values
+    if not of.has_hint():  # the number depends on a tensor's values
         return values(float(number))
     hint = values(float(of.hint))
     return torch.SymFloat(SymNode(function(of.expr), of.shape_env, float, hint))
@@ -51,7 +51,7 @@ def log(number: Number) -> Number:
 
 
 def log_to_base(number: Number, base: Number) -> Number:
-    """Return ``math.log`` to a base; Python divides two logarithms as well."""
+    """Return ``math.log`` to a base: a quotient of logarithms, as Python computes it."""
     return log(number) / log(base)
 
 
@@ -89,10 +89,10 @@ _PYTORCHS = {
 
 
 def function_for(called: object, count: int) -> Callable[..., Any] | None:
-    """Return what takes symbols in the place of a function of ``math``, of so many arguments."""
+    """Return the symbolic form of a function of ``math`` with ``count`` arguments, or None."""
     return _OURS.get((called, count))
 
 
 def takes_symbols(called: object) -> bool:
-    """Return whether PyTorch calculates a function of ``math`` with symbols by itself."""
+    """Return whether PyTorch itself evaluates a function of ``math`` with symbols."""
     return called in _PYTORCHS

@@ -1,7 +1,7 @@
-"""Transformer layers without gradients: what PyTorch's compiler does otherwise than PyTorch.
+"""Transformer layers without gradients, where ``torch.compile`` differs from eager PyTorch.
 
-In ``eval()``, where nothing needs a gradient, ``nn.TransformerEncoder`` drops padding: it makes a
-nested tensor of the rows, and their ends are 0 afterwards. ``torch.compile`` keeps the padding.
+In ``eval()`` without gradients, ``nn.TransformerEncoder`` drops padding: it makes a nested tensor
+of the rows, and fills their ends with 0 afterwards. ``torch.compile`` keeps the padding's values.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _plain = nn.TransformerEncoder.forward
 
 @replaces(FORWARD, TRACING, ATTEND, ENCODE)
 def layers_as_in_eager() -> Iterator[None]:
-    """Within, a graph of transformer layers has the results that they have without a compiler."""
+    """Give captured transformer layers the results that they have in eager PyTorch."""
     with substituted(
         {
             FORWARD: _forward,
@@ -71,9 +71,9 @@ def layers_as_in_eager() -> Iterator[None]:
 
 
 def drops_padding(frame: FrameType) -> bool:
-    """Return whether a frame is an encoder's forward, itself, that makes a nested tensor.
+    """Return whether a frame is an encoder's own forward, and it makes a nested tensor.
 
-    If the caller of the encoder is captured, ``layers_as_in_eager`` has another forward for it.
+    If the caller of the encoder is captured, ``layers_as_in_eager`` replaces that forward.
     """
     if frame.f_code is not _plain.__code__:
         return False
@@ -90,15 +90,15 @@ def _forward(
     src_key_padding_mask: torch.Tensor | None = None,
     is_causal: bool | None = None,
 ) -> torch.Tensor:
-    # another thread may run one while this one captures
+    # another thread may run an encoder while this one captures
     captured = torch.compiler.is_dynamo_compiling()
     if not captured or not _makes_nested(self, src, mask, src_key_padding_mask):
         return _plain(self, src, mask, src_key_padding_mask, is_causal)
-    padding: Any = src_key_padding_mask  # _makes_nested asks for one
+    padding: Any = src_key_padding_mask  # not None: see _makes_nested
     seen = padding.logical_not()
     first = torch.arange(seen.shape[1], device=seen.device) < seen.sum(1, keepdim=True)
     if getattr(self, "mask_check", True):
-        # rows that have padding elsewhere than at their ends are no nested tensor
+        # if any padding is not at the end of its row, PyTorch makes no nested tensor
         kept = first | (first != seen).any()
     else:
         padding, kept = first.logical_not(), first
@@ -116,7 +116,7 @@ def _makes_nested(
     mask: torch.Tensor | None,
     padding: torch.Tensor | None,
 ) -> bool:
-    """Return whether an encoder makes a nested tensor, if padding is at the ends of rows."""
+    """Return whether an encoder makes a nested tensor if all padding is at the ends of rows."""
     layer: Any = self.layers[0]
     attention = layer.self_attn
     possible = (

@@ -1,8 +1,8 @@
-"""A branch on values of the arguments: the graph holds for its outcome, which is a guard.
+"""Branches on values of the arguments: the outcome becomes a guard.
 
-``if mask.any():`` would cut a graph. If the condition depends on arguments and buffers only,
-PyTorch computes it when the graph is made, and the graph follows that side. At each later call a
-guard computes it again. If the outcome differs, another graph is made.
+``if mask.any():`` would break a graph. If the condition depends on arguments and buffers only,
+PyTorch computes it at capture, and the graph follows that side. At each later call a guard computes
+it again. If the outcome differs, another graph is made.
 """
 
 from __future__ import annotations
@@ -33,27 +33,29 @@ from steep.torch_internals.dynamo import (
 
 log = logging.getLogger("steep")
 
-_MOST = 64  # operations that lead to one condition: they are run at every call
+_MOST = 64  # most operations of one condition: the guard runs them at every call
 
 
 class Undecided(Exception):
-    """A condition is not for PyTorch to compute before the call."""
+    """The guard cannot compute a condition before the call."""
 
 
 class Condition:
     """The condition of a branch, as a function of arguments and buffers.
 
     Args:
-        node: of the graph that Dynamo is making. Raises Undecided where more than a few operations
-            lead to it, or anything but operations, or a parameter; or where one of them writes to
-            what another argument may share.
+        node: the condition's node in the graph that Dynamo is making.
+
+    Raises Undecided: more than ``_MOST`` operations lead to the node; it depends on a parameter, or
+    on anything but operations, arguments and buffers; or one of the operations writes to memory
+    that another argument may share.
     """
 
     def __init__(self, node: torch.fx.Node) -> None:
         needed = _all_before(node)
         written = {memory_of(t) for n in needed for t in all_written_by(n)}
         self.sources = []
-        self.copied = []  # since they are written to
+        self.copied = []  # for each source, whether an operation writes to it
         self.graph = torch.fx.Graph()
         copies: dict[torch.fx.Node, torch.fx.Node] = {}
         for n in needed:
@@ -73,7 +75,11 @@ class Condition:
         self.run = torch.fx.GraphModule(torch.nn.Module(), self.graph).forward
 
     def truth(self, global_scope: dict[str, Any], local_scope: Mapping[str, object]) -> bool:
-        """Compute it from what the frame of a call holds; nothing of that is changed."""
+        """Compute the condition from the frame's variables, without changing them.
+
+        Raises Undecided: a written argument shares memory with another, or an operation draws
+        random numbers.
+        """
         scope, known = {"L": local_scope, "G": global_scope}, get_closure_vars()
         given = [s.get_value(scope, known, {}) for s in self.sources]
         copies = [g.clone() if copied else g for g, copied in zip(given, self.copied, strict=True)]
@@ -89,7 +95,7 @@ class Condition:
 
 
 def _all_before(node: torch.fx.Node) -> list[torch.fx.Node]:
-    """Return the operations that lead to one, and itself; writes to their memory too."""
+    """Return the nodes that a node depends on, with writes to their memory, and the node itself."""
     earlier = []
     for n in node.graph.nodes:
         earlier.append(n)
@@ -121,7 +127,7 @@ JUMPS = tables_of_steps(
 
 @replaces(*JUMPS.values())
 def branches() -> Iterator[None]:
-    """Within, a branch on values of the arguments cuts no graph."""
+    """Trace a branch on values of the arguments without a graph break."""
     with jumping(JUMPS, _or_decide):
         yield
 
@@ -140,7 +146,7 @@ def _or_decide(jump: Jump, jumps_on: bool) -> Jump:
 
 
 def _decide(tx: InstructionTranslatorBase, value: VariableTracker) -> bool | None:
-    """Return the truth of a value of now, and guard it; None where it is not to be computed."""
+    """Return the present truth of a value, and add a guard; None if it cannot be computed."""
     if not _depends_on_values(value) or tx.output.current_tracer.parent is not None:
         return None
     place = f"{tx.f_code.co_filename}:{tx.lineno}"
@@ -150,7 +156,7 @@ def _decide(tx: InstructionTranslatorBase, value: VariableTracker) -> bool | Non
         truth = condition.truth(*scopes)
     except Undecided:
         return None
-    except Exception as e:  # noqa: BLE001 - of any operation of forward, run early
+    except Exception as e:  # noqa: BLE001 - any operation of forward may raise, and runs early here
         log.debug("the branch at %s is left to Dynamo: %s: %s", place, type(e).__name__, e)
         return None
     guard = functools.partial(_guard, condition, truth, place)
@@ -171,7 +177,7 @@ def _guard(condition: Condition, truth: bool, place: str, builder: GuardBuilder,
     def holds(local_scope: Mapping[str, object]) -> bool:
         try:
             return condition.truth(global_scope, local_scope) is truth
-        except Exception as e:  # noqa: BLE001 - of any operation of forward: another graph is made
+        except Exception as e:  # noqa: BLE001 - any operation may raise; then another graph is made
             log.debug("%s cannot be asked: %s: %s", said, type(e).__name__, e)
             return False
 
