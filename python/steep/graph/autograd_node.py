@@ -1,4 +1,4 @@
-"""A call of a graph as a node of PyTorch's autograd: forward, backward, and derivatives of that."""
+"""A call of a graph as a node of PyTorch's autograd: forward, backward and second derivatives."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from steep.torch_internals.functorch import (
 from steep.torch_internals.tensors import set_hooks, version_of
 
 Gradients = Sequence[torch.Tensor | None]
-"""Of the results, as autograd hands them to backward; None of those that nobody asks for."""
+"""The gradients of the results as autograd passes them to backward; None for unused results."""
 
 
 def is_observed() -> bool:
-    """Return whether shapes are propagated, and nothing is computed."""
+    """Return whether PyTorch only propagates shapes: a FakeTensorMode is active."""
     return dispatch_mode(TorchDispatchModeKey.FAKE) is not None
 
 
 def has_tangents(arguments: Sequence[Any]) -> bool:
-    """Return whether one of a call's arguments has a tangent, of derivatives in forward mode."""
+    """Return whether an argument of a call has a tangent (forward-mode derivatives)."""
     return forward_level() >= 0 and any(
         isinstance(t, torch.Tensor) and forward_ad.unpack_dual(t).tangent is not None
         for t in arguments
@@ -49,24 +49,27 @@ def has_tangents(arguments: Sequence[Any]) -> bool:
 
 
 class Autograd(torch.autograd.Function):
-    """A run of a call as one node of autograd: apply(call, tensors, *wanted inputs)."""
+    """A run of a call as one node of autograd: ``apply(call, tensors, *wanted)``.
+
+    ``tensors`` are all inputs of the call; ``wanted`` are those whose gradients backward returns.
+    """
 
     @staticmethod
     def forward(  # type: ignore[override]
         ctx: FunctionCtx, call: Call, tensors: list[torch.Tensor], *wanted: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
-        """Return the results; keep what backward needs."""
+        """Return the results; save the tensors that backward needs."""
         results, ctx.run, read = call.run(tensors, gradients=True)
         ctx.call = call
         ctx.pointers = [t.data_ptr() for t in tensors]
         ctx.set_materialize_grads(False)
-        # The engine holds the bytes; saving them makes PyTorch notice when they change too early,
-        # and refuse a second backward that nobody asked to retain.
+        # The engine holds the values. Saving these tensors makes PyTorch detect changes before
+        # backward, and refuse a second backward without retain_graph.
         held = [r for r, kept in zip(results, call.kept_results or read, strict=True) if kept]
         ctx.mark_non_differentiable(
             *(r for r, constant in zip(results, call.constant_results, strict=True) if constant)
         )
-        # Aliases stay where the tensors lay, and have their versions.
+        # Aliases keep the tensors' present memory, and share their version counters.
         aliases = [t.detach() for t in tensors]
         ctx.tensors = tensors
         ctx.save_for_backward(*(aliases[i] for i in call.kept), *held)
@@ -82,7 +85,8 @@ class Autograd(torch.autograd.Function):
         ctx: FunctionCtx, *gradients: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
         """Return a gradient, or None, for each argument of apply()."""
-        saved, call = ctx.saved_tensors, ctx.call  # raises when one was changed in place, or freed
+        # raises if a tensor was changed in place or freed
+        saved, call = ctx.saved_tensors, ctx.call
         if all(g is None for g in gradients):
             return (None,) * (2 + len(call.wanted_inputs))
         _refuse_late_hooks(ctx, gradients)
@@ -94,7 +98,7 @@ class Autograd(torch.autograd.Function):
             changed |= stays and ctx.run.shows_writes()
             if changed or any(t.data_ptr() not in (a.data_ptr(), at) for t, a, at in there):
                 raise _changed()
-            # what .data or NumPy writes moves no version
+            # writes by .data or NumPy do not change the version counter: compare values
             copies = ctx.copies or [from_dlpack(c) for c in ctx.run.copies()]
             if not all(map(_same_bytes, copies, (aliases[i] for i in call.inputs))):
                 raise _changed()
@@ -104,7 +108,7 @@ class Autograd(torch.autograd.Function):
             gradients, lambda each: _plain_backward(ctx, each, aliases, changed=changed)
         )
         if saved and not graph_is_kept():
-            # with their copies of inputs: another backward ends at saved_tensors
+            # free the copies of inputs; a second backward raises at saved_tensors
             ctx.run = ctx.copies = None
         return None, None, *found
 
@@ -112,12 +116,12 @@ class Autograd(torch.autograd.Function):
 def differentiable(
     call: Call, tensors: list[torch.Tensor], wanted: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
-    """Return the results of a call that is a node of autograd, which sees hooks on them."""
+    """Run a call as a node of autograd; return its results, prepared for hooks on them."""
     results = list(Autograd.apply(call, tensors, *wanted))
     for i in call.hook_order:
         result = results[i]
         if (node := result.grad_fn) is not None:
-            # as Tensor.register_hook makes it: it outlives the tensor
+            # the dict that Tensor.register_hook would make; it may outlive the tensor
             hooks = _Hooks()
             set_hooks(result, hooks)
             if i in call.later_results:
@@ -127,11 +131,11 @@ def differentiable(
 
 
 class _Hooks(collections.OrderedDict[int, Callable[[torch.Tensor], torch.Tensor | None]]):
-    """Hooks on a result, which are called where it has a gradient.
+    """Hooks on a result, which are called only if the result has a gradient.
 
     If only other results of the node have a gradient, PyTorch calls these hooks with None. In eager
     PyTorch each result has its own node, which would not run. PyTorch's multi-tensor hook counts
-    the results of a node, and is called for each.
+    the results of a node, so it is called for each.
     """
 
     def __setitem__(self, key: int, hook: Callable[[torch.Tensor], torch.Tensor | None]) -> None:
@@ -142,9 +146,10 @@ class _Hooks(collections.OrderedDict[int, Callable[[torch.Tensor], torch.Tensor 
 
 
 def _refuse_late_hooks(ctx: FunctionCtx, gradients: Gradients) -> None:
-    """Refuse hooks on a result from which another one is computed: the node adds these gradients.
+    """Raise ModelError for late hooks on a result from which another result is computed.
 
-    Those that forward registers are known when it is captured; others come too late.
+    Such a hook would see the gradient without the other result's part, which this node adds. Hooks
+    that forward registers are known at capture; hooks that are registered after forward are not.
     """
     for i, (watched, hooks) in getattr(ctx, "watched", {}).items():
         result = watched()
@@ -168,7 +173,7 @@ def _plain_backward(
 ) -> list[torch.Tensor | None]:
     call = ctx.call
     arrays = [None if g is None else to_dlpack(g.contiguous()) for g in gradients]
-    # freed and gathered anew, in between
+    # memory that was freed and filled again since forward, as FSDP does
     moved = call.moved(aliases, ctx.pointers)
     capsules = call.program.backward(ctx.run, arrays, moved, changed, graph_is_kept())
     found = [None if c is None else from_dlpack(c) for c in capsules]
@@ -180,10 +185,10 @@ def _plain_backward(
 def _over_batch(
     gradients: Gradients, backward: Callable[[Gradients], list[torch.Tensor | None]]
 ) -> list[torch.Tensor | None]:
-    """Return what ``backward`` gives, of a batch of gradients one after the other.
+    """Run ``backward`` once for each row of batched gradients; return the batched results.
 
-    A batch comes from ``torch.vmap`` over backward, and from its predecessor, by which
-    ``torch.autograd.grad(…, is_grads_batched=True)`` and vectorized Jacobians still run.
+    Batched gradients come from ``torch.vmap`` over backward, and from its legacy version, which
+    ``torch.autograd.grad(…, is_grads_batched=True)`` and vectorized Jacobians use.
     """
     batches = [_batch(g) for g in gradients]
     levels = [b.level for b in batches if b is not None]
@@ -211,7 +216,7 @@ class _Batch:
 
     level: int
     rows: Callable[[], Sequence[torch.Tensor]]
-    again: Callable[[torch.Tensor], torch.Tensor]  # of the rows of a result, along dimension 0
+    again: Callable[[torch.Tensor], torch.Tensor]  # batches a result's rows along dimension 0
 
 
 def _batch(g: torch.Tensor | None) -> _Batch | None:
@@ -224,7 +229,7 @@ def _batch(g: torch.Tensor | None) -> _Batch | None:
             lambda: get_unwrapped(g).unbind(maybe_get_bdim(g)),
             lambda t: add_batch_dim(t, 0, level),
         )
-    if is_legacy_batchedtensor(g):  # vmap's predecessor
+    if is_legacy_batchedtensor(g):  # legacy vmap
         level = increment_legacy_vmap() - 1
         decrement_legacy_vmap()
         return _Batch(
@@ -254,7 +259,7 @@ def _fill_in_zeros(
     gradients: Gradients,
     shapes: Sequence[tuple[torch.Size, torch.dtype]],
 ) -> None:
-    """Put zeros where the graph has no gradient and PyTorch gives one; None is not updated."""
+    """Replace None by zeros where PyTorch gives a gradient, since optimizers skip None."""
     given = zip(call.connected, gradients, strict=True)
     reach = set().union(*(each for each, g in given if g is not None))
     for k, i in enumerate(call.wanted_inputs):
@@ -265,7 +270,7 @@ def _fill_in_zeros(
 def _differentiable_backward(
     call: Call, tensors: list[torch.Tensor], gradients: Gradients
 ) -> list[torch.Tensor | None]:
-    """Run the backward as a forward of its own, for derivatives of the gradients."""
+    """Run backward as a differentiable call of its own, for derivatives of the gradients."""
     among = tuple(i for i, g in enumerate(gradients) if g is not None)
     tensors += [g for g in gradients if g is not None]
     wanted = tuple(i for i, t in enumerate(tensors) if t.requires_grad)

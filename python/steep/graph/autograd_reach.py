@@ -9,9 +9,9 @@ from torch.autograd.graph import Node
 
 
 def connected(results: Sequence[object], inputs: Sequence[torch.Tensor]) -> list[set[int]]:
-    """Return, for each result, at which places the inputs are that PyTorch's autograd reaches.
+    """Return, for each result, the positions of the inputs that autograd reaches from it.
 
-    It does so where no gradient can differ from zero, too: by ``floor``, or a step's side.
+    These include inputs whose gradients are always zero, for example through ``floor``.
     """
     at: dict[object, set[int]] = {}
     for i, tensor in enumerate(inputs):
@@ -34,7 +34,7 @@ def connected(results: Sequence[object], inputs: Sequence[torch.Tensor]) -> list
 
 
 def history(value: object) -> Node | None:
-    """Return the node of autograd whose gradient a tensor's is; None where it has none."""
+    """Return the autograd node that receives a tensor's gradient; None if there is none."""
     if not isinstance(value, torch.Tensor) or not value.requires_grad:
         return None
     return value.grad_fn or torch.autograd.graph.get_gradient_edge(value).node

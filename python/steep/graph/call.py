@@ -28,8 +28,8 @@ log = logging.getLogger("steep")
 
 _SEED_RANGE = 2**63 - 1
 
-# Before these steps malloc gives back what the last ones left in gaps that no later request may
-# fit. By the last of them the gaps are where they stay.
+# Before these steps malloc returns freed memory to the system: earlier steps leave gaps that later
+# requests may not fit. After the last of these steps the layout is stable.
 _TIDIED_STEPS = (2, 3, 5, 9, 17)
 
 
@@ -37,22 +37,22 @@ class Call:
     """A graph ready to run, differentiated for one set of wanted gradients.
 
     Args:
-        model: serialised ONNX; all that it computes with is an input, parameters too.
-        names: of its inputs.
-        inputs: where each of these is among the tensors of a call; ``count`` of them are given.
+        model: serialised ONNX; all values it reads are inputs, parameters too.
+        names: the names of its inputs.
+        inputs: the position of each input among the tensors of a call; ``count`` tensors are given.
         wanted_inputs: the tensors of a call whose gradients backward returns. Only tensors that a
             gradient reaches: the autograd histories of others may have been freed.
         precision: "fp32", "bf16" or "fp16".
         providers: where it runs.
-        disabled_passes: rewrites of the graph that are left out, by name.
-        memory_limit: of a call, as the engine reads it; "" for none.
+        disabled_passes: names of rewrites of the graph to leave out.
+        memory_limit: limit for a call, as the engine reads it; "" for none.
         connected: for each result, the tensors of a call that PyTorch's autograd reaches from it:
             their gradients are zero where the graph has none.
-        kept_inputs, kept_results: by tensor of a call, and by result: does PyTorch's autograd save
-            it without a copy? All others may be written to before backward. By default all inputs,
-            and the results that backward reads.
-        inputs_in_place, results_in_place: likewise: does backward read the tensor's own memory? By
-            default all. Backward reads copies of the others, so writes that PyTorch's version
+        kept_inputs, kept_results: for each tensor of a call, and for each result, whether PyTorch's
+            autograd saves it without a copy. All others may be written to before backward. By
+            default all inputs, and the results that backward reads.
+        inputs_in_place, results_in_place: likewise, whether backward reads the tensor's own memory.
+            By default all. Backward reads copies of the others, so writes that PyTorch's version
             counter misses have no effect.
 
     Raises ModelError. Calls from several threads are safe.
@@ -104,19 +104,22 @@ class Call:
         announce_precision(precision)
         self.announced = False
         self.steps = 0
-        self.is_differentiated_again = False  # create_graph=True: runs keep copies of their inputs
-        self.last = threading.local()  # of each thread's last run: the seed
+        # after create_graph=True runs keep copies of their inputs
+        self.is_differentiated_again = False
+        self.last = threading.local()  # the seed of each thread's last run
         self.constant_results = [not d for d in self.program.differentiable]
         self.later_results, self.hook_order = self._order_of_results()
         self.gradients = bool(wanted_inputs) and not all(self.constant_results)
         if self.gradients:  # a loop follows that allocates the same arrays at every step
             keep_freed_memory()
-            return_freed_memory()  # of the capture
+            return_freed_memory()  # memory of the capture
 
     def _order_of_results(self) -> tuple[dict[int, list[int]], list[int]]:
-        """Return, by result that has a history, which others with one are computed from it.
+        """Return which differentiable results are computed from each other, and their hooks' order.
 
-        And the results whose hooks have an order, in that order: none where there is one alone.
+        The first value maps a result to the later results that depend on it. The second lists the
+        results in the order in which their hooks run. Both are empty for fewer than two
+        differentiable results.
         """
         if self.constant_results.count(False) < 2:
             return {}, []
@@ -132,7 +135,12 @@ class Call:
     def run(
         self, tensors: list[torch.Tensor], gradients: bool
     ) -> tuple[list[torch.Tensor], ModuleRun | None, list[bool]]:
-        """Return the results, the pending run, and which results backward reads."""
+        """Run forward; return the results, the pending run, and which results backward reads.
+
+        Args:
+            tensors: the tensors of a call, on the CPU, with the dtypes of the model's inputs.
+            gradients: whether backward may follow; otherwise the pending run is None.
+        """
         self.steps += gradients
         if self.steps in _TIDIED_STEPS:
             return_freed_memory()
@@ -160,17 +168,19 @@ class Call:
     def in_order(
         self, kept: Sequence[torch.Tensor], others: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
-        """Return the tensors of a call: some stay as they are, and others may change."""
+        """Merge the tensors of a call: ``kept`` (saved by autograd) and ``others`` (may change)."""
         placed = dict(zip(self.kept, kept, strict=False))
         placed.update(zip(self.may_change, others, strict=True))
         return [placed[i] for i in range(self.count)]
 
     def differentiated(self, wanted: tuple[int, ...], among: tuple[int, ...]) -> Call:
-        """Return the graph of this one's gradients as a call of its own, made when first asked for.
+        """Return the graph of this call's gradients as a call of its own; it is made on first use.
 
-        Its tensors are this call's and then the gradients of the results ``among``; its results
-        are the gradients of ``wanted_inputs`` that the graph has. Of its tensors those at
+        Its tensors are this call's tensors, then the gradients of the results ``among``. Its
+        results are the gradients of those ``wanted_inputs`` that the graph has. Its tensors at
         ``wanted`` may be differentiated again.
+
+        Raises ModelError: the graph draws random numbers.
         """
         call = self._differentiated.get((wanted, among))
         if call is not None:
@@ -189,7 +199,8 @@ class Call:
         made = onnx.load_from_string(
             gradient_model(model.SerializeToString(), wrt, [outputs[i] for i in among], True)
         )
-        del made.graph.output[: len(made.graph.output) - len(wrt)]  # results are there already
+        # drop the results; only the gradients are new
+        del made.graph.output[: len(made.graph.output) - len(wrt)]
         own = set(self.names)
         seeds = [v.name for v in made.graph.input if v.name not in own]
         count = self.count + len(seeds)
@@ -212,7 +223,10 @@ class Call:
         return call
 
     def gradients_from(self, results: list[torch.Tensor]) -> list[torch.Tensor | None]:
-        """Sort the last results of ``differentiated``: None for what the graph does not have."""
+        """Return one gradient per wanted input; None if the graph has none.
+
+        ``results`` are those of ``differentiated``.
+        """
         known = set(self.inputs)
         count = sum(i in known for i in self.wanted_inputs)
         rest = iter(results[len(results) - count :])
@@ -220,7 +234,7 @@ class Call:
 
 
 def _handed_over(t: torch.Tensor) -> object:
-    """Return a tensor for the engine. Raises DataError where its memory was freed."""
+    """Return a tensor as a DLPack capsule. Raises DataError if its memory was freed."""
     if not t.untyped_storage().nbytes() and t.numel():
         raise DataError(
             "A tensor that the graph reads has no memory: its storage was resized to 0.",

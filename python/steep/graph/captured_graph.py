@@ -1,4 +1,4 @@
-"""A captured graph as Dynamo hands it over, made into one that may be lowered."""
+"""Prepares a graph that Dynamo captured for lowering."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from steep.torch_internals.autograd import get_data_attr
 from steep.torch_internals.operators import aten
 
 OF_DATA = "steep.data"
-"""Of a ``detach()``: the module calls ``.data``."""
+"""Key of a node's meta: this ``detach()`` stands for ``.data``."""
 
 
 def copy_graph(graph_module: torch.fx.GraphModule) -> torch.fx.GraphModule:
@@ -22,22 +22,22 @@ def copy_graph(graph_module: torch.fx.GraphModule) -> torch.fx.GraphModule:
             node.target = _run_checkpointed
             node.kwargs = {}
         elif node.target is get_data_attr:
-            node.target = torch.detach  # which faithful() sees
+            node.target = torch.detach  # faithful() handles detach
             node.meta[OF_DATA] = True
         elif (literal := literal_for(node)) is not None:
             node.target = literal
-        elif node.target is aten._assert_scalar.default:  # of what cannot fail
+        elif node.target is aten._assert_scalar.default:  # Dynamo's guards make it true
             graph.erase_node(node)
     return torch.fx.GraphModule(graph_module, graph)
 
 
 def _run_checkpointed(body: torch.fx.GraphModule, *args: object) -> object:
-    """Run what would be computed again in backward: that the engine plans by itself."""
-    return Interpreter(copy_graph(body)).run(*args)  # it may hold others
+    """Run a checkpointed region as plain operations: the engine plans recomputation itself."""
+    return Interpreter(copy_graph(body)).run(*args)  # copy_graph: regions may be nested
 
 
 def take_sizes_from_tensors(graph: torch.fx.Graph) -> list[int]:
-    """Drop placeholders that are extents of other ones; return the positions of the rest."""
+    """Replace placeholders that are extents of tensors; return the positions of the rest."""
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
     where: dict[str, tuple[torch.fx.Node, int]] = {}
     for node in placeholders:

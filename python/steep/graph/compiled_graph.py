@@ -1,9 +1,9 @@
-"""A graph that Dynamo captured, in the engine.
+"""Compiles a graph that Dynamo captured for the engine.
 
 The captured graph consists of PyTorch calls on tensors, and on numbers for symbolic extents.
-Parameters and buffers are inputs like any other. What forward writes in place becomes a result that
-is copied back; a result that is a view of an argument, or of another result, is made by PyTorch, as
-one.
+Parameters and buffers are inputs like any other. A mutation of an argument becomes a result that is
+copied back. For a result that is a view of an argument, or of another result, PyTorch makes the
+view.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ log = logging.getLogger("steep")
 def compile_captured(
     graph_module: torch.fx.GraphModule, examples: Sequence[Any], context: CaptureContext
 ) -> CompiledGraph:
-    """Return what runs a captured graph on the values of its placeholders.
+    """Return a compiled graph, which runs on the values of the captured graph's placeholders.
 
     Raises:
-        NothingToRun: it computes nothing.
-        CannotLower: it cannot be lowered to ONNX.
+        NothingToRun: the graph computes nothing.
+        CannotLower: the graph cannot be lowered to ONNX.
     """
     return lower_captured(graph_module, examples, context, CompiledGraph)
 
@@ -55,9 +55,9 @@ def lower_captured(
     context: CaptureContext,
     make: Callable[[Lowered], Made],
 ) -> Made:
-    """Lower a captured graph to ONNX, and return what ``make`` makes of it.
+    """Lower a captured graph to ONNX, and return ``make(lowered)``.
 
-    Raises as ``compile_captured``.
+    Raises the errors of ``compile_captured``.
 
     Python numbers are inputs of the model, except where an operation does not accept a tensor, such
     as the rate of a dropout.
@@ -72,7 +72,7 @@ def lower_captured(
                 raise
             if refused.node not in fixed and reads_number(graph, refused.node):
                 fixed |= {refused.node}
-            elif refused.without_word:  # whatever the numbers are
+            elif refused.without_word:  # no number is the cause
                 raise
             else:
                 fixed = None
@@ -86,7 +86,7 @@ def _make(
     fixed: frozenset[str] | None,
     make: Callable[[Lowered], Made],
 ) -> Made:
-    """Lower a captured graph, and call ``make``; again if the graph of the cache is not usable."""
+    """Lower a captured graph and call ``make``; lower it anew if the cached model is not usable."""
     with _errors_refuse():
         lowered = Lowered(copy_graph(graph_module), examples, context, fixed)
     try:
@@ -103,7 +103,7 @@ def _make(
 
 @contextlib.contextmanager
 def _errors_refuse() -> Iterator[None]:
-    """Turn any error of the exporter, the engine or a rewrite into a refusal of the graph."""
+    """Convert any error of the exporter, the engine or a rewrite to CannotLower."""
     try:
         yield
     except (CannotLower, NothingToRun):
@@ -114,7 +114,7 @@ def _errors_refuse() -> Iterator[None]:
 
 
 def _tell_first(e: Exception) -> None:
-    """Log the first error of each type and place: a mistake of ours would look like a refusal."""
+    """Log the first error of each type and place: a defect in Steep would look like a refusal."""
     place = traceback.extract_tb(e.__traceback__)[-1]
     first = (type(e), place.filename, place.lineno)
     if first not in _told:
@@ -128,7 +128,7 @@ _told: set[tuple[type, str, int | None]] = set()
 
 
 class CompiledGraph:
-    """A captured graph in the engine."""
+    """A captured graph that runs in the engine."""
 
     def __init__(self, lowered: Lowered) -> None:
         deliver_signals()
@@ -157,17 +157,18 @@ class CompiledGraph:
             kept_inputs=[tensor.kept for tensor in lowered.tensors],
             kept_results=[False for _ in lowered.writes] + [v.kept for v in lowered.values],
             inputs_in_place=[tensor.in_place for tensor in lowered.tensors],
-            # what is written is copied at once
+            # the results of writes are copied at once
             results_in_place=[True for _ in lowered.writes] + [False for _ in lowered.values],
         )
-        # as at the capture
+        # dtypes and extents at the capture
         self.types = [(str(fakes[i].dtype)[6:], [hint(d) for d in fakes[i].shape]) for i in inputs]
         self._check_history()
-        if lowered.cached:  # what is no use says so now, while the graph can be made anew
+        # an unusable cached model fails here, while the graph can be lowered anew
+        if lowered.cached:
             self.call.program.plan_for(self.types, self.call.gradients)
 
     def _check_history(self) -> None:
-        """Raise where a gradient would get lost, or reach what forward writes by another way."""
+        """Raise CannotLower if a gradient would get lost, or a write would change its history."""
         if not self.lowered.context.grad_mode:
             return
         lowered, constant = self.lowered, self.call.constant_results
@@ -184,22 +185,23 @@ class CompiledGraph:
                 raise refusal(RuntimeError(f"the gradient of {node.name} gets lost"), node)
 
     def __call__(self, *arguments: object) -> object:
-        """Run it on the values of the captured graph's placeholders; return its outputs."""
+        """Run the graph on the values of the captured graph's placeholders; return its outputs."""
         return self.give(arguments, self.make(self.feed(arguments)))
 
     def feed(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
-        """Return the inputs for the engine, and draw the random numbers of the graph."""
+        """Return the engine's inputs, with random numbers that are drawn now."""
         tensors = self.lowered.given(arguments)
         for k, i in enumerate(self.lowered.taken):
-            # backward may read what stood there before, and nothing of inference mode
+            # backward may read the value before the write; autograd cannot save inference tensors
             if i in self.lowered.written or tensors[k].is_inference():
                 tensors[k] = tensors[k].clone()
-            elif not tensors[k].is_contiguous():  # the engine's copy: who writes there is free to
+            # a copy for the engine: later writes to the original do no harm
+            elif not tensors[k].is_contiguous():
                 tensors[k] = tensors[k].contiguous()
         return tensors
 
     def make(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the engine's results: what is to be written, and then what was computed."""
+        """Run the engine; return the new values of written arguments, then the computed values."""
         call = self.call
         if call.gradients and torch.is_grad_enabled():
             wanted = in_order([tensors[i] for i in call.wanted_inputs])
@@ -207,18 +209,18 @@ class CompiledGraph:
         return call.run(tensors, gradients=False)[0]
 
     def give(self, arguments: Sequence[Any], made: list[torch.Tensor]) -> Any:
-        """Write what is to be written; return the captured graph's outputs."""
+        """Copy new values to written arguments; return the captured graph's outputs."""
         lowered = self.lowered
         values = made[len(lowered.writes) :]
         lowered.check(arguments, values)
         for write, value in zip(lowered.writes, made, strict=False):
-            # where the caller has none, the argument keeps the history that it had
+            # under no_grad, the argument keeps its autograd history
             with torch.set_grad_enabled(write.changes_history and torch.is_grad_enabled()):
                 arguments[write.argument].copy_(value)
         return lowered.results(arguments, values)
 
     def dump(self, gradients: bool = True, form: str = "text") -> str:
-        """Return graph and plan, for the extents of the first call.
+        """Return graph and plan as text, for the extents of the first call.
 
         ``form`` is "text", "passes" or "html".
         """

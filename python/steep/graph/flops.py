@@ -1,4 +1,4 @@
-"""How much a captured graph calculates, in the engine and in PyTorch."""
+"""Counts the floating-point operations of a captured graph, in the engine and in PyTorch."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ log = logging.getLogger("steep")
 
 
 class Arithmetic:
-    """Counts the operations of a captured graph's products and convolutions when asked for them.
+    """Counts the operations of a captured graph's products and convolutions, on first use.
 
     Args:
-        graph_module: a graph of its own, with what its placeholders stood for.
+        graph_module: a copy of the captured graph, with example values of its placeholders;
+            counting consumes it.
         in_torch: names of operations that PyTorch runs; None: all.
     """
 
@@ -28,21 +29,21 @@ class Arithmetic:
         placeholders = [n for n in graph_module.graph.nodes if n.op == "placeholder"]
         self._given = [_described(n.meta["example_value"]) for n in placeholders]
         self._in_torch = in_torch
-        for n in graph_module.graph.nodes:  # what is traced with it is not to be held
+        for n in graph_module.graph.nodes:  # release the tracer's objects
             n.meta.clear()
 
     @functools.cached_property
     def flops(self) -> tuple[int, int] | None:
-        """Those of the engine, and of PyTorch, in forward; None where it cannot be counted."""
+        """Operations of a forward: (in the engine, in PyTorch). None if they cannot be counted."""
         graph_module, self._graph_module = self._graph_module, None
-        if graph_module is None:  # another thread counts
+        if graph_module is None:  # another thread is counting
             return None
         counting = _Counting(graph_module)
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         try:
             with mode, torch.no_grad(), transforms_left(), counting.counter:
                 counting.run(*[_made(g) for g in self._given])
-        except Exception as e:  # noqa: BLE001 - of any operator, such as one that looks at values
+        except Exception as e:  # noqa: BLE001 - such as of an operator that reads values
             log.info("the arithmetic of a graph cannot be counted: %s", e)
             return None
         total = sum(counting.flops.values())
@@ -67,7 +68,7 @@ class _Counting(torch.fx.Interpreter):
 
 
 def _described(value: object) -> object:
-    """Return a number, or the extents and dtype of a tensor, at the time of the capture."""
+    """Return a number, or a tensor's (extents, strides, dtype), as they were at the capture."""
     if isinstance(value, torch.Tensor):
         return [hint(d) for d in value.shape], [hint(d) for d in value.stride()], value.dtype
     return hint(value)

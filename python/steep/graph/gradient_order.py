@@ -1,8 +1,8 @@
-"""In what order gradients come to parameters.
+"""The order in which gradients arrive at parameters.
 
-All gradients of a graph arrive at once, and PyTorch adds them to the parameters in any order. Views
-of parameters make it that of PyTorch's own backward: a view's gradient is passed on before that of
-an earlier view.
+All gradients of a graph are ready at once, and PyTorch would add them to the parameters in any
+order. Views of parameters enforce the order of PyTorch's own backward: autograd passes a view's
+gradient on before that of an earlier view.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from steep.torch_internals.distributed import active_ddp_module
 from steep.torch_internals.operators import HigherOrderOperator
 from steep.torch_internals.tensors import has_hooks
 
-# Calls that are several operations to PyTorch's backward: of their parameters the last has its
-# gradient first. Of one operation that reads several, the first does.
+# Calls that consist of several operations in PyTorch's backward: their last parameter gets its
+# gradient first. For a single operation, the first parameter does.
 _SEVERAL = {
     "bilinear",
     "gru",
@@ -28,9 +28,9 @@ _SEVERAL = {
 
 
 def in_gradient_order(graph: torch.fx.Graph, wanted: Sequence[int]) -> list[int]:
-    """Return placeholders' positions, those first whose gradients PyTorch has complete last.
+    """Sort placeholders' positions: those whose gradients PyTorch completes last come first.
 
-    A gradient is complete when backward is done with the parameter's first use.
+    A gradient is complete when backward has passed the parameter's first use.
     """
     places = {node: i for i, node in enumerate(graph.nodes)}
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
@@ -43,7 +43,7 @@ def in_gradient_order(graph: torch.fx.Graph, wanted: Sequence[int]) -> list[int]
         name = getattr(use.target, "__name__", use.target)
         weights = use.args[2] if len(use.args) > 3 else ()
         if name == "lstm" and isinstance(weights, (list, tuple)) and placeholders[i] in weights:
-            # each layer, each direction is one operation of oneDNN: two matrices, two biases
+            # each layer and direction is one oneDNN operation: two matrices, two biases
             layer, operand = divmod(weights.index(placeholders[i]), 4 if use.args[3] else 2)
             return places[use], 4 * layer - operand
         several = name in _SEVERAL
@@ -54,12 +54,12 @@ def in_gradient_order(graph: torch.fx.Graph, wanted: Sequence[int]) -> list[int]
 
 
 def in_order(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the tensors, or views by which the last one gets its gradient first.
+    """Return the tensors, or views of them so that the last one gets its gradient first.
 
-    There are views only if somebody can observe the order. A hook that reads other parameters'
+    Views are made only if somebody can observe the order. A hook that reads other parameters'
     gradients (``param_to_hook_all_reduce``) relies on later parameters having theirs already. A
     DistributedDataParallel lays its buckets out in the order in which gradients come, and PowerSGD
-    draws numbers in that of a bucket's parameters.
+    draws numbers in the order of a bucket's parameters.
     """
     seen = active_ddp_module() is not None
     return [p.view_as(p) if p.is_leaf and (seen or has_hooks(p)) else p for p in parameters]

@@ -1,4 +1,4 @@
-"""A captured graph in ONNX, with what is to be known of its inputs, writes and outputs."""
+"""A captured graph in ONNX, with facts about its inputs, writes and outputs."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class Input:
     """An input tensor of a call: an argument, a Python number, or random numbers.
 
     Attributes:
-        fake: dtype, extents and history, without values.
+        fake: a fake tensor with dtype, extents and history.
         kept: whether PyTorch's autograd saves it without a copy, so that writing to it before
             backward is an error.
-        in_place: whether backward reads it there, too. Of others it reads copies.
+        in_place: whether the engine's backward reads its memory; otherwise backward reads a copy.
         read: whether the model has an input for it.
     """
 
@@ -58,10 +58,11 @@ class Write:
     """A result of the engine that is copied into an argument, which forward writes in place.
 
     Attributes:
-        argument: which of the captured graph's placeholders.
-        tensor: the same, among the tensors of a call.
-        changes_history: whether the argument has a history by then, which the write is part of.
-        connected: the tensors of a call that PyTorch's autograd reaches from it.
+        argument: position among the captured graph's placeholders.
+        tensor: position among the tensors of a call.
+        changes_history: whether the argument requires a gradient after the write, so that the write
+            is part of its autograd history.
+        connected: the tensors of a call that PyTorch's autograd reaches from the new value.
     """
 
     argument: int
@@ -72,14 +73,14 @@ class Write:
 
 @dataclasses.dataclass(frozen=True)
 class Value:
-    """A result of the engine that outputs of the captured graph are made of.
+    """A result of the engine from which outputs of the captured graph are made.
 
     Attributes:
-        node: of the lowered graph.
-        example: what stood there at the capture: a tensor without values, or a symbolic number.
-        name: of the node in the captured graph.
-        kept: as of an ``Input``.
-        connected: as of a ``Write``.
+        node: node of the lowered graph.
+        example: its value at the capture: a fake tensor or a symbolic number.
+        name: name of the node in the captured graph.
+        kept: as for ``Input``.
+        connected: as for ``Write``.
     """
 
     node: torch.fx.Node
@@ -104,25 +105,25 @@ class Lowered:
     ``given`` returns. Its first outputs are the ``writes``, the others the ``values``.
 
     Args:
-        graph_module: a copy of the captured graph, which is used up.
+        graph_module: a copy of the captured graph; lowering changes it.
         examples: the fake values of its placeholders.
         context: the modes and options of the call.
-        fixed: names of the operations that Python's numbers are constants for; None: for all.
+        fixed: names of operations for which Python numbers are constants; None: for all.
 
-    Raises NothingToRun, CannotLower, or what the exporter raises.
+    Raises NothingToRun, CannotLower, or errors of the exporter.
 
     Attributes:
         context: as given.
-        graph: as it was lowered.
-        taken: the placeholders of the captured graph that this one has; others are extents.
-        tensors: what a call is given.
-        inputs: which of these the model has inputs for.
-        writes: what is copied into arguments.
-        written: which arguments these are.
-        values: what outputs are made of.
-        outputs: how those of the captured graph come about.
+        graph: the graph that was lowered.
+        taken: positions of the captured graph's placeholders that remain; the others are extents.
+        tensors: the tensors of a call.
+        inputs: positions of the tensors that are inputs of the model.
+        writes: results that are copied into arguments.
+        written: positions of these arguments.
+        values: results from which outputs are made.
+        outputs: how each output of the captured graph is made.
         checks: errors that are raised before anything is written.
-        model, draws, cached: as of ``OnnxGraph``.
+        model, draws, cached: as for ``OnnxGraph``.
         changes_modes: whether forward turns gradients on or off.
     """
 
@@ -154,7 +155,7 @@ class Lowered:
         refuse_histories(graph, computed, context)
         refuse_complex(graph, computed)
         fakes = [n.meta["example_value"] for n in graph.nodes if n.op == "placeholder"]
-        for fake, i in zip(fakes, self.taken, strict=False):  # numbers follow
+        for fake, i in zip(fakes, self.taken, strict=False):  # fakes of numbers come later
             if fake.device.type != "cpu":
                 raise RuntimeError(f"a tensor on {fake.device}, and the engine computes on the CPU")
             if fake.requires_grad != getattr(examples[i], "requires_grad", False):
@@ -163,7 +164,7 @@ class Lowered:
         end.args = (tuple(computed),)
         self._numbers.leave()
         graph_module.recompile()
-        regions = regions_of(graph, context)  # anew: transforms are written out by now
+        regions = regions_of(graph, context)  # again, since transforms were expanded
         made = lower(graph_module, fakes, regions, context)
         if not made.model.graph.node:
             raise NothingToRun
@@ -187,7 +188,7 @@ class Lowered:
         names = {v.name for v in made.model.graph.input}
         self.tensors = []
         for i, t in enumerate([*fakes, *made.draws.examples]):
-            # the values before a write are a copy, and nobody else has what is drawn
+            # written arguments are copied before, and drawn numbers belong to this call
             own = i >= len(fakes) or i in made.written
             in_place = own or (kept(t) and memory_named(t) in products)
             self.tensors.append(Input(t, own or kept(t), in_place, f"arg_{i}" in names))
@@ -204,13 +205,14 @@ class Lowered:
 
     @property
     def operators(self) -> int:
-        """How many nodes the model has."""
+        """Number of nodes of the model."""
         return len(self.model.graph.node)
 
     def given(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
         """Return the tensors of a call, given the values of the captured graph's placeholders.
 
-        What the graph draws follows them: it is drawn now. In memory they are what they say.
+        The graph's random numbers come last; they are drawn now. Lazily negated tensors are
+        resolved.
         """
         tensors = [
             t.resolve_neg() if isinstance(t, torch.Tensor) else torch.tensor(t)
@@ -218,18 +220,21 @@ class Lowered:
         ] + self._numbers.tensors(self._of(arguments))
         for k, tensor in enumerate(tensors):
             fake = self.tensors[k].fake
-            if not fake.ndim and tensor.dtype != fake.dtype:  # a number that Python draws
+            if not fake.ndim and tensor.dtype != fake.dtype:  # a number drawn by Python code
                 tensors[k] = tensor.to(fake.dtype)
         return tensors + self.draws(tensors)
 
     def results(self, arguments: Sequence[Any], made: Sequence[torch.Tensor]) -> object:
-        """Return what the captured graph gives, of the engine's results after the ``writes``."""
+        """Return the captured graph's outputs; ``made`` are the engine's results after the writes.
+
+        ``arguments`` are the values of its placeholders.
+        """
         given = self._given(arguments, made)
         results = tuple(output.of(given) for output in self.outputs)
         return results[0] if self._single else results
 
     def check(self, arguments: Sequence[Any], made: Sequence[torch.Tensor]) -> None:
-        """Raise what forward raises for these values; arguments as for ``results``."""
+        """Raise the error that forward raises for these values; arguments as for ``results``."""
         if not self.checks:
             return
         given = self._given(arguments, made)
@@ -244,12 +249,12 @@ class Lowered:
         return Given([*given, *self._numbers.tensors(given)], values, numbers)
 
     def _of(self, arguments: Sequence[Any]) -> list[Any]:
-        """Return those that the graph has placeholders for."""
+        """Return the arguments that are placeholders of the lowered graph."""
         return [arguments[i] for i in self.taken]
 
 
 def _like(value: torch.Tensor, example: object) -> torch.Tensor:
-    """Return a result with the dtype that PyTorch gives it, and a history if it has one there."""
+    """Return a result with PyTorch's dtype; without history if PyTorch's result has none."""
     if not isinstance(example, torch.Tensor):
         return value
     if value.requires_grad and not example.requires_grad:

@@ -21,12 +21,12 @@ from steep.torch_internals.autograd import get_data_attr
 
 @dataclasses.dataclass(frozen=True)
 class Given:
-    """What outputs are made of, in one call.
+    """The values of one call, from which outputs are made.
 
     Attributes:
-        arguments: of the lowered graph's placeholders.
-        values: the engine's results, after those that are written to arguments.
-        numbers: that Python calculated.
+        arguments: values of the lowered graph's placeholders.
+        values: the engine's results, without those that are written to arguments.
+        numbers: numbers that Python calculated.
     """
 
     arguments: Sequence[Any]
@@ -38,10 +38,10 @@ class Given:
 class Computed:
     """A tensor that the engine computes, with memory of its own."""
 
-    value: int  # which of the engine's
+    value: int  # index into Given.values
 
     def of(self, given: Given) -> torch.Tensor:
-        """Return it."""
+        """Return the tensor."""
         return given.values[self.value]
 
 
@@ -52,19 +52,19 @@ class ComputedNumber:
     value: int
 
     def of(self, given: Given) -> bool | int | float:
-        """Return it."""
+        """Return the number."""
         number: bool | int | float = given.values[self.value].item()
         return number
 
 
 @dataclasses.dataclass(frozen=True)
 class Number:
-    """A number that Python calculates of numbers and extents of the arguments."""
+    """A number that Python calculates from numbers and extents of the arguments."""
 
-    number: int  # which of those
+    number: int  # index into Given.numbers
 
     def of(self, given: Given) -> int | float:
-        """Return it."""
+        """Return the number."""
         return given.numbers[self.number]
 
 
@@ -75,7 +75,7 @@ class Constant:
     constant: bool | int | float | None
 
     def of(self, given: Given) -> bool | int | float | None:
-        """Return it."""
+        """Return the constant."""
         return self.constant
 
 
@@ -83,22 +83,22 @@ class Constant:
 class ViewOfArgument:
     """An argument, or a view of one: a write to it is a write to the argument."""
 
-    chain: torch.fx.GraphModule  # of the arguments
+    chain: torch.fx.GraphModule  # its inputs are the arguments
 
     def of(self, given: Given) -> torch.Tensor:
-        """Make it, by PyTorch."""
+        """Let PyTorch make the view."""
         return self.chain.forward(*given.arguments)
 
 
 @dataclasses.dataclass(frozen=True)
 class ViewOfValue:
-    """A view of a tensor that the engine computes, which other outputs share memory with."""
+    """A view of a tensor that the engine computes; other outputs share its memory."""
 
-    chain: torch.fx.GraphModule  # of the arguments, and that tensor
+    chain: torch.fx.GraphModule  # its inputs are the arguments and that tensor
     value: int
 
     def of(self, given: Given) -> torch.Tensor:
-        """Make it, by PyTorch."""
+        """Let PyTorch make the view."""
         return self.chain.forward(*given.arguments, given.values[self.value])
 
 
@@ -108,10 +108,10 @@ Output = Computed | ComputedNumber | Number | Constant | ViewOfArgument | ViewOf
 def outputs_and_values(
     graph: torch.fx.Graph, outputs: Sequence[Any], numbers: Mapping[torch.fx.Node, int]
 ) -> tuple[list[Output], list[torch.fx.Node]]:
-    """Return how each output is made, and which tensors the engine computes.
+    """Return how each output is made, and the nodes that the engine computes.
 
-    No two of these tensors share memory. ``numbers`` are those that Python calculates. Raises
-    CannotLower where what shares memory is no view.
+    No two of these nodes share memory. ``numbers`` are the nodes that Python calculates. Raises
+    CannotLower if an output shares memory with another but is not a view.
     """
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
     given = {memory_of(n) for n in placeholders} - {None}
@@ -146,7 +146,7 @@ def outputs_and_values(
 def _views(
     placeholders: list[torch.fx.Node], node: torch.fx.Node, base: torch.fx.Node | None
 ) -> torch.fx.GraphModule:
-    """Return the calls that make ``node`` of the arguments or of ``base``, all of them views."""
+    """Return a graph of view calls that makes ``node`` from the arguments or from ``base``."""
     graph = torch.fx.Graph()
     copies = {p: graph.placeholder(p.name) for p in placeholders}
     if base is not None:
@@ -160,9 +160,10 @@ def _views(
             ):
                 what = RuntimeError(f"the result {node.name} shares memory with another")
                 raise refusal(what, node)
-            target = written_by(n)  # what it writes is there by now
+            target = written_by(n)  # the engine has already written it
             copies[n] = graph.node_copy(n, copy) if target is None else copy(target)
-            if n.meta.get(OF_DATA):  # what is written there is unseen by who kept the tensor
+            # writes to .data do not change the version of a tensor that autograd saved
+            if n.meta.get(OF_DATA):
                 copies[n].target = get_data_attr
         return copies[n]
 
@@ -175,7 +176,7 @@ def _is_tensor(n: torch.fx.Node) -> bool:
 
 
 def _reads(n: torch.fx.Node, memory: int | None) -> bool:
-    """Is an operand a tensor in this memory, or several, as what splits one gives?"""
+    """Return whether an operand is a tensor in this memory, or a tuple of tensors, as of split."""
     return any(memory_of(i) == memory or _is_several(i) for i in n.all_input_nodes)
 
 

@@ -22,10 +22,10 @@ from steep.torch_internals.pytree import tree_leaves
 
 CompilePart = Callable[[torch.fx.GraphModule, Sequence[Any], CaptureContext], CompiledGraph]
 
-_ROUNDS = 16  # of looking for nodes that cannot be lowered
+_ROUNDS = 16  # of searching for operations that cannot be lowered
 _HOOKS = {"register_hook", torch.Tensor.register_hook, register_hook_op}
-_NAME = "steep.name"  # of an operation in the whole graph, where parts have names of their own
-# what reads memory: where a part gives a slice, nothing lies between its rows
+_NAME = "steep.name"  # meta key: an operation's name in the whole graph; parts rename operations
+# These read memory by strides: if a part returns a slice, its rows are not spaced as before.
 _OF_MEMORY = {"as_strided", "as_strided_copy", "as_strided_scatter", "resize", "set"}
 
 
@@ -36,10 +36,11 @@ def compile_parts(
     first: CannotLower,
     compile_part: CompilePart = compile_captured,
 ) -> tuple[Callable[..., Any], list[CompiledGraph], list[CannotLower]]:
-    """Return what runs a graph that cannot be lowered as a whole, its parts, and why not the rest.
+    """Compile a graph in parts, with operations between them that PyTorch runs.
 
-    ``first`` is the error of the whole graph; ``compile_part`` compiles a part. Raises
-    CannotLower where nothing can be.
+    Returns a function that runs the graph, its compiled parts, and why PyTorch runs the other
+    operations. ``first`` is the error of the whole graph; ``compile_part`` compiles a part. Raises
+    CannotLower if no part can be compiled.
     """
     refused: dict[str, CannotLower] = {}
     known = dict(zip(_placeholders(graph_module), examples, strict=True))
@@ -65,7 +66,7 @@ def compile_parts(
 
 
 def _of_unnamed_extents(graph: torch.fx.Graph) -> list[str]:
-    """Return the operations between the first and last that depend on extents without a node.
+    """Return the operations between the first and the last that depend on extents without a node.
 
     If a call gets a tensor in place of a number (``arange(t)``, ``x.narrow(0, t, 2)``), extents and
     offsets depend on its value. No node returns this value, so it cannot be passed to a part.
@@ -90,7 +91,10 @@ def _symbols_of(n: torch.fx.Node) -> set[Any]:
 
 
 def _operation(graph_module: torch.fx.GraphModule, name: str) -> str:
-    """Return the operation to run in PyTorch, "" if unknown: of several results, what gives all."""
+    """Return the operation to run in PyTorch, "" if unknown.
+
+    For one of several results, that is the operation that returns them all.
+    """
     node = next((n for n in graph_module.graph.nodes if n.name == name), None)
     while node is not None and (source := _taken_from(node)) is not None:
         node = source
@@ -107,7 +111,7 @@ def _as_of(e: CannotLower, name: str) -> CannotLower:
 
 
 def _transform_around(graph_module: torch.fx.GraphModule, at: str) -> list[str]:
-    """Return an operation's name, and all of the transform of a function around it."""
+    """Return the names of an operation and of the function transform around it, if any."""
     return next((names for names in _transforms(graph_module.graph) if at in names), [at])
 
 
@@ -117,13 +121,13 @@ def _transform_in(graph_module: torch.fx.GraphModule) -> str:
 
 
 def _transforms(graph: torch.fx.Graph) -> Iterator[list[str]]:
-    """Give the operations of each transform of ``torch.func``."""
+    """Yield the names of the operations of each transform of ``torch.func``."""
     for region in transforms(graph):
         yield [n.name for n in region if n.op.startswith("call_")]
 
 
 def _split(graph_module: torch.fx.GraphModule, refused: frozenset[str]) -> torch.fx.GraphModule:
-    """Return the graph as calls of graphs, each of them whole or refused."""
+    """Return the graph as calls of subgraphs; each is either for the engine or for PyTorch."""
     part: dict[str, int] = {}
     operations = [n for n in graph_module.graph.nodes if n.op.startswith("call_")]
     for n in operations:
@@ -146,7 +150,7 @@ def _split(graph_module: torch.fx.GraphModule, refused: frozenset[str]) -> torch
 
 
 def _hooked(graph: torch.fx.Graph) -> set[torch.fx.Node]:
-    """Return what makes the tensors on which forward registers hooks: a part ends there.
+    """Return the operations whose results get hooks in forward: a part ends after each.
 
     A hook gets the gradient of all uses, also of earlier ones. PyTorch would not see the uses in
     the part that computes the tensor.
@@ -156,7 +160,7 @@ def _hooked(graph: torch.fx.Graph) -> set[torch.fx.Node]:
 
 
 def _taken_from(n: torch.fx.Node) -> torch.fx.Node | None:
-    """Return the operation that gives several values, or an extent, of which this one takes one."""
+    """Return the operation of whose results this one takes one, or an extent; else None."""
     if n.target is aten.sym_size.int and isinstance(n.args[0], torch.fx.Node):
         return n.args[0]
     source = n.args[0] if n.target is operator.getitem else None
@@ -172,7 +176,7 @@ def _compile_all(
     refused: frozenset[str],
     compile_part: CompilePart,
 ) -> tuple[list[CompiledGraph], list[CannotLower]]:
-    """Replace each graph by its compiled part; return why the others are refused."""
+    """Replace each subgraph by its compiled part; return these, and why others were refused."""
     compiled, found = [], []
     for name, part in list(parts.named_children()):
         if not isinstance(part, torch.fx.GraphModule):
@@ -209,14 +213,14 @@ def _in_its_mode(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Run(torch.nn.Module):
-    """Stands for a part in the graph of parts."""
+    """A compiled part as a module in the graph of parts."""
 
     def __init__(self, compiled: Callable[..., Any]) -> None:
         super().__init__()
         self.compiled = compiled
 
     def __call__(self, *arguments: object) -> object:
-        """Run it past the hooks of all modules, which are for those that the user has."""
+        """Run the part without global module hooks, which must run for the user's modules alone."""
         return self.compiled(*arguments)
 
     def forward(self, *arguments: object) -> object:
@@ -228,7 +232,7 @@ def _placeholders(graph_module: torch.fx.GraphModule) -> list[str]:
 
 
 def _must_stay_whole(graph_module: torch.fx.GraphModule, at: str, context: CaptureContext) -> bool:
-    """Whether the operation would change its meaning between two parts."""
+    """Return whether an operation would change its meaning if parts were cut around it."""
     (n,) = (n for n in graph_module.graph.nodes if n.name == at)
     name = n.target if isinstance(n.target, str) else n.target.__name__
     graph, outside = graph_module.graph, context.grad_mode
@@ -237,10 +241,10 @@ def _must_stay_whole(graph_module: torch.fx.GraphModule, at: str, context: Captu
 
 
 def _region_around(graph: torch.fx.Graph, at: str, outside: bool) -> list[str]:
-    """Return the operations of the region of a mode of gradients around one, with what sets it.
+    """Return the operations of the grad-mode region around one, with the calls that set the mode.
 
-    PyTorch runs all of it. None, where the region is one of autocast, or does not end. ``outside``
-    is the mode around the graph.
+    PyTorch runs all of them. Empty if autocast is entered before, or the region does not end.
+    ``outside`` is the grad mode around the graph.
     """
     region: list[str] = []
     for n in graph.nodes:
@@ -257,15 +261,15 @@ def _region_around(graph: torch.fx.Graph, at: str, outside: bool) -> list[str]:
 
 
 def within(graph: torch.fx.Graph, outside: bool) -> set[str]:
-    """Return the operations whose meaning depends on a mode around them.
+    """Return the operations whose meaning depends on a mode or transform around them.
 
-    ``outside`` is the mode of gradients around the graph.
+    ``outside`` is the grad mode around the graph.
     """
     return _in_regions(graph, outside).union(*_transforms(graph))
 
 
 def _in_regions(graph: torch.fx.Graph, outside: bool) -> set[str]:
-    """Return the operations that a mode of gradients or of autocast holds for, and what sets it."""
+    """Return the operations in grad-mode or autocast regions, with the calls that set the modes."""
     names: set[str] = set()
     gradients: Any = outside
     depth = 0

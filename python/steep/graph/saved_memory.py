@@ -1,10 +1,11 @@
 """Which tensors of a captured graph PyTorch's autograd saves for backward, and in whose memory.
 
-Backward in the engine reads other values than PyTorch's does: the original of a copy, the operands
-of what is computed again, results beside operands. Somebody may write to an argument before
-backward: visibly if PyTorch's does not read it, and by ``.data`` or NumPy in any case. Therefore
-two facts are needed: which memory PyTorch's autograd saves without a copy, and which part of it our
-backward reads in the same way (operands of products). Of everything else our backward reads copies.
+The engine's backward reads other values than PyTorch's: the original of a copy, the operands of
+recomputed values, or results in place of operands. User code may write to an argument before
+backward: PyTorch permits this if its own backward does not read the argument, and cannot detect it
+by ``.data`` or NumPy. So two facts are needed: which memory PyTorch's autograd saves without a
+copy, and which of it the engine's backward reads in the same way (operands of products). The
+engine's backward reads copies of everything else.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from steep.torch_internals.tensors import storage_id
 
 log = logging.getLogger("steep")
 
-# Their gradients are products with the operands, in the engine as in PyTorch.
+# The gradients of these are products with the operands, in the engine as in PyTorch.
 _PRODUCTS = {
     F.linear,
     torch.addmm,
@@ -48,7 +49,7 @@ _PRODUCTS = {
     "mv",
 }
 
-# What is read of others: of all but these arguments they make products, or copies of rows.
+# Functions that use their arguments in products, or copy rows; except the arguments listed here.
 _READ_OTHERWISE: dict[Any, Sequence[str]] = {
     F.embedding: ("input",),
     F.multi_head_attention_forward: (
@@ -59,10 +60,9 @@ _READ_OTHERWISE: dict[Any, Sequence[str]] = {
 
 
 def kept_memory(results: Sequence[object], inputs: Sequence[torch.Tensor]) -> set[int] | None:
-    """Return what names the memory that autograd keeps between inputs and results.
+    """Return keys of the memory that autograd saves between inputs and results.
 
-    Memory is named as by ``aliasing.memory_of``; the tensors are Dynamo's, which have no values.
-    None: unknown.
+    Keys are those of ``aliasing.memory_of``; the tensors are Dynamo's fake tensors. None: unknown.
     """
     seen = {history(t) for t in inputs if t.requires_grad} | {None}
     stack = [history(result) for result in results]
@@ -74,7 +74,7 @@ def kept_memory(results: Sequence[object], inputs: Sequence[torch.Tensor]) -> se
         seen.add(node)
         try:
             memory.update(storage_id(t) for t in _kept_by(node))
-        except RuntimeError as e:  # as for what was written to since
+        except RuntimeError as e:  # such as for a tensor that was written to since
             log.debug("backward reads copies of all inputs of a graph: %s", e)
             return None
         stack += [before for before, _ in getattr(node, "next_functions", ())]
@@ -83,7 +83,7 @@ def kept_memory(results: Sequence[object], inputs: Sequence[torch.Tensor]) -> se
 
 def _kept_by(node: Node) -> Iterator[torch.Tensor]:
     names = set(dir(node))
-    # of numbers, which reading would bind, there is no raw one
+    # saved numbers have no raw attribute; reading one would add a guard on it
     saved = [n for n in names if n.startswith("_saved_") and f"_raw{n}" in names]
     kept: list[Any] = [getattr(node, name) for name in saved]
     kept.append(getattr(node, "saved_tensors", None))  # of a torch.autograd.Function
@@ -93,9 +93,9 @@ def _kept_by(node: Node) -> Iterator[torch.Tensor]:
 
 
 def operands_of_products(graph: torch.fx.Graph) -> set[int]:
-    """Return the keys of the memory that a graph reads only as operands of products.
+    """Return keys of the memory that a graph reads only as operands of products.
 
-    Or as rows of an embedding, whose gradient does not read them.
+    Rows of an embedding count too: its gradient does not read them.
     """
     placed: set[int] = set()
     others: set[int] = set()
@@ -107,12 +107,12 @@ def operands_of_products(graph: torch.fx.Graph) -> set[int]:
             continue  # a number, such as an extent
         elif n.target not in _PRODUCTS:
             read = set().union(*(_memory_of(t.meta.get("example_value")) for t in _read_by(n)))
-            others |= read - _memory_of(example)  # a view reads nothing
+            others |= read - _memory_of(example)  # a view reads no values
     return placed - others
 
 
 def _read_by(n: torch.fx.Node) -> Iterable[torch.fx.Node]:
-    """Return what an operation reads otherwise than as operands of products."""
+    """Return the nodes that an operation reads other than as operands of products."""
     read: list[torch.fx.Node] = n.all_input_nodes
     names = _READ_OTHERWISE.get(n.target)
     if names is None:
