@@ -1,1 +1,1 @@
-"""A captured graph of PyTorch's → an ONNX model."""
+"""Converts a captured graph of PyTorch to an ONNX model."""

@@ -1,4 +1,4 @@
-"""Which tensors of a captured graph share memory, and what writes to it."""
+"""Which tensors of a captured graph share memory, and which calls write to them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def memory_of(node: torch.fx.Node) -> int | None:
 
 
 def memory_named(value: object) -> int | None:
-    """Return what names the memory of a node's example, as ``memory_of``."""
+    """Return a key for the memory of a node's example value, as ``memory_of``."""
     if not isinstance(value, torch.Tensor) or is_functorch_wrapped_tensor(value):
         return None
     return storage_id(value)
@@ -41,7 +41,7 @@ _IN_PLACE = re.compile(
 
 
 def written_by(n: torch.fx.Node) -> torch.fx.Node | None:
-    """Return the tensor that a call changes in place, and gives; None where it gives several."""
+    """Return the tensor that a call mutates and returns; None if it mutates none or several."""
     written = all_written_by(n)
     return written[0] if len(written) == 1 else None
 
@@ -61,13 +61,13 @@ def all_written_by(n: torch.fx.Node) -> list[torch.fx.Node]:
     elif n.op == "call_function":
         given = [written_if_asked(n.target, n.args, n.kwargs)]
     targets = given if isinstance(given, (tuple, list)) else [given]
-    return [t for t in targets if isinstance(t, torch.fx.Node)]  # or a number
+    return [t for t in targets if isinstance(t, torch.fx.Node)]  # arguments may also be numbers
 
 
 def _written_by_operator(
     operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[Any]:
-    """Return what an operator of a graph is given, of what its schema says that it writes."""
+    """Return the arguments that an operator mutates according to its schema."""
     arguments = schema_of(operator).arguments
     given = dict(zip((a.name for a in arguments), args, strict=False)) | dict(kwargs)
     writes = [a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write]
@@ -87,7 +87,7 @@ def written_if_asked(
 
 @functools.cache
 def _of_option(function: Callable[..., object]) -> inspect.Signature | None:
-    """Return the signature of a function that has the option ``inplace``, as ``F.silu``."""
+    """Return the signature of a function with an ``inplace`` option, such as ``F.silu``."""
     if getattr(function, "__module__", None) != F.__name__:
         return None
     signature = inspect.signature(function)
@@ -108,10 +108,11 @@ def guard_aliasing(
     examples: Sequence[Any],
     strict: bool,
 ) -> Callable[..., Any]:
-    """Return ``call``, with a check: no argument that it writes shares its memory with another.
+    """Return ``call`` with a check that no argument it writes shares memory with another.
 
     Dynamo captures a graph for tensors with memory of their own, and adds no guard for that. If
-    arguments shared memory when the graph was captured, the graph says so itself.
+    arguments shared memory when the graph was captured, the graph already respects it, and ``call``
+    is returned unchanged.
 
     Args:
         call: runs a graph.
@@ -148,12 +149,12 @@ def guard_aliasing(
 
 
 def shares(arguments: Sequence[object], written: Collection[int] | None) -> bool:
-    """Return whether the memory of one of those at ``written``, None for all, is another's too."""
+    """Return whether an argument at ``written`` (None: any) shares memory with another."""
     placed = [
         (i, t)
         for i, t in enumerate(arguments)
         if isinstance(t, torch.Tensor)
-        and not isinstance(t, FakeTensor)  # of examples: it has no address
+        and not isinstance(t, FakeTensor)  # an example, which has no address
         and t.layout is torch.strided
         and not is_functorch_wrapped_tensor(t)
     ]
@@ -161,9 +162,9 @@ def shares(arguments: Sequence[object], written: Collection[int] | None) -> bool
 
 
 def overlapping(tensors: Iterable[tuple[int, torch.Tensor]]) -> Iterator[tuple[int, int]]:
-    """Give the keys of pairs of tensors that overlap in memory, of (key, tensor).
+    """Yield pairs of keys of tensors that overlap in memory, from pairs (key, tensor).
 
-    Of each that overlaps another there is a pair, though not all pairs are given.
+    Each tensor that overlaps another is in a pair, but not all pairs are given.
     """
     reaches = sorted((*_reach(t), key) for key, t in tensors if t.numel())
     end, last = 0, 0
@@ -175,7 +176,7 @@ def overlapping(tensors: Iterable[tuple[int, torch.Tensor]]) -> Iterator[tuple[i
 
 
 def _reach(t: torch.Tensor) -> tuple[int, int]:
-    """Return the addresses of a tensor's first byte, and of that behind its last."""
+    """Return the addresses of a tensor's first byte, and of the byte after its last."""
     start = t.data_ptr()
     if t.is_contiguous():
         return start, start + t.nbytes

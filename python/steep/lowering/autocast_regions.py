@@ -1,8 +1,8 @@
-"""Writes autocast regions within forward as casts, since a program has one precision.
+"""Replaces autocast regions within forward by casts, since a program has one precision.
 
-Where a region differs from what is around the call, products are given operands of the region's
-type. A region without autocast inside of one with it has float64 products: the engine narrows those
-of float32, and leaves these alone.
+In a region whose autocast differs from that around the call, operands of products are cast to the
+region's dtype. In a region without autocast, inside a call with autocast, products become float64:
+the engine narrows float32 products, but not float64.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _CASTS = {aten._to_copy, aten.to, aten.type_as, aten.copy, aten.copy_}
 
 
 Regions = Mapping[str, torch.dtype | None]
-"""Names of operations, each with the type that its region narrows to; None without autocast."""
+"""The dtype of autocast by name of operation; None for operations without autocast."""
 
 
 def regions_of(graph: torch.fx.Graph, context: CaptureContext) -> Regions:
-    """Return the operations of a captured graph in regions that are not as around the call."""
+    """Return the operations in regions whose autocast differs from that around the call."""
     around = context.autocast
     stack = [around]
     found: dict[str, torch.dtype | None] = {}
@@ -55,10 +55,10 @@ def spell(
     of: Regions,
     origin: Callable[[torch.fx.Node], torch.fx.Node | None],
 ) -> None:
-    """Insert casts into an ATen graph; ``origin`` maps a node to its node in the captured graph.
+    """Insert casts into an ATen graph, and remove the nodes that enter and leave regions.
 
-    What regions say holds, as ``regions_of`` returned it. The nodes that enter and leave them go,
-    and ``meta["val"]`` is what the casts make of it.
+    ``origin`` maps a node to its node in the captured graph; ``of`` is the result of ``regions_of``
+    for that graph. ``meta["val"]`` is updated for the casts.
     """
     for n in reversed(graph.nodes):
         if n.target in _BOUNDS:
@@ -66,7 +66,7 @@ def spell(
     if not of:
         return
     for n in list(graph.nodes):
-        if n.target is aten._assert_tensor_metadata.default:  # of what a trace made
+        if n.target is aten._assert_tensor_metadata.default:  # casts change what it asserts
             graph.erase_node(n)
             continue
         made_from = origin(n) if isinstance(n.target, OpOverload) else None
@@ -123,7 +123,10 @@ def _cast(
 
 
 def narrow_arguments(graph: torch.fx.Graph) -> list[torch.fx.Node]:
-    """Return the arguments that another module in a region of autocast made narrow."""
+    """Return 16-bit arguments, which autocast in another module made.
+
+    Raises RuntimeError: forward writes into one.
+    """
     given = [n for n in graph.nodes if n.op == "placeholder"]
     found = [n for n in given if getattr(n.meta["example_value"], "dtype", None) in _NARROW]
     for n in graph.nodes:
@@ -134,7 +137,7 @@ def narrow_arguments(graph: torch.fx.Graph) -> list[torch.fx.Node]:
 
 
 def widen(graph: torch.fx.Graph, narrow: list[torch.fx.Node]) -> None:
-    """Read arguments as float32: the engine narrows by itself what autocast narrows."""
+    """Read the arguments as float32: the engine itself narrows operands as autocast does."""
     for node in narrow:
         with graph.inserting_after(node):
             wide = graph.call_method("float", (node,))

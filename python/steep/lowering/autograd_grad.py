@@ -1,7 +1,7 @@
-"""``torch.autograd.grad`` within forward, written out as operators of the captured graph.
+"""Expands ``torch.autograd.grad`` within forward into operators of the captured graph.
 
-What lies between the inputs and the outputs is computed once more, with its derivative; two nodes
-that compute the same are one in the engine.
+The operations between inputs and outputs are computed a second time, with their derivative. The
+engine merges nodes that compute the same.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ CALL_FUNCTION = Substitution(
 
 @replaces(CALL_FUNCTION)
 def slopes() -> Iterator[None]:
-    """Within, a derivative that forward takes is part of the graph.
+    """Trace ``torch.autograd.grad`` in forward as a part of the graph.
 
-    Where the tracer does not take it, the function is PyTorch's, whole: between two graphs the
-    outputs would not know the inputs.
+    If Dynamo cannot trace the call, PyTorch runs the whole function: after a graph break the
+    outputs would have lost their history.
     """
     call = _Function.call_function
 
@@ -60,15 +60,15 @@ def slopes() -> Iterator[None]:
 
 
 def write_slopes(graph: torch.fx.Graph) -> None:
-    """Put operators into the place of each ``torch.autograd.grad``; raise CannotLower."""
+    """Replace each ``torch.autograd.grad`` by operators. Raises CannotLower."""
     written = [n for n in graph.nodes if n.target is torch.autograd.grad]
     for n in written:
         try:
             _write(graph, n)
-        except Exception as e:  # whatever tracing raises
+        except Exception as e:  # tracing may raise any error
             raise refusal(e, n) from e
     for n in list(graph.nodes) if written else ():
-        # of what forward made for that: nobody else knows the tensor, nor can ask for its gradient
+        # On a tensor that forward made for this: no other code can ask for its gradient.
         if n.target == "requires_grad_" and n.args[0].op != "placeholder":
             n.replace_all_uses_with(n.args[0])
             graph.erase_node(n)

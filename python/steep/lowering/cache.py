@@ -1,15 +1,15 @@
-"""Files that one process leaves for the next: what lowering made of captured graphs.
+"""A cache of lowered graphs on disk, for later processes.
 
-An entry is bytes under a key (a digest of everything that the bytes depend on). It is read whole
-and checked before use: a file that is damaged, cut off, of another format or no file at all counts
-as absent, and is written anew. Files appear under their names complete or not at all, so any number
-of processes may share a folder. A problem with the disk never ends the run. What another user owns
-or may write is not used: whoever writes the graph decides what is computed.
+An entry is bytes under a key, a digest of everything that the bytes depend on. An entry is read
+whole and checked before use: a file that is damaged, truncated, of another format or not a regular
+file counts as absent, and is written anew. Files appear under their names complete or not at all,
+so any number of processes may share a folder. Disk errors never end the run. A file that another
+user owns or may write is not used, since a graph decides what is computed.
 
 ``STEEP_CACHE`` names the folder, or switches the cache off ("off"); by default it is ``steep`` in
-``$XDG_CACHE_HOME`` or ``~/.cache``. ``STEEP_CACHE_MIB`` bounds its size (256); what was not used
-for longest goes first. The folder may be deleted at any time. An invalid value of either variable
-is logged once, and the run continues: without a cache, or with the default size.
+``$XDG_CACHE_HOME`` or ``~/.cache``. ``STEEP_CACHE_MIB`` limits its size (256); the least recently
+used entries are deleted first. The folder may be deleted at any time. An invalid value of either
+variable is logged once, and the run continues: without a cache, or with the default size.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _PACKAGES = ("torch", "onnx", "onnxscript", "onnx_ir", "sympy", "numpy")
 
 @functools.cache
 def versions() -> str:
-    """Say what decides what an entry holds, beside its subject: packages, all files of this one."""
+    """Return the versions that entries depend on: packages, Python, and this package's files."""
     package = Path(__file__).parents[1]
     own = b"".join(path.read_bytes() for path in sorted(package.rglob("*.py")))
     packages = [f"{n} {importlib.metadata.version(n)}" for n in _PACKAGES]
@@ -49,7 +49,7 @@ def versions() -> str:
 
 
 def folder() -> Path | None:
-    """Where entries lie; None when the cache is switched off, or there is no home."""
+    """Return the folder of the entries; None if the cache is off or there is no home."""
     chosen = os.environ.get("STEEP_CACHE")
     try:
         if chosen is not None:
@@ -58,7 +58,7 @@ def folder() -> Path | None:
         if base and Path(base).is_absolute():  # the XDG specification ignores others
             return Path(base) / "steep"
         return Path.home() / ".cache" / "steep"
-    except RuntimeError as e:  # no such user, or one without a home
+    except RuntimeError as e:  # the user is unknown or has no home
         _say_once(f"there is no cache: {e}")
         return None
 
@@ -76,12 +76,12 @@ def load(key: str) -> bytes | None:
         log.warning("ignoring a damaged file of the cache: %s", path)
         return None
     with contextlib.suppress(OSError):
-        os.utime(path, follow_symlinks=False)  # used now: last to go
+        os.utime(path, follow_symlinks=False)  # the time of use decides what is deleted first
     return payload
 
 
 def store(key: str, payload: bytes) -> bool:
-    """Put bytes under a key; False where the folder cannot be written."""
+    """Store bytes under a key; return False if the folder cannot be written."""
     path = _path(key)
     if path is None:
         return False
@@ -111,13 +111,13 @@ def _path(key: str) -> Path | None:
 
 
 def _read(path: Path) -> bytes | None:
-    """Return all of a regular file in a folder that is ours; None for anything else."""
+    """Return the content of a regular file in a folder of this user; None otherwise."""
     try:
         base = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             if not _ours(path.parent, os.fstat(base)):
                 return None
-            # Opening must not wait for the other end of a FIFO.
+            # O_NONBLOCK: opening a FIFO must not wait for its other end.
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
             handle = os.open(path.name, flags, dir_fd=base)
         finally:
@@ -133,7 +133,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _ours(path: Path, status: os.stat_result) -> bool:
-    """Does it belong to this user, and may nobody else write it?"""
+    """Return whether a path belongs to this user, and nobody else may write to it."""
     if status.st_uid != os.geteuid():
         _say_once(f"the cache does not use {path}: it belongs to user {status.st_uid}")
     elif status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -151,7 +151,7 @@ def _say_once(what: str) -> None:
 
 
 def _limit() -> float:
-    """Return how many bytes all entries may have together; inf where there is no bound."""
+    """Return the most bytes of all entries together; inf for no limit."""
     given = os.environ.get("STEEP_CACHE_MIB", "")
     try:
         mib = float(given or _DEFAULT_MIB)
@@ -164,7 +164,7 @@ def _limit() -> float:
 
 
 def _evict(newest: Path) -> None:
-    """Delete the least recently used entries above the limit, and what dead processes left."""
+    """Delete the least recently used entries above the limit, and leftovers of dead processes."""
     entries = []
     for path in newest.parent.iterdir():
         with contextlib.suppress(OSError):  # another process may delete it too

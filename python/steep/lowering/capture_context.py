@@ -1,4 +1,4 @@
-"""The modes and options of a call that is captured, read once and passed down.
+"""The modes and options of a captured call, read once and passed down.
 
 Lowering reads neither PyTorch's modes nor the environment: each graph is made under one context.
 """
@@ -16,29 +16,29 @@ from steep.torch_internals.dispatch import FakeTensorMode, TracingContext
 
 
 def autocast_precision() -> str:
-    """Return what the region of autocast around this call asks for."""
+    """Return the precision of autocast around this call: "fp32", "bf16" or "fp16"."""
     if not torch.is_autocast_enabled("cpu"):
         return "fp32"
     dtype = torch.get_autocast_dtype("cpu")
-    return "fp16" if dtype == torch.float16 else "bf16"  # autocast takes no others
+    return "fp16" if dtype == torch.float16 else "bf16"  # autocast on the CPU has no other dtypes
 
 
 @dataclasses.dataclass(frozen=True)
 class CaptureContext:
-    """The modes and choices that one captured graph is made under.
+    """The modes and options under which one captured graph is made.
 
     Attributes:
-        precision: "fp32", "bf16" or "fp16": what the engine computes in.
-        autocast_enabled: whether a region of autocast is around the call.
+        precision: "fp32", "bf16" or "fp16": the precision of the engine.
+        autocast_enabled: whether autocast is on around the call.
         autocast_dtype: dtype of autocast regions that name none.
-        grad_mode: whether PyTorch notes histories, so that backward may come.
-        fake_mode: what Dynamo makes tensors without values under; it has the extents' symbols.
+        grad_mode: whether PyTorch records autograd histories, so that backward may follow.
+        fake_mode: Dynamo's FakeTensorMode, with the symbols of extents.
         providers: where the graph runs.
         disabled_passes: rewrites that are left out of its plan.
-        memory_limit: of a call, as the engine reads it; "" for none.
-        rewrite: what the user lets rewrite the model; None: nothing.
+        memory_limit: limit for a call, as the engine reads it; "" for none.
+        rewrite: the user's function that rewrites the model; None: none.
         verify: whether the first step is compared with PyTorch's.
-        read_cache: whether a model of the cache will do; one that is made is stored in any case.
+        read_cache: whether to use a model of the cache; a new model is stored in any case.
     """
 
     precision: str
@@ -63,9 +63,9 @@ class CaptureContext:
         memory_limit: str = "",
         verify: bool = False,
     ) -> CaptureContext:
-        """Return that of the call whose graph Dynamo, in this thread, is making."""
+        """Return the context of the call that Dynamo captures in this thread."""
         tracing = TracingContext.try_get()
-        assert tracing is not None and tracing.fake_mode is not None  # Dynamo's
+        assert tracing is not None and tracing.fake_mode is not None  # set by Dynamo
         return cls(
             precision,
             torch.is_autocast_enabled("cpu"),
@@ -81,5 +81,5 @@ class CaptureContext:
 
     @property
     def autocast(self) -> torch.dtype | None:
-        """What the region of autocast around the call narrows to; None without one."""
+        """The dtype of autocast around the call; None without autocast."""
         return self.autocast_dtype if self.autocast_enabled else None

@@ -1,8 +1,8 @@
 """Decomposes calls of operators without an ONNX translation, as PyTorch defines them.
 
-PyTorch's exporter traces the whole graph once more for this, with tables of two thousand operators
-made anew and all composite ones replaced meanwhile. That took half of a small graph's capture; few
-graphs have more than a call or two to take apart.
+PyTorch's exporter traces the whole graph a second time for this, builds tables of two thousand
+operators, and replaces all composite operators meanwhile. That took half of a small graph's
+capture; few graphs have more than a call or two to decompose.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ log = logging.getLogger("steep")
 def decompose(traced: torch.fx.GraphModule, has_word: Callable[[OpOverload], bool]) -> None:
     """Decompose, in place, each call of an operator that has no ONNX translation.
 
-    What PyTorch defines by no others stays as it is, and so does what cannot be traced. Nodes have
-    their fake results in ``meta["val"]``, before and after; what takes the place of a call has its
-    origin, too.
+    ``has_word`` returns whether an operator has a translation. Calls without a decomposition, or
+    whose decomposition cannot be traced, stay as they are. Nodes have their fake results in
+    ``meta["val"]``, before and after; the new nodes keep the origin of the call.
     """
-    for module in traced.modules():  # branches are graphs within
+    for module in traced.modules():  # branches are nested graphs
         if isinstance(module, torch.fx.GraphModule):
             for node in list(module.graph.nodes):
-                if node.target is set_grad_enabled:  # stop_gradient.py has said it
+                if node.target is set_grad_enabled:  # stop_gradient.py has handled it
                     module.graph.erase_node(node)
                 else:
                     _take_apart(module, node, has_word)
@@ -66,31 +66,31 @@ def _take_apart(
     def call(*moved: object) -> object:
         now = dict(enumerate(values)) | dict(zip(moving, moved, strict=True))
         args, kwargs = tree_unflatten(list(now.values()), spec)
-        with DisableTorchFunction():  # it would see the composite operator first
+        with DisableTorchFunction():  # modes would intercept the composite operator
             results = rule(*args, **kwargs)
         return list(results) if isinstance(results, (list, tuple)) else results
 
     given = [values[i] for i in moving]
     functional = dispatch_functionalize(call, FunctionalTensorMode(pre_dispatch=True, export=True))
-    # PyTorch cannot make views functional that are prims, of which tables make use (var, keepdim)
+    # PyTorch cannot functionalize views of prims, which some decompositions use (var, keepdim)
     for written_out in (functional, call):
         try:
             with torch.no_grad(), detect_fake_mode(given) or contextlib.nullcontext():
                 parts = make_fx(written_out, pre_dispatch=True)(*given)
             break
-        except Exception as e:  # noqa: BLE001 - of any rule: what it is for is refused by its name
+        except Exception as e:  # noqa: BLE001 - of any rule; the operator is refused later
             log.debug("%s stays whole: %s", node.target, e)
     else:
         return
     if written_out is call and not all(_is_said(n, has_word) for n in parts.graph.nodes):
-        return  # it is refused by its own name
+        return  # the operator is refused later, by its name
     if all(n.target is not node.target for n in parts.graph.nodes):
         for part in _replace(within, node, parts, [flat[i] for i in moving]):
             _take_apart(within, part, has_word)
 
 
 def _is_said(node: torch.fx.Node, has_word: Callable[[OpOverload], bool]) -> bool:
-    """Return whether a call has a translation or a decomposition, and writes nothing."""
+    """Return whether a call has a translation or a decomposition, and mutates nothing."""
     if not isinstance(node.target, OpOverload):
         return True
     known = has_word(node.target) or _rule(node.target, has_word) is not None
@@ -98,10 +98,10 @@ def _is_said(node: torch.fx.Node, has_word: Callable[[OpOverload], bool]) -> boo
 
 
 def _rule(target: object, has_word: Callable[[OpOverload], bool]) -> Callable[..., Any] | None:
-    """Return what computes the same by other operators; None of what stays as it is."""
+    """Return a function that computes an operator by others; None if the call stays as it is."""
     if not isinstance(target, OpOverload):
         return None
-    unsafe = is_composite_but_unsafe(target)  # as dropout: its word draws nothing
+    unsafe = is_composite_but_unsafe(target)  # such as dropout, whose translation draws no numbers
     if has_word(target) and not unsafe:
         return None
     if can_decompose(target):
@@ -113,22 +113,22 @@ def _rule(target: object, has_word: Callable[[OpOverload], bool]) -> Callable[..
 def _diagonal_scatter(
     input: torch.Tensor, src: torch.Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1
 ) -> torch.Tensor:
-    """Return a tensor with another diagonal: PyTorch writes to its memory."""
+    """Return a copy of ``input`` with another diagonal; PyTorch's rule mutates a view."""
     if src.shape[-1] == 0:
         return input.clone()
     rows, columns = (torch.arange(input.shape[d]) for d in (dim1, dim2))
     on_it = columns == rows[:, None] + offset
     places = (rows + min(offset, 0)).clamp(0, src.shape[-1] - 1)
-    values = src.index_select(-1, places).unsqueeze(-1)  # by row
+    values = src.index_select(-1, places).unsqueeze(-1)  # one value per row
     last = (-2, -1)
     moved = torch.where(on_it, values, input.movedim((dim1, dim2), last))
     return moved.movedim(last, (dim1, dim2))
 
 
 def _max_pool_to(target: OpOverload, axes: int) -> Callable[..., Any]:
-    """Return ``adaptive_max_pool…d``: of equals the first has the gradient, of one window too.
+    """Return ``adaptive_max_pool…d``, whose gradient goes to the first of equal values.
 
-    PyTorch's own rule takes the extreme of all there, whose gradient equals share.
+    For one window, PyTorch's rule computes ``amax``, whose gradient equal values share.
     """
 
     def pool(input: torch.Tensor, output_size: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -149,7 +149,7 @@ _OWN: dict[Any, Callable[..., Any]] = {
 }
 
 _registered: dict[Any, Callable[..., Any]] = decomposition_table
-"""The very table: libraries add to it."""
+"""PyTorch's own table, not a copy: libraries add to it."""
 
 
 def is_of_others(target: OpOverload) -> bool:
@@ -169,7 +169,7 @@ def _replace(
     parts: torch.fx.GraphModule,
     operands: list[torch.fx.Node],
 ) -> list[torch.fx.Node]:
-    """Put the nodes of a graph, which reads the operands, into the place of a node."""
+    """Replace a node by the nodes of a graph of its operands."""
     parts.graph.eliminate_dead_code()
     for constant in parts.graph.find_nodes(op="get_attr"):
         name = f"{node.name}_{constant.target}"
@@ -184,7 +184,7 @@ def _replace(
     if isinstance(results, torch.fx.Node):
         node.replace_all_uses_with(results)
     else:
-        for user in list(node.users):  # getitem
+        for user in list(node.users):  # each user is a getitem
             user.replace_all_uses_with(results[user.args[1]])
             within.graph.erase_node(user)
     within.graph.erase_node(node)

@@ -1,7 +1,8 @@
-"""All digits of a module's numbers, where its tensors are float64.
+"""Keeps all digits of a module's Python numbers, for float64 tensors.
 
-ONNX keeps attributes in float32, and the exporter makes float32 constants that it casts. Attributes
-get their digits as metadata, which the engine reads; constants become float64 before the cast.
+ONNX stores float attributes in float32, and the exporter makes float32 constants that it casts. The
+digits of attributes go into metadata, which the engine reads; constants become float64 before the
+cast.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ CREATE_CONSTANT = Substitution(
     "The exporter rounds Python numbers to float32; here their digits are kept.",
 )
 
-_CONSTANT = DIGITS_KEY + "value"  # of a Constant
+_CONSTANT = DIGITS_KEY + "value"  # metadata key of a Constant node
 _make_constant = building._get_or_create_constant
 
 
 def constants_with_digits() -> contextlib.AbstractContextManager[None]:
-    """Within, constants that the exporter makes of Python numbers remember them."""
+    """Store the Python number in the metadata of each constant that the exporter makes."""
     return substituted({CREATE_CONSTANT: _constant})
 
 
@@ -47,12 +48,15 @@ def _constant(
 
 
 def keep_digits(model: ir.Model) -> None:
-    """Keep them in a model that has float64 tensors, made ``constants_with_digits()``."""
+    """Restore all digits in a model with float64 tensors.
+
+    The model must have been exported under ``constants_with_digits()``.
+    """
     graph = model.graph
     values = [*graph.inputs, *(v for node in graph.all_nodes() for v in node.outputs)]
     if all(value.dtype != ir.DataType.DOUBLE for value in values):
         return
-    InlinePass()(model)  # numbers given to functions are constants then
+    InlinePass()(model)  # so that numbers passed to functions become constants
     for node in list(graph.all_nodes()):
         if node.op_type in ("Cast", "CastLike") and (number := _number(node.inputs[0])) is not None:
             tensor = ir.tensor(number, ir.DataType.DOUBLE)
@@ -76,7 +80,7 @@ def _number(value: ir.Value | None) -> float | None:
 
 
 def _is_rounded(number: object) -> bool:
-    """Would float32 round it?"""
+    """Return whether float32 would round the number."""
     if not isinstance(number, float):
         return False
     try:

@@ -1,4 +1,4 @@
-"""What surrounds a module while it is exported."""
+"""The modes of PyTorch while a module is exported."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DETECT_CAUSAL_MASK = Substitution(
 def is_causal_as_given(
     mask: torch.Tensor | None, is_causal: bool | None = None, size: int | None = None
 ) -> bool:
-    """Return what the caller says of a mask, in place of a look at its values."""
+    """Return whether the caller says that a mask is causal; do not read its values."""
     return is_causal is True
 
 
@@ -31,9 +31,9 @@ def is_causal_as_given(
 def export_mode() -> Iterator[None]:
     """Silence PyTorch's logs, and turn off the modes that must not affect an export.
 
-    Two shortcuts of PyTorch are off: they branch on the values of a mask, which no graph can;
-    neither changes a result. Precision is the engine's business, not autocast's. Errors are raised,
-    so PyTorch need not log them, with all of the graph, before.
+    Two shortcuts of PyTorch are off, since they branch on the values of a mask; neither changes a
+    result. Autocast is off, since the engine handles precision. Errors are raised, so PyTorch need
+    not log them together with the whole graph.
     """
     fast = torch.backends.mha.get_fastpath_enabled()
     try:
@@ -42,7 +42,7 @@ def export_mode() -> Iterator[None]:
             unlogged("torch", "onnxscript", "onnx_ir"),
             substituted({DETECT_CAUSAL_MASK: is_causal_as_given}),
             warnings.catch_warnings(),
-            torch.enable_grad(),  # as in training: training_semantics.py asks for it
+            torch.enable_grad(),  # training_semantics.py needs it, as in training
             torch.autocast("cpu", enabled=False),
         ):
             warnings.simplefilter("ignore")

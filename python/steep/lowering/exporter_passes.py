@@ -1,4 +1,4 @@
-"""Passes over an ATen graph before PyTorch's exporter, which translates some calls wrongly.
+"""Passes over an ATen graph that correct calls which PyTorch's exporter translates wrongly.
 
 Nodes have their fake results in ``meta["val"]``, before and after.
 """
@@ -15,10 +15,10 @@ from steep.torch_internals.operators import OpOverload, aten, schema_of
 
 
 def say_dtypes(graph: torch.fx.Graph) -> None:
-    """Make the dtype of numbers explicit where the call leaves it to the default dtype.
+    """Make dtypes explicit that a call takes from the default dtype.
 
-    The exporter would make float32 of them, and count the steps of a range in it. A range whose
-    ends are fractions of extents is bound to them.
+    The exporter would use float32 for them, and count the steps of a range in float32. The bounds
+    of a range that are fractions of extents become constants.
     """
     for node in list(graph.nodes):
         value = node.meta.get("val")
@@ -46,7 +46,7 @@ _SUMS = {
 
 
 def cast_first(graph: torch.fx.Graph) -> None:
-    """Cast what is summed up to the ``dtype`` that a call names; the exporter casts the sum."""
+    """Cast operands of sums to the ``dtype`` of the call; the exporter casts the sum instead."""
     for node in list(graph.nodes):
         if getattr(node.target, "overloadpacket", None) not in _SUMS:
             continue
@@ -60,7 +60,10 @@ _CLAMPS = {aten.clamp.default, aten.clamp_min.default, aten.clamp_max.default}
 
 
 def promote_clamped(graph: torch.fx.Graph) -> None:
-    """Cast what is clamped by numbers of another kind, and the numbers: the exporter refuses it."""
+    """Cast operand and bounds of a clamp to the result's dtype.
+
+    The exporter refuses mixed dtypes.
+    """
     for node in list(graph.nodes):
         if node.target in _CLAMPS:
             dtype = node.meta["val"].dtype
@@ -72,16 +75,17 @@ def promote_clamped(graph: torch.fx.Graph) -> None:
 
 
 def clamps_by_numbers(graph: torch.fx.Graph) -> dict[str, tuple[Any, Any, Any]]:
-    """Return clamps by numbers, by name, where they have other slopes than those by tensors.
+    """Return the clamps by numbers, if their gradients differ from those of clamps by tensors.
 
-    The exporter's pass makes tensors of the numbers. Operands have their types already.
+    The exporter's pass makes tensors of the numbers; ``restore`` undoes that. The keys are names of
+    nodes, the values (target, args, kwargs). Operands have their dtypes already.
     """
     clamps = (n for n in graph.nodes if CLAMP_IS_FLAT_AT_BOUNDS and n.target in _CLAMPS)
     return {n.name: (n.target, n.args, n.kwargs) for n in clamps}
 
 
 def restore(graph: torch.fx.Graph, calls: dict[str, tuple[Any, Any, Any]]) -> None:
-    """Undo what was done to calls, by name, since ``clamps_by_numbers`` returned them."""
+    """Restore the calls that ``clamps_by_numbers`` returned."""
     for node in graph.nodes:
         if node.name in calls:
             node.target, node.args, node.kwargs = calls[node.name]
@@ -92,7 +96,7 @@ def _of_kind(kind: type, number: Argument) -> Argument:
 
 
 def _cast_operand(graph: torch.fx.Graph, node: torch.fx.Node, dtype: torch.dtype) -> None:
-    """Cast the first operand of a call, where it has another dtype."""
+    """Cast the first operand of a call to ``dtype`` if it has another."""
     (operand, *others), value = node.args, node.args[0].meta["val"]
     if value.dtype != dtype:
         with graph.inserting_before(node):
@@ -114,7 +118,7 @@ _WITH_TENSORS = {
 
 
 def make_extents_tensors(graph: torch.fx.Graph) -> None:
-    """Replace extents by scalar tensors where the exporter needs a number."""
+    """Replace symbolic extents by scalar tensors where the exporter needs a constant number."""
     for node in list(graph.nodes):
         number = node.args[1] if node.target in _WITH_TENSORS else None
         if isinstance(number, torch.fx.Node):
@@ -136,10 +140,10 @@ def _bound(argument: Argument) -> Argument:
 
 
 def make_first_operands_tensors(graph: torch.fx.Graph) -> None:
-    """Put tensors of no dimension into the place of numbers that others are subtracted from.
+    """Replace a number that is the first operand by a tensor without dimensions.
 
-    What promotes dtypes takes no number there, as ``1.0 - mask`` has it where the mask is of
-    integers.
+    The exporter's dtype promotion accepts no number there, such as in ``1.0 - mask`` with an
+    integer mask.
     """
     for node in list(graph.nodes):
         if node.op != "call_function" or not isinstance(node.target, OpOverload):

@@ -1,4 +1,4 @@
-"""Extents of a captured graph: numbers, or symbols of those that vary."""
+"""Extents of a captured graph: numbers, or symbols for extents that vary."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ import torch
 def hint(number: int | torch.SymInt) -> int:
     """Return the value that an extent had at the capture, without adding a guard on it."""
     known = number.node.hint if isinstance(number, torch.SymInt) else number
-    return 1 if known is None else int(known)  # None: it depends on values
+    return 1 if known is None else int(known)  # None: the extent depends on tensor values

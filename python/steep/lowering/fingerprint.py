@@ -1,7 +1,7 @@
-"""What a graph of ATen operators computes, as a digest.
+"""A digest of what a graph of ATen operators computes.
 
-Every operator is noted, with its operands, constants and the types of what it gives: graphs with
-equal notes, about whose extents the same is known, compute the same where the same settings hold.
+The digest covers every operator, with its operands, constants and result types. Graphs with equal
+digests, whose extents have equal constraints, compute the same under equal settings.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from steep.torch_internals.dispatch import FakeTensor, disable_current_modes
 from steep.torch_internals.operators import OpOverload, schema_of
 from steep.torch_internals.pytree import tree_leaves
 
-_NAMESPACES = ("aten", "prim", "prims", "steep")  # operators whose meaning the versions fix
+# package versions determine what these operators do
+_NAMESPACES = ("aten", "prim", "prims", "steep")
 _WORDS = (
     bool,
     int,
@@ -37,13 +38,14 @@ class Undetermined(Exception):
 
 
 def settings() -> dict[str, str]:
-    """Return the present values of settings that the translation to ONNX reads, by name.
+    """Return the settings that the translation to ONNX reads, as {name: value}.
 
-    What is set around a translation is not among it: gradients are on, autocast and the fast paths
-    of attention off, in ``quiet()``; Dynamo leaves inference mode.
+    Settings that ``export_mode()`` fixes are left out: gradients are on; autocast and the fast path
+    of attention are off. Dynamo leaves inference mode.
     """
     return {
-        "default dtype": str(torch.get_default_dtype()),  # of what mixes integers and numbers
+        # for results of integers with Python floats
+        "default dtype": str(torch.get_default_dtype()),
         "default device": str(torch.get_default_device()),
         "deterministic": str(torch.are_deterministic_algorithms_enabled()),
         "fill": str(torch.utils.deterministic.fill_uninitialized_memory),
@@ -56,14 +58,14 @@ def _of_exporter(variable: str) -> bool:
 
 
 def fingerprint(traced: torch.fx.GraphModule, about: str) -> str:
-    """Return a digest of a graph and what else decides; raise Undetermined where there is none."""
+    """Return a digest of a graph and of ``about``. Raises Undetermined."""
     digest = hashlib.sha256(f"{settings()} {about}".encode())
     _add_graph(traced, digest)
     return digest.hexdigest()
 
 
 def _add_graph(traced: torch.fx.GraphModule, digest: hashlib._Hash) -> None:
-    """Add all that a graph consists of. Raises Undetermined."""
+    """Add all nodes of a graph to the digest. Raises Undetermined."""
     numbers: dict[torch.fx.Node, int] = {}
     for node in traced.graph.nodes:
         numbers[node] = len(numbers)
@@ -91,7 +93,7 @@ def _type(value: object) -> str:
 
 
 def _operator(node: torch.fx.Node) -> str:
-    """Return the name of an operator that means the same everywhere. Raises Undetermined."""
+    """Return the name of an operator, if the name determines what it does. Raises Undetermined."""
     target = node.target
     if node.op != "call_function":
         return ""
@@ -99,7 +101,7 @@ def _operator(node: torch.fx.Node) -> str:
         name = str(target)
         known = target.namespace in _NAMESPACES or schema_of(target).name in WITH_BACKWARD
         known = known and not is_of_others(target)
-    else:  # calculates with extents, or runs a graph
+    else:  # arithmetic of extents, or a call of a graph
         module = getattr(target, "__module__", "")
         name = f"{module}.{getattr(target, '__name__', target)}"
         known = module.split(".")[0] in ("_operator", "builtins", "math", "torch")
@@ -109,7 +111,7 @@ def _operator(node: torch.fx.Node) -> str:
 
 
 def _add_tensor(tensor: torch.Tensor, digest: hashlib._Hash) -> None:
-    """Add a tensor's type, layout and values. Raises Undetermined where they cannot be read."""
+    """Add a tensor's dtype, layout and values. Raises Undetermined if they cannot be read."""
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         raise Undetermined(f"a {type(tensor).__name__} that no operator made")
     if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.is_quantized:
@@ -122,7 +124,7 @@ def _add_tensor(tensor: torch.Tensor, digest: hashlib._Hash) -> None:
 
 
 def _write(value: object, line: list[str], numbers: dict[torch.fx.Node, int]) -> None:
-    """Add the words for an operand. Raises Undetermined for what is neither a node nor plain."""
+    """Append an operand as text. Raises Undetermined unless it is a node or a plain value."""
     if isinstance(value, torch.fx.Node):
         line.append(f"%{numbers[value]}")
     elif isinstance(value, (list, tuple)):

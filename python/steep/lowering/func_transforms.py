@@ -1,4 +1,7 @@
-"""``torch.func`` in a captured graph (``vmap``, ``grad``, ``vjp``, ``jacrev``), as operators."""
+"""Expands ``torch.func`` (``vmap``, ``grad``, ``vjp``, ``jacrev``) in captured graphs.
+
+Each transform becomes operators.
+"""
 
 from __future__ import annotations
 
@@ -52,26 +55,27 @@ _OF_GRADIENTS = {
 }
 _OF_BATCHES = {
     *(_BEGIN, _END, predispatch_add_batch_dim, predispatch_remove_batch_dim),
-    lazy_load_decompositions,  # of a vmap within another
+    lazy_load_decompositions,  # of nested vmaps
 }
 _KNOWN = _OF_BATCHES | _OF_GRADIENTS
-_LEVELS = {enter_dual_level, exit_dual_level}  # of forward mode: not known
-# Tracing goes below autograd, where these are not seen, or have lost what training asks for.
+_LEVELS = {enter_dual_level, exit_dual_level}  # of forward mode, which is not supported
+# Tracing works below autograd, where these calls do not appear or have lost their effect on
+# training.
 _UNSEEN = {
     *("detach", "detach_", "_get_data_attr", "requires_grad_", "_set_grad_enabled"),
     *("_enter_autocast", "_exit_autocast"),
 }
-_AS_THEY_ARE = {torch.stack, *NARROWED_FUNCTIONS}  # of functions that are rewritten elsewhere
+_AS_THEY_ARE = {torch.stack, *NARROWED_FUNCTIONS}  # these have rewrites, but may be traced
 
 
 CAPTURED_AS = "steep.captured_as"
-"""Of what a transform gives, once it is written out: its name in the captured graph."""
+"""Meta key of a transform's result after expansion: its name in the captured graph."""
 
 
 def write_out(graph: torch.fx.Graph) -> None:
-    """Put operators into the place of each vmap and gradient that has only operators within.
+    """Replace each vmap and gradient by operators, if it contains only operators.
 
-    Raises CannotLower where one of these cannot be traced.
+    Raises CannotLower if one of these cannot be traced.
     """
     for region in transforms(graph):
         if any(n.target is torch.autograd.grad for n in region):
@@ -84,11 +88,13 @@ def write_out(graph: torch.fx.Graph) -> None:
 
 
 def transforms(graph: torch.fx.Graph) -> list[list[torch.fx.Node]]:
-    """Return the nodes of each outermost vmap; of derivatives, all from the first to the last.
+    """Return the regions of function transforms, each as a list of nodes in order.
 
-    Tensors within are wrapped, for derivatives after their level was left too: a part of a graph
-    holds all of a transform of functions, or nothing. So it is with ``torch.autograd.grad``, whose
-    outputs know their inputs within one part.
+    Each outermost vmap is a region. With derivatives, one region spans from the first to the last
+    node
+    of any transform: tensors inside are wrapped, even after the level of a derivative was left, so
+    a part of a graph contains all of a transform or nothing. The same holds for
+    ``torch.autograd.grad``: outputs have their histories only within one part.
     """
     nodes = list(graph.nodes)
     if slopes := [n for n in nodes if n.target is torch.autograd.grad]:
@@ -112,9 +118,9 @@ def transforms(graph: torch.fx.Graph) -> list[list[torch.fx.Node]]:
 
 
 def path_of(slope: torch.fx.Node) -> list[torch.fx.Node]:
-    """Return what lies between inputs and outputs of a call of ``torch.autograd.grad``, in order.
+    """Return the operations between inputs and outputs of a ``torch.autograd.grad``, in order.
 
-    An input is among these where another one leads to it.
+    An input is among these if it depends on another input.
     """
     outputs, inputs = (tree_leaves(given) for given in _outputs_and_inputs(slope))
     after = {i for i in inputs if isinstance(i, torch.fx.Node)}
@@ -133,7 +139,7 @@ def path_of(slope: torch.fx.Node) -> list[torch.fx.Node]:
 
 
 def region_of(slope: torch.fx.Node) -> list[torch.fx.Node]:
-    """Return all from the first operation on that path to the call of ``torch.autograd.grad``."""
+    """Return all nodes from the first one of ``path_of`` to the call of ``torch.autograd.grad``."""
     nodes = list(slope.graph.nodes)
     first = path_of(slope)[:1] or [slope]
     return nodes[nodes.index(first[0]) : nodes.index(slope) + 1]
@@ -145,8 +151,8 @@ def _outputs_and_inputs(slope: torch.fx.Node) -> tuple[Any, Any]:
 
 
 def in_pytorch(graph_module: torch.fx.GraphModule) -> Callable[..., Any]:
-    """Return what runs a captured graph in PyTorch, and closes all transforms after an error."""
-    LazyGraphModule.force_recompile(graph_module)  # forward would call all of the module once
+    """Return a function that runs a captured graph in PyTorch, and leaves transforms on errors."""
+    LazyGraphModule.force_recompile(graph_module)  # a lazy forward would call the whole module once
     forward: Callable[..., Any] = graph_module.forward
     if not transforms(graph_module.graph):
         return forward
@@ -159,7 +165,7 @@ def in_pytorch(graph_module: torch.fx.GraphModule) -> Callable[..., Any]:
 
 
 def _is_of_transform(n: torch.fx.Node) -> bool:
-    if n.target is operator.getitem:  # several derivatives
+    if n.target is operator.getitem:  # takes one of several derivatives
         return n.args[0].target is autograd_grad
     if n.target in _KNOWN:
         return True
@@ -168,7 +174,7 @@ def _is_of_transform(n: torch.fx.Node) -> bool:
 
 
 def is_operator(n: torch.fx.Node) -> bool:
-    """Return whether a node is an operator, or belongs to a transform that is known."""
+    """Return whether a node is an operator, or belongs to a supported transform."""
     if n.target in _KNOWN:
         return True
     name = n.target if isinstance(n.target, str) else getattr(n.target, "__name__", "")
@@ -207,9 +213,14 @@ def put(
     before: torch.fx.Node,
     last: torch.fx.Node,
 ) -> list[torch.fx.Node]:
-    """Put what a function of values computes into a graph, in operators; return its results.
+    """Insert the operators that a function traces to before a node; return its results.
 
-    They come before a node, and are said to be within that, at the line of the ``last``.
+    Args:
+        graph: the graph to insert into.
+        function: a function of the values of ``given``.
+        given: the nodes whose values the function gets.
+        before: the node before which operators are inserted; they are recorded as ``WITHIN`` it.
+        last: the node whose stack trace they get.
     """
     traced = _traced(function, [n.meta["example_value"] for n in given])
     owner = graph.owning_module
@@ -232,25 +243,26 @@ def put(
 
 
 def stand_in(n: torch.fx.Node, value: torch.fx.Node) -> None:
-    """Put a value in the place of a node, whose history it is said to have."""
+    """Replace a node by a value, which takes over its name and autograd history."""
     value.meta["example_value"] = n.meta["example_value"]
     value.meta[CAPTURED_AS] = n.name
     n.replace_all_uses_with(value)
 
 
 def _traced(function: Callable[..., Any], examples: list[Any]) -> torch.fx.GraphModule:
-    """Return a function of values as a graph of operators that write nothing."""
+    """Trace a function of values to a graph of operators without mutations."""
 
-    def run(*tensors: torch.Tensor) -> object:  # a bound method has an argument more for make_fx
+    def run(*tensors: torch.Tensor) -> object:  # make_fx would count a bound method's self
         return function(*tensors)
 
-    constants = attribute_set(fake_tensor_tls, "allow_non_fake_inputs_override", True)  # no fakes
+    # are not fake
+    constants = attribute_set(fake_tensor_tls, "allow_non_fake_inputs_override", True)
     with export_mode(), transforms_left(), constants:
         traced = make_fx(run)(*examples)
         if any(map(_writes, traced.graph.nodes)):  # a bias is added in place
             traced = make_fx(functionalize(traced))(*examples)
     for n in list(traced.graph.nodes):
-        if n.target is aten.detach.default:  # of what autograd saves, for itself
+        if n.target is aten.detach.default:  # autograd detaches what it saves
             n.replace_all_uses_with(n.args[0])
             traced.graph.erase_node(n)
         if _writes(n):

@@ -1,4 +1,7 @@
-"""Rewrites PyTorch functions for which exporters lose an option or a gradient."""
+"""Rewrites PyTorch functions for which exporters lose an option or a gradient.
+
+Each function has the signature and the results of the function that it replaces.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,12 @@ from steep.torch_internals.operators import aten, pad
 from steep.torch_internals.pytree import tree_leaves, tree_map_only
 
 _Extents: TypeAlias = int | Sequence[int]
-_Number: TypeAlias = float | torch.Tensor  # a tensor: one that changes from call to call
+# a tensor: a Python number that changes from call to call
+_Number: TypeAlias = float | torch.Tensor
 
 
 def lost(what: str) -> NoReturn:
-    """Raise RuntimeError: ONNX cannot express it."""
+    """Raise RuntimeError: ONNX cannot express ``what``."""
     raise RuntimeError(f"{what} cannot be expressed in ONNX")
 
 
@@ -49,9 +53,9 @@ def _given(
 
 
 def _cross_entropy(*args: Any, **kwargs: Any) -> torch.Tensor:
-    """``F.cross_entropy``: its smoothing of labels, and its probabilities in place of labels."""
+    """``F.cross_entropy`` with label smoothing and with probabilities as targets."""
     c = _given(F.cross_entropy, args, kwargs)
-    if c.input.dim() == 1:  # one row, which ONNX has no form for
+    if c.input.dim() == 1:  # one row without a batch axis, which ONNX does not have
         c.input, c.target = c.input[None], c.target[None]
         losses = _cross_entropy(**vars(c))
         return losses.reshape(()) if c.reduction == "none" else losses
@@ -91,7 +95,7 @@ def _cross_entropy(*args: Any, **kwargs: Any) -> torch.Tensor:
 
 
 def _nll_loss(*args: Any, **kwargs: Any) -> torch.Tensor:
-    """``F.nll_loss`` whose number of rows depends on values, which PyTorch's tracers would read."""
+    """``F.nll_loss`` for a number of rows that depends on values; tracers would read the number."""
     c = _given(F.nll_loss, args, kwargs)
     if c.input.dim() == 1 or not has_free_unbacked_symbols(c.input):
         return F.nll_loss(*args, **kwargs)
@@ -99,7 +103,7 @@ def _nll_loss(*args: Any, **kwargs: Any) -> torch.Tensor:
 
 
 def _nll_of_some(log_p: torch.Tensor, c: SimpleNamespace) -> torch.Tensor:
-    """Return the loss of labels, whose rows may be none."""
+    """Return the loss for class labels; there may be no rows."""
     if c.size_average is not None or c.reduce is not None:
         c.reduction = legacy_reduction(c.size_average, c.reduce)
     counts = c.target != c.ignore_index
@@ -120,7 +124,7 @@ def _check_embedding(given: SimpleNamespace) -> None:
 
 
 def _embedding(*args: object, **kwargs: object) -> torch.Tensor:
-    """``F.embedding``: nothing is learned where the index is ``padding_idx``."""
+    """``F.embedding``, without a gradient at ``padding_idx``."""
     c = _given(F.embedding, args, kwargs)
     _check_embedding(c)
     rows = F.embedding(c.input, c.weight)
@@ -131,7 +135,7 @@ def _embedding(*args: object, **kwargs: object) -> torch.Tensor:
 
 
 def _embedding_bag(*args: object, **kwargs: object) -> torch.Tensor:
-    """``F.embedding_bag``, which the exporters say as a loop over bags, in float32."""
+    """``F.embedding_bag``; the exporters translate it to a loop over bags, in float32."""
     c = _given(F.embedding_bag, args, kwargs)
     _check_embedding(c)
     if c.offsets is not None and c.mode == "max":
@@ -161,7 +165,7 @@ def _embedding_bag(*args: object, **kwargs: object) -> torch.Tensor:
 def _cosine_similarity(
     x1: torch.Tensor, x2: torch.Tensor, dim: int = 1, eps: float = 1e-8
 ) -> torch.Tensor:
-    """``F.cosine_similarity``: norms that are too small are raised, and keep their gradient."""
+    """``F.cosine_similarity``: norms below ``eps`` become ``eps``, and keep their gradient."""
     kind = torch.promote_types(x1.dtype, x2.dtype)
     x1, x2 = torch.broadcast_tensors(x1.to(kind), x2.to(kind))
 
@@ -186,7 +190,7 @@ def _pad(
 def _cross(
     input: torch.Tensor, other: torch.Tensor, dim: int | None = None, **options: object
 ) -> torch.Tensor:
-    """``torch.cross`` along the first axis of extent 3, which a call's extents decide."""
+    """``torch.cross``: the default axis is the first one of extent 3 in this call's shapes."""
     if dim is None:
         shape = torch.broadcast_shapes(input.shape, other.shape)
         dim = next((i for i, extent in enumerate(shape) if extent == 3), None)
@@ -196,7 +200,7 @@ def _cross(
 def _as_strided(
     x: torch.Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
 ) -> torch.Tensor:
-    """``as_strided``: the exporters take any tensor for one that fills its memory in order."""
+    """``as_strided``: the exporters assume that each tensor is contiguous."""
     order = sorted(range(x.dim()), key=lambda axis: (-x.stride(axis), -x.shape[axis]))
     memory = x.permute(order)
     start = 0 if storage_offset is None else storage_offset - x.storage_offset()
@@ -208,7 +212,7 @@ def _as_strided(
 
 
 def _dropout(*args: Any, **kwargs: Any) -> torch.Tensor:
-    """``F.dropout``: where it drops nothing it returns its argument, which tracing copies."""
+    """``F.dropout``: returns its argument if it drops nothing; tracing would copy it."""
     c = _given(F.dropout, args, kwargs)
     if c.training and c.p == 1:
         return c.input.mul_(torch.zeros(())) if c.inplace else c.input * torch.zeros(())
@@ -216,7 +220,7 @@ def _dropout(*args: Any, **kwargs: Any) -> torch.Tensor:
 
 
 def _dropping(dropout: Callable[..., torch.Tensor], trains: bool) -> Callable[..., torch.Tensor]:
-    """Another kind of dropout; ``trains`` is the default of its argument ``training``."""
+    """Return another kind of dropout; ``trains`` is the default of its argument ``training``."""
 
     def rewritten(*args: object, **kwargs: object) -> torch.Tensor:
         c = dict(zip(("input", "p", "training"), args, strict=False)) | kwargs
@@ -229,7 +233,7 @@ def _dropping(dropout: Callable[..., torch.Tensor], trains: bool) -> Callable[..
 
 
 def _rrelu(rrelu: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """``F.rrelu`` and the like: slopes are drawn in training; otherwise they are the mean slope."""
+    """Return ``F.rrelu`` or a variant: slopes are random in training, else the mean slope."""
 
     def rewritten(
         input: torch.Tensor,
@@ -250,16 +254,16 @@ def _rrelu(rrelu: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
 
 
 def _stack(tensors: Sequence[torch.Tensor], dim: int = 0, **options: object) -> torch.Tensor:
-    """``torch.stack`` of several dtypes, which the exporters join as they are."""
+    """``torch.stack`` of tensors of several dtypes, which the exporters do not promote."""
     kind = functools.reduce(torch.promote_types, (t.dtype for t in tensors))
     return torch.stack([t.to(kind) for t in tensors], dim, **options)
 
 
 def _einsum(equation: str | torch.Tensor, *operands: Tensors | Sequence[object]) -> torch.Tensor:
-    """``torch.einsum``: of one tensor of which it sums nothing it is a view."""
+    """``torch.einsum``: returns a view for a single tensor if no axis is summed."""
     listed = len(operands) == 1 and isinstance(operands[0], (list, tuple))
     x, *others = operands[0] if listed else operands
-    if not isinstance(equation, str) and len(operands) in (1, 2):  # tensor, axes, axes kept
+    if not isinstance(equation, str) and len(operands) in (1, 2):  # (tensor, axes, kept axes)
         view = _reordered(equation, *(["..." if i is ... else i for i in a] for a in operands))
     elif isinstance(equation, str) and not others:
         left, arrow, right = equation.replace(" ", "").partition("->")
@@ -298,15 +302,15 @@ def _reordered(
 
 
 def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
-    """``F.one_hot``: an index that is out of range is an error of the engine."""
-    if num_classes <= 0:  # as many as the largest says
+    """``F.one_hot``: the engine raises an error for an index out of range."""
+    if num_classes <= 0:  # the largest index decides
         return F.one_hot(tensor, num_classes)
     rows = torch.eye(num_classes, dtype=torch.int64)
     return rows[torch.where(tensor < 0, num_classes, tensor)]
 
 
 def _place(of_extreme: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """``argmax`` or ``argmin``: of booleans PyTorch's kernels have none."""
+    """Return ``argmax`` or ``argmin``; both refuse booleans, for which PyTorch has no kernels."""
 
     def rewritten(*args: object, **kwargs: object) -> torch.Tensor:
         if args and isinstance(args[0], torch.Tensor) and args[0].dtype == torch.bool:
@@ -317,7 +321,7 @@ def _place(of_extreme: Callable[..., torch.Tensor]) -> Callable[..., torch.Tenso
 
 
 def _points(between: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """``torch.linspace`` or ``logspace``: PyTorch has no gradient for ends that are tensors."""
+    """Return ``torch.linspace`` or ``logspace``: no gradient flows to ends that are tensors."""
 
     def rewritten(*args: object, **kwargs: object) -> torch.Tensor:
         args, kwargs = tree_map_only(torch.Tensor, stop_gradient, (args, kwargs))
@@ -327,7 +331,7 @@ def _points(between: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]
 
 
 def _full(size: Sequence[int], fill_value: _Number, **options: object) -> torch.Tensor:
-    """``torch.full``, also of a number that changes from call to call, which comes as a tensor."""
+    """``torch.full``, also for a number that changes from call to call and comes as a tensor."""
     if not isinstance(fill_value, torch.Tensor) or options.keys() - {"dtype", "device"}:
         return torch.full(size, fill_value, **options)
     kind = fill_value.dtype
@@ -353,7 +357,7 @@ def _new_full(
 
 
 def _scaled(function: Callable[..., torch.Tensor], factor: str) -> Callable[..., torch.Tensor]:
-    """A sum whose second operand has a factor: one that changes from call to call is a tensor."""
+    """Return a sum with a factor (``alpha``); a factor that changes between calls is a tensor."""
 
     def rewritten(*args: _Number, **kwargs: _Number) -> torch.Tensor:
         if not isinstance(kwargs.get(factor), torch.Tensor) or len(args) < 2:
@@ -368,14 +372,14 @@ def _scaled(function: Callable[..., torch.Tensor], factor: str) -> Callable[...,
 def _leaky_relu(
     input: torch.Tensor, negative_slope: _Number = 0.01, inplace: bool = False
 ) -> torch.Tensor:
-    """``F.leaky_relu``, also of a slope that changes from call to call, which is a tensor."""
+    """``F.leaky_relu``, also with a slope that changes from call to call and comes as a tensor."""
     if inplace or not isinstance(negative_slope, torch.Tensor):
         return F.leaky_relu(input, negative_slope, inplace)
     return torch.where(input > 0, input, input * negative_slope)
 
 
 def _gumbel_softmax(*args: object, **kwargs: object) -> torch.Tensor:
-    """``F.gumbel_softmax``, whose ``hard`` detaches within."""
+    """``F.gumbel_softmax``, whose ``hard`` option detaches a tensor."""
     c = _given(F.gumbel_softmax, args, kwargs)
     soft = F.gumbel_softmax(c.logits, c.tau, dim=c.dim)
     if not c.hard:
@@ -386,7 +390,7 @@ def _gumbel_softmax(*args: object, **kwargs: object) -> torch.Tensor:
 
 
 def _average_pool(pool: Callable[..., torch.Tensor], axes: int) -> Callable[..., torch.Tensor]:
-    """``F.avg_pool2d`` or ``F.avg_pool3d``: their ``divisor_override``."""
+    """Return ``F.avg_pool2d`` or ``F.avg_pool3d`` with ``divisor_override``."""
 
     def rewritten(
         x: torch.Tensor,
@@ -411,7 +415,7 @@ def _average_pool(pool: Callable[..., torch.Tensor], axes: int) -> Callable[...,
 
 
 def _gives_whole(extents: Sequence[int], scales: Sequence[float]) -> bool:
-    """Whether scaled extents are whole numbers; those that change are not known."""
+    """Return whether scaled extents are whole numbers; False for symbolic extents."""
     scales = scales if len(scales) == len(extents) else [*scales] * len(extents)
     return all(
         type(n) is int and (n * s).is_integer() for n, s in zip(extents, scales, strict=True)
@@ -419,21 +423,21 @@ def _gives_whole(extents: Sequence[int], scales: Sequence[float]) -> bool:
 
 
 def _interpolate(*args: Any, **kwargs: Any) -> torch.Tensor:
-    """``F.interpolate``: with "nearest-exact" the exporters lose the scale."""
+    """``F.interpolate``: refuses options that the exporters translate wrongly."""
     c = _given(F.interpolate, args, kwargs)
     scales = c.scale_factor if isinstance(c.scale_factor, (list, tuple)) else [c.scale_factor or 1]
     whole = c.recompute_scale_factor or all(s == int(s) for s in scales)
     if c.mode == "nearest-exact" and not whole:
         lost("nearest-exact interpolation by a scale that is no integer")
-    if c.antialias and c.align_corners:  # the filter is as wide as corners make a step
+    if c.antialias and c.align_corners:  # PyTorch's filter has the width of a step between corners
         lost("interpolation with antialias and align_corners")
     if c.antialias and not (whole or _gives_whole(c.input.shape[2:], scales)):
-        lost("interpolation with antialias to extents that are rounded")  # ONNX has another step
+        lost("interpolation with antialias to extents that are rounded")  # ONNX uses another step
     return F.interpolate(*args, **kwargs)
 
 
 def _instance_norm(*args: Any, **kwargs: Any) -> torch.Tensor:
-    """``F.instance_norm``, which writes its running statistics where no exporter looks."""
+    """``F.instance_norm`` with updates of running statistics, which exporters miss."""
     c = _given(F.instance_norm, args, kwargs)
     if c.running_mean is None or not c.use_input_stats:
         return F.instance_norm(*args, **kwargs)
@@ -446,7 +450,7 @@ def _instance_norm(*args: Any, **kwargs: Any) -> torch.Tensor:
 
 
 def _ctc_loss(*args: object, **kwargs: object) -> torch.Tensor:
-    """``F.ctc_loss``, which ONNX has no operator for."""
+    """``F.ctc_loss``, for which ONNX has no operator."""
     c = _given(F.ctc_loss, args, kwargs)
     single = c.log_probs.dim() == 2
     if single:
@@ -462,11 +466,11 @@ def _ctc_loss(*args: object, **kwargs: object) -> torch.Tensor:
 
 
 def _of_one_width(product: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """A product that autocast narrows, of operands of several widths.
+    """Return a product that autocast narrows, for operands of several float dtypes.
 
-    Code that asks for the dtype of what a product gave (``bias.to(query.dtype)``) got a narrow one
-    when it was captured; the query itself is as wide here as the engine has it until it narrows
-    products by itself. Nothing is lost by widening the other.
+    Code that reads the dtype of a product's result (``bias.to(query.dtype)``) saw a 16-bit dtype at
+    capture. Here the query is still float32, since the engine narrows products later. Widening the
+    other operand loses nothing.
     """
 
     def rewritten(*args: object, **kwargs: object) -> torch.Tensor:
@@ -526,7 +530,7 @@ REWRITES: dict[Any, Callable[..., Any]] = {
     **{d: _dropping(d, trains=True) for d in (F.dropout1d, F.dropout2d, F.dropout3d)},
     **{d: _dropping(d, trains=False) for d in (F.alpha_dropout, F.feature_alpha_dropout)},
     **{
-        d: _dropping(d, trains=True)  # which is always said
+        d: _dropping(d, trains=True)  # callers always pass training
         for name in ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
         for d in (getattr(torch, name), getattr(torch, f"{name}_"))
     },
@@ -546,4 +550,4 @@ REWRITES: dict[Any, Callable[..., Any]] = {
     pad: _pad,  # F.pad
     transformer_encoder_layer: encode,
 }
-"""By function."""
+"""Rewrites by function."""

@@ -1,4 +1,4 @@
-"""Calls that PyTorch's kernels refuse, and its meta functions accept while a graph is traced."""
+"""Calls that PyTorch's kernels refuse, though its meta functions accept them in a trace."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SUBTRACTIONS = {aten.sub.Tensor, aten.sub.Scalar, aten.rsub.Tensor, aten.rsub.S
 
 
 def refused_by_kernels(graph: torch.fx.Graph) -> Iterator[tuple[torch.fx.Node, str]]:
-    """Yield the calls of a graph of ATen operators that PyTorch raises at, and why.
+    """Yield the calls of an ATen graph for which PyTorch would raise an error, and why.
 
     Each node's ``meta["val"]`` is a fake tensor, with its dtype.
     """

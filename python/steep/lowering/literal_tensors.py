@@ -1,6 +1,7 @@
-"""Tensors that forward makes of numbers: ``torch.tensor`` and the old constructors.
+"""Tensors that forward makes from numbers: ``torch.tensor`` and the legacy constructors.
 
-Traced with fake values, the old ones (``torch.FloatTensor([2])``) are tensors without any.
+Traced with fake values, tensors of legacy constructors (``torch.FloatTensor([2])``) would have no
+values.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _OLD = {
 
 
 def literal_for(node: torch.fx.Node) -> Callable[..., Any] | None:
-    """Return what makes the tensor that a call makes of numbers; None for other calls."""
+    """Return a function that makes the tensor of a call from numbers; None for other calls."""
     if node.op != "call_function":
         return None
     if node.target is tensor_of_refs:
@@ -42,7 +43,7 @@ def literal_for(node: torch.fx.Node) -> Callable[..., Any] | None:
     if len(node.args) == 1 and isinstance(node.args[0], (list, tuple)):
         make = _tensor_of
     elif all(isinstance(n, (int, torch.fx.Node)) for n in node.args) and not _reads_tensor(node):
-        make = torch.empty  # of extents
+        make = torch.empty  # the arguments are extents
     if make is not None:
         dtype = _OLD.get(node.target, torch.get_default_dtype())
         return functools.wraps(make)(functools.partial(make, dtype=dtype))
@@ -54,7 +55,7 @@ def _reads_tensor(node: torch.fx.Node) -> bool:
 
 
 def _tensor_of(data: _Nested, *, dtype: torch.dtype | None = None, **_: object) -> torch.Tensor:
-    """Return ``torch.tensor(data)``, where some of the numbers may be tensors of no dimension."""
+    """Return ``torch.tensor(data)``; some of the numbers may be tensors without dimensions."""
     if dtype is None:
         dtypes = {n.dtype if isinstance(n, torch.Tensor) else type(n) for n in tree_leaves(data)}
         if dtypes & {float, torch.float64, torch.SymFloat}:

@@ -1,7 +1,7 @@
-"""A graph of calls of PyTorch, as Dynamo captures it → an ONNX model.
+"""Lowers a graph of PyTorch calls, as Dynamo captured it, to an ONNX model.
 
-It is traced once more, to functional ATen operators, under the symbols that Dynamo gave its
-extents: whatever is bound on the way is guarded as well. to_onnx.py says them in ONNX.
+The graph is traced again to functional ATen operators, with the symbols that Dynamo gave its
+extents: if this trace specialises an extent, Dynamo guards it. to_onnx.py translates the result.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from steep.torch_internals.aot_autograd import aot_export_module
 from steep.torch_internals.pytree import tree_leaves
 
 WITHIN = "steep.within"
-"""Of an operation that others were written out in: its name in the captured graph."""
+"""Meta key of an operation of an expansion: the expanded operation's name in the captured graph."""
 
 
 def outputs_of(end: torch.fx.Node) -> list[Any]:
-    """Return what the output node of a graph gives, be it one value or several."""
+    """Return the values of a graph's output node as a list, also for a single value."""
     values = end.args[0]
     return list(values) if isinstance(values, (tuple, list)) else [values]
 
@@ -46,10 +46,10 @@ _NO_WORD = "ONNX has no operator for"
 
 
 class CannotLower(Exception):
-    """The engine cannot run an operation, with the reason.
+    """The engine cannot run an operation; the message says why.
 
-    ``node`` is its name in the captured graph; "" if no single operation is the cause. ``others``
-    are further operations that are known to be refused.
+    ``node`` is the operation's name in the captured graph; "" if no single operation is the cause.
+    ``others`` are errors of further operations.
     """
 
     def __init__(self, reason: str, node: str, place: str = "") -> None:
@@ -59,7 +59,7 @@ class CannotLower(Exception):
 
     @property
     def without_word(self) -> bool:
-        """Whether ONNX has no operator for the operation, on whatever values."""
+        """Whether ONNX has no operator for the operation, whatever its values."""
         return str(self).startswith(_NO_WORD)
 
 
@@ -73,7 +73,7 @@ class _Interpreter(Interpreter):
         deliver_signals()
         self.at = n
         if self.watch is not None:
-            # arguments that need a gradient are refused by that name, once all writes are known
+            # writes to arguments that need a gradient are refused later, when all are known
             within = [t for t in map(_first, all_written_by(n)) if t.op != "placeholder"]
             self.watch.writes_into_history = any(map(_has_history, within))
             self.watch.of_histories = any(map(_has_history, n.all_input_nodes))
@@ -81,39 +81,39 @@ class _Interpreter(Interpreter):
 
 
 def _first(target: torch.fx.Node) -> torch.fx.Node:
-    """Return what was written first, of a tensor that one call after the other writes."""
+    """Return the tensor that the first of several successive in-place calls wrote."""
     while (before := written_by(target)) is not None:
         target = before
     return target
 
 
 def _has_history(node: torch.fx.Node) -> bool:
-    """Whether it may need a gradient; true if Dynamo does not know."""
+    """Return whether a node may need a gradient; True if Dynamo does not know."""
     example = node.meta.get("example_value")
     parts = [t for t in tree_leaves(example) if isinstance(t, torch.Tensor)]
     return example is None or any(t.requires_grad for t in parts)
 
 
 class _Faithful(torch.nn.Module):
-    """Runs a captured graph so that a trace has all that it computes, gradients included."""
+    """Runs a captured graph so that a trace contains all that it computes, gradients included."""
 
     def __init__(self, graph_module: torch.fx.GraphModule) -> None:
         super().__init__()
         self.interpreter = _Interpreter(graph_module)
 
     def __call__(self, *tensors: torch.Tensor) -> tuple[object, ...]:
-        """Run it past the hooks of all modules: those are in the graph."""
+        """Run the graph without global module hooks: Dynamo has captured those already."""
         return self.forward(*tensors)
 
     def forward(self, *tensors: torch.Tensor) -> tuple[object, ...]:
         with faithful() as self.interpreter.watch, preserve_node_meta():
             results = self.interpreter.run(*tensors)
-            # of numbers that the graph holds for, others are known as well
+            # constant numbers become tensors, as the other results
             return tuple(torch.tensor(r) if isinstance(r, (int, float)) else r for r in results)
 
 
 def refusal(e: Exception, at: torch.fx.Node | None = None) -> CannotLower:
-    """Return what an error means for the graph, or the operation at which it came up."""
+    """Convert an error to CannotLower for the operation ``at`` which it occurred."""
     if isinstance(e, CannotLower):
         return e
     if isinstance(e, NotBefore):
@@ -124,7 +124,8 @@ def refusal(e: Exception, at: torch.fx.Node | None = None) -> CannotLower:
     if unsaid := re.search(r"Error when translating node .*?target=torch\.ops\.([\w.]+)\]", text):
         reason = f"{_NO_WORD} {unsaid.group(1)}"
         cause = _innermost(e)
-        if isinstance(cause, NotImplementedError) and str(cause):  # of a translation of ours
+        # raised by one of Steep's translations
+        if isinstance(cause, NotImplementedError) and str(cause):
             reason = f"{unsaid.group(1)}: {cause}"
     return CannotLower(reason, name, line_of(at))
 
@@ -136,7 +137,7 @@ def _innermost(e: BaseException) -> BaseException:
 
 
 def line_of(at: torch.fx.Node | None) -> str:
-    """Return the last line of the user's code that led to an operation: FILE:LINE."""
+    """Return the last line of user code that led to an operation, as FILE:LINE."""
     trace = at.meta.get("stack_trace") if at is not None else None
     places = re.findall(r'File "([^"]+)", line (\d+)', trace or "")
     own = [p for p in places if is_users(p[0])] or places
@@ -148,11 +149,10 @@ class OnnxGraph:
     """A captured graph in ONNX.
 
     Attributes:
-        model: its inputs are called arg_0, arg_1 … by position: the graph's, and then what is to be
-            drawn.
-        written: the inputs that its first outputs are to be written to, by position.
-        draws: what is drawn before each call.
-        cached: whether the cache had the model.
+        model: its inputs are arg_0, arg_1 … by position: the graph's inputs, then random numbers.
+        written: positions of the inputs to which its first outputs are written.
+        draws: draws the random numbers before each call.
+        cached: whether the model came from the cache.
     """
 
     model: onnx.ModelProto
@@ -167,7 +167,7 @@ def lower(
     regions: Regions,
     context: CaptureContext,
 ) -> OnnxGraph:
-    """Return a captured graph in ONNX; ``fakes`` are what its placeholders stand for.
+    """Lower a captured graph to ONNX; ``fakes`` are the fake values of its placeholders.
 
     Raises CannotLower.
     """
@@ -177,13 +177,13 @@ def lower(
         Held() as held,
         export_mode(),
         transforms_left(),
-        attribute_set(mode, "allow_non_fake_inputs", True),  # constants are no fakes
+        attribute_set(mode, "allow_non_fake_inputs", True),  # constants are not fake
         _own_extents(mode.shape_env),
         held.tracing(),
     ):
         try:
             traced, signature = aot_export_module(run, fakes, trace_joint=False, pre_dispatch=True)
-        except Exception as e:  # whatever tracing raises
+        except Exception as e:  # tracing may raise any error
             raise refusal(e, run.interpreter.at) from e
         _without_tokens(traced.graph, signature.input_tokens)
         names = [n.name for n in traced.graph.nodes if n.op == "placeholder"]
@@ -206,10 +206,10 @@ def lower(
 
 
 def _without_tokens(graph: torch.fx.Graph, names: list[str]) -> None:
-    """Take out what orders effects, if none is left.
+    """Remove effect tokens if nothing uses them.
 
-    PyTorch puts it in for checks within an operator that stays whole (``linalg.cholesky``), as the
-    first inputs and results.
+    PyTorch adds them, as first inputs and results, for checks within an operator that is not
+    decomposed (``linalg.cholesky``).
     """
     (end,) = (n for n in graph.nodes if n.op == "output")
     for token in [n for n in graph.nodes if n.op == "placeholder" and n.name in names]:
@@ -220,7 +220,7 @@ def _without_tokens(graph: torch.fx.Graph, names: list[str]) -> None:
 
 @contextlib.contextmanager
 def _own_extents(env: ShapeEnv | None) -> Iterator[None]:
-    """Forget unbacked extents of this trace at its end: the next one would look for them."""
+    """Drop the unbacked symbols of this trace at its end; the next trace would look for them."""
     pending = [] if env is None else env.pending_fresh_unbacked_symbols
     before = list(pending)
     try:
@@ -230,7 +230,7 @@ def _own_extents(env: ShapeEnv | None) -> Iterator[None]:
 
 
 def _origin(name: str, graph: torch.fx.Graph, captured: torch.fx.Graph) -> torch.fx.Node | None:
-    """Return the captured node that a graph's node of this name was made from."""
+    """Return the captured node from which the node of this name was made."""
     node = next((n for n in graph.nodes if n.name == name), None)
     return None if node is None else _origin_of(node, captured)
 

@@ -1,7 +1,7 @@
 """Operators on booleans and small integers, which ONNX defines for fewer types than PyTorch.
 
-PyTorch adds booleans and raises int8 to a power. Such operators work on wider integers here; what
-they give is cast back, and wraps or becomes a boolean as PyTorch's does.
+PyTorch adds booleans and raises int8 to a power. Here such operators work on wider integers; their
+results are cast back, and so wrap around or become booleans as in PyTorch.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _WIDER = {
 
 
 def widen_integers(model: ir.Model) -> None:
-    """Put casts, in place, around the nodes whose operator does not take their integers."""
+    """Insert casts around the nodes whose operator does not accept their integer type, in place."""
     version = model.opset_imports.get("", 1)
-    dtypes: dict[Any, Any] = {}  # of values that the exporter leaves without one
+    dtypes: dict[Any, Any] = {}  # types of values to which the exporter gives none
     for node in list(model.graph.all_nodes()):
         schema = _schema(node.op_type, version) if node.domain in ("", "ai.onnx") else None
         if schema is None:
@@ -55,7 +55,7 @@ def _compute_in(
     *,
     kind: ir.DataType,
 ) -> None:
-    """Cast what is of a type variable, now of ``kind``, and the results back."""
+    """Cast the operands of a type variable from ``kind`` to ``wide``, and the results back."""
     for i, (name, value) in enumerate(_typed(schema.inputs, node.inputs)):
         if name == variable and value is not None:
             cast = ir.node("Cast", [value], {"to": wide})
@@ -82,7 +82,7 @@ def _schema(op: str, version: int) -> onnx.defs.OpSchema | None:
 def _typed(
     formal: Sequence[onnx.defs.OpSchema.FormalParameter], values: Sequence[ir.Value]
 ) -> list[tuple[str, ir.Value]]:
-    """Return the values with their type variables; the last formal one is of all that follow."""
+    """Return the values with their type variables; the last formal parameter may be variadic."""
     return [(formal[min(i, len(formal) - 1)].type_str, v) for i, v in enumerate(values)]
 
 

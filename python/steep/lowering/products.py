@@ -1,4 +1,4 @@
-"""Products of matrices, and convolutions, under each of the names that they come by."""
+"""Matrix products and convolutions, under each of their names in PyTorch."""
 
 from __future__ import annotations
 
@@ -34,4 +34,4 @@ NARROWED = {
 OF_ONE_DTYPE = {
     getattr(aten, name) for name in (*_OF_MATRICES, "addmv", "bilinear", "dot", "mv", "vdot")
 }
-"""ATen operators whose kernels want one dtype: of operands, of a bias and of a mask of floats."""
+"""ATen operators whose kernels need one dtype for operands, bias and float mask."""

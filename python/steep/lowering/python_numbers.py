@@ -1,9 +1,9 @@
-"""Numbers of Python that a captured graph takes, and what forward calculates of them.
+"""Python numbers that a captured graph takes, and Python's arithmetic with them.
 
-Dynamo gives a graph those that have changed between calls, as symbols. Python calculates with them,
-as ever, at each call: with its integers, in float64, by ``math``. The graph is given the results,
-as tensors of no dimension. So it is with the floats that forward calculates of extents; integers of
-extents the graph calculates, since they are extents of its results.
+Dynamo passes numbers that have changed between calls to a graph as symbols. At each call Python
+computes with them as usual: with Python integers, in float64, by ``math``. The graph gets the
+results as tensors without dimensions. The same holds for floats that forward computes from extents.
+Integers computed from extents stay in the graph, since they are extents of its results.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _DTYPES = {int: torch.int64, float: torch.float64, bool: torch.bool}
 
 
 def number_of(node: torch.fx.Node) -> torch.SymInt | torch.SymFloat | None:
-    """Return the symbol of a Python number that may change, where the graph takes one; else None.
+    """Return the symbol of a Python number that the graph takes and that may change; else None.
 
-    A float comes as a tensor that the graph takes it from.
+    Dynamo passes a float as a tensor, from which the graph takes the number by ``item()``.
     """
     if node.op == "placeholder":
         value = node.meta["example_value"]
@@ -38,7 +38,7 @@ def number_of(node: torch.fx.Node) -> torch.SymInt | torch.SymFloat | None:
 
 
 def takes_numbers(graph: torch.fx.Graph) -> bool:
-    """Return whether a graph calculates with numbers of Python that may change."""
+    """Return whether a graph computes with Python numbers that may change."""
     return any(number_of(n) is not None or _is_float(n) for n in graph.nodes)
 
 
@@ -53,15 +53,16 @@ def reads_number(graph: torch.fx.Graph, name: str) -> bool:
 
 
 class Numbers:
-    """Gives a graph what is calculated of numbers; changes the graph to take that.
+    """Computes numbers for a graph in Python, and changes the graph to take the results.
 
     Args:
-        graph: has a placeholder for each argument. Gets one more for each number that a call of
-            PyTorch reads.
-        fixed: names of operations that take no tensor for a number: the graph then holds for the
-            present value alone, which is a guard. None: all.
+        graph: has a placeholder for each argument. Gets one more for each number that a PyTorch
+            call reads.
+        fixed: names of operations that accept no tensor for a number: the number becomes a
+            constant, with a guard. None: all operations.
 
-    ``results`` says which of the numbers are results of the graph: by node, their positions.
+    Attributes:
+        results: which numbers are results of the graph: their positions by node.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class Numbers:
         made = [n for n in dict.fromkeys(outputs_of(end)) if n in known]
         self.results = {n: k for k, n in enumerate(made)}
         for node in placeholders:
-            if number_of(node) is not None:  # nobody reads it any more
+            if number_of(node) is not None:  # no node reads it any more
                 node.meta["example_value"] = _fake(_dtype(node), fake_mode)
         self._known = [n for n in known if n.op != "placeholder"]
         calculation.output((fed, [known[n] for n in made]))
@@ -104,14 +105,14 @@ class Numbers:
         self._calculated = self._calculation.forward
 
     def leave(self) -> None:
-        """Take what Python calculates out of the graph, whose results it is not any more."""
+        """Remove the nodes that Python computes; call it after they are no longer graph outputs."""
         if self._calculated is not None:
             for node in reversed(self._known):
                 if not node.users:
                     node.graph.erase_node(node)
 
     def tensors(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
-        """Return what is given to the graph, of the values of its own placeholders."""
+        """Return the numbers for the graph as tensors, given the values of its placeholders."""
         if not self._given:
             return []
         numbers = self._calculated(*arguments)[0]  # type: ignore[misc]
@@ -119,7 +120,7 @@ class Numbers:
         return [torch.as_tensor(number, dtype=dtype) for number, dtype in pairs]
 
     def made(self, arguments: Sequence[Any]) -> list[Any]:
-        """Return the numbers that are results."""
+        """Return the numbers that are results of the graph."""
         if not self.results:
             return []
         results: list[Any] = self._calculated(*arguments)[1]  # type: ignore[misc]
@@ -131,13 +132,14 @@ def _calculate(
     arguments: dict[torch.fx.Node, torch.fx.Node],
     calculation: torch.fx.Graph,
 ) -> tuple[dict[torch.fx.Node, torch.fx.Node], dict[torch.fx.Node, torch.fx.Node]]:
-    """Copy what is calculated of numbers and of extents of arguments alone; by node.
+    """Copy the arithmetic on numbers and on extents of arguments to ``calculation``.
 
-    Returns what the graph is to be given, and what it calculates itself: integers of extents.
+    Returns the copied nodes in two maps by original node: those that the graph takes as inputs, and
+    integers of extents, which the graph computes itself.
     """
     given: dict[torch.fx.Node, torch.fx.Node] = {}
     extents: dict[torch.fx.Node, torch.fx.Node] = {}
-    of_extents = set()  # what is given, and calculated of extents alone
+    of_extents = set()  # inputs that depend on extents only
 
     def copied(n: torch.fx.Node) -> torch.fx.Node:
         return given[n] if n in given else extents[n]
@@ -167,7 +169,7 @@ def _calculate(
 def _fix(
     readers_of: dict[torch.fx.Node, list[torch.fx.Node]], fixed: frozenset[str] | None
 ) -> None:
-    """Put present values in the place of numbers: asking a symbol for its value is a guard."""
+    """Replace symbols by their present values in ``fixed`` operations, which adds guards."""
     for node, readers in readers_of.items():
         example = node.meta["example_value"]
         for reader in list(readers):
@@ -183,7 +185,7 @@ def _extent(argument: torch.Tensor, axis: int) -> int:
 
 
 def _gives_number(node: torch.fx.Node) -> bool:
-    """Whether a call has a number for its result; or a tensor of one, as Dynamo returns floats."""
+    """Return whether a call returns a number, or a scalar tensor, as Dynamo returns floats."""
     value = node.meta.get("example_value")
     called = node.op in ("call_function", "call_method")
     is_number = isinstance(value, (*_SYMBOLS, int, float)) or node.target is torch.scalar_tensor

@@ -1,4 +1,4 @@
-"""Random numbers of a graph: PyTorch draws them before it runs, in its order, from its generator.
+"""Random numbers of a graph: PyTorch draws them before a run, in order, from its generator.
 
 Dropout is an exception: the engine draws its masks, from a seed of PyTorch's generator.
 """
@@ -15,7 +15,7 @@ from torch.fx.node import Argument, map_aggregate
 
 from steep.torch_internals.operators import OpOverload, name_of, overload_of, schema_of
 
-# They read of their operand no more than what it is like.
+# These read only shape, strides and dtype of their operand.
 _OF_THE_LIKE = {
     *("rand_like", "randn_like", "randint_like", "uniform", "normal_functional"),
     *("exponential", "cauchy", "log_normal", "geometric"),
@@ -24,7 +24,7 @@ _OF_DROPOUT = ("dropout", "scaled_dot_product", "lstm", "gru", "rnn_")
 
 
 class NotBefore(Exception):
-    """The random numbers depend on results of the graph; ``node`` is the name of the operation."""
+    """Random numbers depend on results of the graph; ``node`` is the name of the operation."""
 
     def __init__(self, node: torch.fx.Node) -> None:
         super().__init__(f"{node.target} draws random numbers by values that the graph computes")
@@ -33,14 +33,21 @@ class NotBefore(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Draws:
-    """Calls that draw; in their arguments stands what makes an argument of the extents."""
+    """Calls that draw random numbers before a run.
+
+    Attributes:
+        calls: (function, args, kwargs); ``_Extent`` and ``_Like`` in them stand for values that
+            depend on extents.
+        examples: fake results of the calls.
+        where: by symbol, the position of a tensor of the graph, and its axis.
+    """
 
     calls: list[tuple[Callable[..., torch.Tensor], tuple[Any, ...], dict[str, Any]]]
     examples: list[torch.Tensor]
-    where: dict[sympy.Symbol, tuple[int, int]]  # by symbol: a tensor that the graph takes, its axis
+    where: dict[sympy.Symbol, tuple[int, int]]  # by symbol: (tensor, axis)
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the numbers, drawn now, for a graph that is given these tensors."""
+        """Draw the numbers for a graph with these tensors as inputs."""
         if not self.calls:
             return []
         extents = {symbol: tensors[i].shape[axis] for symbol, (i, axis) in self.where.items()}
@@ -61,7 +68,7 @@ class _Extent:
 
 @dataclasses.dataclass(frozen=True)
 class _Like:
-    """A tensor of which nobody reads the values."""
+    """A tensor whose values are never read."""
 
     shape: list[_Extent]
     strides: list[_Extent]
@@ -73,14 +80,14 @@ class _Like:
 
 
 def take_draws(traced: torch.fx.GraphModule, fakes: Sequence[torch.Tensor]) -> Draws:
-    """Make inputs of the graph, after those it has, of what it draws; return how to draw it.
+    """Replace random nodes of the graph by inputs after its others; return how to draw them.
 
     Raises NotBefore.
     """
     for inner in traced.modules():
         if isinstance(inner, torch.fx.GraphModule) and inner is not traced:
             for node in filter(_draws, inner.graph.nodes):
-                raise NotBefore(node)  # in a branch, who knows whether
+                raise NotBefore(node)  # in a branch, which may not run
     where = {
         extent.node.expr: (i, axis)
         for i, fake in enumerate(fakes)
@@ -92,7 +99,7 @@ def take_draws(traced: torch.fx.GraphModule, fakes: Sequence[torch.Tensor]) -> D
     for node in [n for n in traced.graph.nodes if _draws(n)]:
         draws.calls.append(_call(node, where))
         draws.examples.append(node.meta["val"])
-        # a part between two that PyTorch runs may have no inputs
+        # a part of a graph may have no inputs
         first = next(iter(traced.graph.nodes))
         place = traced.graph.inserting_after if last else traced.graph.inserting_before
         with place(*last or [first]):

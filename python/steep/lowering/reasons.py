@@ -33,7 +33,7 @@ _BRANCH = (
     "write torch.where(condition, a, b), or torch.cond",
 )
 
-# By the first words of what the tracer says: what stands there, {} being its name; what to do.
+# By the first words of Dynamo's reason: (what the code does, {} is its name; what to do).
 _CUTS = {
     "generic_jump": _BRANCH,
     "Data-dependent": _BRANCH,
@@ -85,9 +85,9 @@ _CALLS = {
     "datetime": "read the clock before and after the call of the module",
     "print": "use logging (a graph ignores its calls), or print after forward",
 }
-"""What to do about a call, by its module or its name."""
+"""What to do about a call, by a word of its qualified name."""
 
-# What to do about an operation, by what is said of it.
+# What to do about an operation, by a pattern of the reason.
 _OPERATIONS = {
     r"the engine computes on the CPU": "move the module and its tensors to the CPU",
     r"ONNX has no operator for": "write it in operators of docs/operators.md",
@@ -108,10 +108,10 @@ _OPERATIONS = {
 
 
 def cut(reason: str, stack: Sequence[Any] | None, otherwise: str = "") -> str:
-    """Return why a graph ends: what stands at which line, and what to write instead.
+    """Return the text of a graph break: the code, its line, and what to write instead.
 
-    ``reason`` is the tracer's, ``stack`` the frames that led there; ``otherwise`` is the place
-    where none of them is a user's.
+    ``reason`` is Dynamo's, ``stack`` the frames that led there; ``otherwise`` is the place to
+    report if no frame is user code.
     """
     what, instead = first_sentence(reason), _ELSEWHERE
     for begins, words in _CUTS.items():
@@ -125,7 +125,7 @@ def cut(reason: str, stack: Sequence[Any] | None, otherwise: str = "") -> str:
 
 
 def operation(reason: str) -> str:
-    """Return what to do about an operation that cannot be lowered for a reason."""
+    """Return what to do about an operation that cannot be lowered for ``reason``."""
     found = (instead for pattern, instead in _OPERATIONS.items() if re.search(pattern, reason))
     return next(found, "write it in other operators, or move it out of forward")
 
@@ -141,7 +141,7 @@ _NAMES = (
 
 
 def _named(reason: str) -> str:
-    """Return the function that the tracer names, as a user calls it; "" if it names none."""
+    """Return the function that Dynamo's reason names, as users call it; "" if there is none."""
     for pattern in _NAMES:
         if found := re.search(pattern, reason):
             module = found.groupdict().get("module")
@@ -151,7 +151,7 @@ def _named(reason: str) -> str:
 
 
 def first_sentence(text: str) -> str:
-    """Return the first line of a text, without a clause at its end that the next lines go on."""
+    """Return the first line of a text, without a last clause that continues in the next lines."""
     line = text.strip().partition("\n")[0].strip()
     if line.endswith(":"):
         line = line[:-1].rpartition(". ")[0] or line[:-1]
@@ -159,14 +159,15 @@ def first_sentence(text: str) -> str:
 
 
 def said(e: BaseException) -> str:
-    """Return what an error says first, behind its kind."""
-    if within := re.search(r"got (\w+)\((['\"])(.*?)\2\)", str(e)):  # of a call that it tried
+    """Return the class and first sentence of an error."""
+    # the error of a call that Dynamo tried
+    if within := re.search(r"got (\w+)\((['\"])(.*?)\2\)", str(e)):
         return f"{within[1]}: {within[3]}"
     return f"{type(e).__name__}: {first_sentence(str(e))}"
 
 
 def whole(code: types.CodeType, skipped: str, known: Sequence[str]) -> str:
-    """Return that PyTorch runs a function whole, and why the tracer ``skipped`` it."""
+    """Return a text that PyTorch runs a whole function, and why Dynamo ``skipped`` it."""
     name = re.sub(r"torch_dynamo_resume_in_(\w+)_at_\d+", r"the rest of \1", code.co_name)
     why = "for the reason above" if known else "nothing in it is captured"
     if "No ops traced" in skipped:
@@ -185,7 +186,7 @@ def is_users(file: str) -> bool:
 
 
 def place(stack: Sequence[Any] | None) -> str:
-    """Return the innermost line of the user's: (FILE:LINE); else the innermost outside PyTorch."""
+    """Return the innermost line of user code, else the innermost outside PyTorch: (FILE:LINE)."""
     outside = [f for f in stack or () if not f.filename.startswith(_PYTORCH)]
     own = [f for f in outside if is_users(f.filename)] or outside
     return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
@@ -193,9 +194,10 @@ def place(stack: Sequence[Any] | None) -> str:
 
 @replaces(FORMAT_ERROR, WARN_ONCE)
 def noted() -> Iterator[list[Exception]]:
-    """Give the errors for which the tracer leaves a function whole to Python, within.
+    """Collect the errors for which Dynamo leaves a whole function to Python.
 
-    What it would have users report to PyTorch is not said: the reason has words of ours.
+    Also suppresses Dynamo's advice to report such a function to PyTorch: Steep explains the reason
+    itself.
     """
     errors: list[Exception] = []
 

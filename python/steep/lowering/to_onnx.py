@@ -1,7 +1,7 @@
-"""A graph of functional ATen operators → an ONNX model, in the words of PyTorch's exporter.
+"""Translates a graph of functional ATen operators to ONNX, by PyTorch's exporter.
 
-ops/training_ops.py and training_semantics.py add to its words. What was translated once is kept in
-the cache, under all that the graph consists of: operators, constants, what is known of its symbols.
+Steep's own translations come first (lowering/ops). Results are kept in the cache, under a digest of
+the graph: operators, constants, and constraints of its symbols.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ log = logging.getLogger("steep")
 class CannotSay(Exception):
     """The exporter has no translation for an operation; ``node`` is its name, "" if unknown.
 
-    ``others`` are operators that it has no word for either, by the names of operations.
+    ``others`` maps names of operations to further operators without a translation.
     """
 
     def __init__(self, cause: Exception, node: str, others: dict[str, str] | None = None) -> None:
@@ -91,20 +91,19 @@ class CannotSay(Exception):
 def to_onnx(
     traced: torch.fx.GraphModule, env: ShapeEnv | None, *, read_cache: bool = True
 ) -> tuple[onnx.ModelProto, bool]:
-    """Return the model, and whether the cache had it. Uses up the graph.
+    """Return the model, and whether it came from the cache. Changes the graph.
 
     The model's inputs are called arg_0, arg_1 … by position.
 
-    ``env`` holds what is known of the extents' symbols, and learns what is bound on the way.
-    Without ``read_cache`` the model is made anew, and stored. Raises CannotSay, or whatever the
-    exporter raises.
+    ``env`` holds the constraints of the extents' symbols, and records new ones. Without
+    ``read_cache`` the model is made anew, and stored. Raises CannotSay, or errors of the exporter.
     """
     known = _knowledge(env)
     key = _key(traced, known)
     if key and read_cache and (kept := _from_cache(traced, key)):
         return kept, True
     model = _convert(traced)
-    if key and _knowledge(env) == known:  # a model from the cache binds nothing
+    if key and _knowledge(env) == known:  # a cached model could not add guards
         cache.store(key, model.SerializeToString())
     return model, False
 
@@ -144,20 +143,20 @@ def _convert(traced: torch.fx.GraphModule) -> onnx.ModelProto:
     widen_integers(model.model)
     for value, i in zip(model.model.graph.inputs, range(count), strict=True):
         value.name = f"arg_{i}"
-    for node in model.model.graph.all_nodes():  # where it came from is half of the bytes
+    for node in model.model.graph.all_nodes():  # source locations are half of the bytes
         for name in [k for k in node.metadata_props if not k.startswith("steep.")]:
             del node.metadata_props[name]
     return model.model_proto
 
 
 def _origin(e: Exception, graph: torch.fx.Graph) -> str:
-    """Return the name of the node that the node named in an error was made from; "" if unknown."""
+    """Return the name of the node that the exporter's error names; "" if unknown."""
     named = re.search(r"node %(\w+) :", str(e))
     return named.group(1) if named and any(n.name == named.group(1) for n in graph.nodes) else ""
 
 
 def _without_words(graph: torch.fx.Graph) -> list[torch.fx.Node]:
-    """Return the calls of operators that nobody has said in ONNX: it would name one at a time."""
+    """Return all calls of operators without a translation; the exporter's error names only one."""
     return [
         n
         for n in graph.nodes
@@ -166,7 +165,7 @@ def _without_words(graph: torch.fx.Graph) -> list[torch.fx.Node]:
 
 
 def _as_program(traced: torch.fx.GraphModule) -> ExportedProgram:
-    """Return the graph in the form that the exporter needs: a pure function of its inputs."""
+    """Return the graph as an ExportedProgram, a pure function of its inputs."""
     (end,) = (n for n in traced.graph.nodes if n.op == "output")
     inputs = [
         InputSpec(InputKind.USER_INPUT, TensorArgument(n.name), None)
@@ -237,7 +236,7 @@ def _common_registry() -> ONNXRegistry:
 
 
 def _key(traced: torch.fx.GraphModule, known: str) -> str | None:
-    """Return what names the model in the cache; None when the cache is off, or must stay out."""
+    """Return the key of the model in the cache; None if the cache is off or there is no digest."""
     if cache.folder() is None:
         return None
     try:
@@ -260,14 +259,15 @@ def _from_cache(traced: torch.fx.GraphModule, key: str) -> onnx.ModelProto | Non
             f"arg_{i}" for i in range(given)
         }:
             raise ValueError("it is not of this graph")
-    except (DecodeError, ValueError) as e:  # bytes may be anything, under the right digest too
+    # an entry with a valid digest may still contain any bytes
+    except (DecodeError, ValueError) as e:
         log.warning("ignoring a cached file that is not a model: %s (%s)", key, e)
         return None
     return model
 
 
 def _knowledge(env: ShapeEnv | None) -> str:
-    """Return all that is known of the extents' symbols: what follows from it needs no guard."""
+    """Return all constraints of the extents' symbols as text; they need no further guards."""
     if env is None:
         return ""
     guards = [str(g.expr) for g in env.guards]

@@ -1,10 +1,10 @@
-"""Keeps what ONNX exporters would lose of a module, by writing it as operators that they keep.
+"""Keeps the semantics of training, which ONNX exporters would lose.
 
-Exporters assume inference. They drop ``detach`` and ``no_grad``, so gradients would be wrong, and
-options without an ONNX equivalent, such as label smoothing. While a module runs inside of
-``faithful()`` its calls of PyTorch are watched: a tensor without history becomes the result of
-``steep::stop_gradient``, an option that would get lost is written out, and what cannot be written
-out raises RuntimeError.
+Exporters assume inference. They drop ``detach`` and ``no_grad``, so that gradients would be wrong,
+and options without an ONNX equivalent, such as label smoothing. Inside ``faithful()`` a torch
+function mode intercepts every PyTorch call of a module: a tensor without history becomes the result
+of ``steep::stop_gradient``, an option that would get lost is rewritten as operators, and calls that
+cannot be rewritten raise RuntimeError.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ APPLY_CHECKPOINT = Substitution(
 
 @contextlib.contextmanager
 def faithful() -> Iterator[Watch]:
-    """Within, a module that runs says all that it computes, gradients included.
+    """Trace a module such that the trace contains all that it computes, gradients included.
 
-    Concerns this thread alone: what is replaced knows which one that is.
+    Affects this thread only: the replacements check the thread.
     """
     watch, thread = Watch(), threading.get_ident()
 
@@ -64,14 +64,14 @@ def faithful() -> Iterator[Watch]:
         lost(f"the backward of {named}, a torch.autograd.Function,")
 
     def run_checkpointed(run: Callable[..., object], preserve: bool, *args: object) -> object:
-        """Run what would be computed again in backward: that the engine plans by itself."""
+        """Run a checkpointed region as plain operations: the engine plans recomputation itself."""
         if threading.get_ident() != thread:
             return _checkpointed(run, preserve, *args)
         return run(*args)
 
     with (
         Held() as held,
-        # Every apply() asks it, found by its class or kept by the module under a name of its own.
+        # Every apply() calls this, however the module obtained the function.
         substituted(
             {
                 SETUP_CONTEXT: refuse_function,
@@ -88,7 +88,7 @@ def faithful() -> Iterator[Watch]:
 
 
 def _generators() -> str:
-    """State of the random generators whose numbers a graph would repeat at every call."""
+    """Return the state of Python's and NumPy's generators, whose numbers a graph would repeat."""
     return repr((random.getstate(), numpy.random.get_state()))
 
 
@@ -97,14 +97,14 @@ class Watch(TorchFunctionMode):
 
     ``of_histories``: whether an argument of the next call may have an autograd history. A caller
     that knows there is none sets it to False, because traced tensors do not tell.
-    ``writes_into_history``: whether the tensor that it writes to has one.
+    ``writes_into_history``: whether the tensor that the next call writes to has one.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.of_histories, self.writes_into_history = True, False
-        # By identity, and held, so that no other tensor gets it: what in PyTorch shares memory with
-        # a tensor that has a history, and here is a copy.
+        # Tensors that share memory with a tensor with a history in PyTorch, but are copies here. By
+        # id(); the references keep ids from being used again.
         self.aliases: dict[int, torch.Tensor] = {}
 
     def __torch_function__(
@@ -128,7 +128,8 @@ class Watch(TorchFunctionMode):
             if self.writes_into_history:
                 return _write_unseen(func, args, kwargs, targets)
             args, kwargs = _stopped_but((args, kwargs), targets)
-        if func in _TO_PYTHON and args[0].dtype.is_floating_point:  # gradients would pass
+        # the number would lose the gradient
+        if func in _TO_PYTHON and args[0].dtype.is_floating_point:
             lost("a Python number taken from a tensor")
         result = REWRITES.get(func, func)(*args, **kwargs)
         if func in DETACH:
@@ -137,14 +138,14 @@ class Watch(TorchFunctionMode):
             return result
         given = {id(leaf) for leaf in tree_leaves((args, kwargs))}
         if given & self.aliases.keys():
-            for leaf in tree_leaves(result):  # a view of an alias is one
+            for leaf in tree_leaves(result):  # a view of an alias is an alias
                 if isinstance(leaf, torch.Tensor) and id(leaf) not in given and is_view(leaf):
                     self.aliases[id(leaf)] = leaf
         if not stops:
             return result
 
         def stop(t: torch.Tensor) -> torch.Tensor:
-            if id(t) in given:  # nothing new
+            if id(t) in given:  # an argument, not a new tensor
                 return t
             stopped = stop_gradient(t)
             if is_view(t):
@@ -164,7 +165,7 @@ class Watch(TorchFunctionMode):
 def _write_unseen(
     func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], targets: object
 ) -> object:
-    """Call what writes, where gradients are off, to tensors that keep the history they have."""
+    """Run an in-place call under no_grad, such that its target keeps its autograd history."""
     written = [t for t in tree_leaves(targets) if t.is_floating_point()]
     before = [t.clone() for t in written]
     args, kwargs = _stopped_but((args, kwargs), targets)
@@ -178,7 +179,7 @@ T = TypeVar("T")
 
 
 def _stopped_but(given: T, targets: object) -> T:
-    """Return arguments that hand no gradient on; but for those that are written to."""
+    """Return arguments without gradients, except for the targets of the write."""
     written = {id(t) for t in tree_leaves(targets)}
     stopped: T = tree_map_only(
         torch.Tensor, lambda t: t if id(t) in written else stop_gradient(t), given
@@ -187,15 +188,15 @@ def _stopped_but(given: T, targets: object) -> T:
 
 
 def _works_in_place(func: Callable[..., Any]) -> bool:
-    name = getattr(func, "__name__", "").partition(".")[0]  # of an operator: "mul_.Tensor"
+    name = getattr(func, "__name__", "").partition(".")[0]  # an overload's name is "mul_.Tensor"
     if name.endswith("__"):
         return name == "__setitem__" or name in _IN_PLACE
-    return name.endswith("_") and name != "requires_grad_"  # which writes no values
+    return name.endswith("_") and name != "requires_grad_"  # writes no values
 
 
 _is_setup_context_defined: Callable[[object], bool] = is_setup_context_defined
 _checkpointed = CheckpointFunction.apply
-# as torch.library calls what it makes of an operator's backward
+# names of the classes that torch.library makes of an operator's backward
 _DERIVATIVES = (
     "GeneratedBackwardFor_steep_",
     *(f"GeneratedBackwardFor_{n.replace('::', '_')}_default" for n in WITH_BACKWARD),

@@ -1,9 +1,9 @@
-"""PyTorch's transformer layers without gradients: kernels that no exporter knows, written out.
+"""PyTorch's fused kernels of transformer layers, which no exporter knows, as operators.
 
-In ``eval()``, where nothing needs a gradient, ``nn.TransformerEncoderLayer`` and
-``nn.MultiheadAttention`` call one kernel for the whole layer. Its masks are not those of the other
-path: whatever is not zero hides a place, also a finite number that the other path adds to the
-scores, and a query without any key is not a number.
+In ``eval()`` without gradients, ``nn.TransformerEncoderLayer`` and ``nn.MultiheadAttention`` call
+one fused kernel for the whole layer. It treats masks differently from the other path: every nonzero
+entry hides a key, even a finite number that the other path adds to the scores; and the result for a
+query without any key is NaN.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ import torch
 import torch.nn.functional as F
 
 _OF_KEYS = 1
-"""The type of a mask of keys, [rows, keys]; others have all axes of the scores, or the last two."""
+"""The type of a mask over keys, [rows, keys].
+
+Other masks have all axes of the scores, or the last two.
+"""
 
 
 def attend(  # noqa: PLR0917, as ATen has it
@@ -32,7 +35,15 @@ def attend(  # noqa: PLR0917, as ATen has it
     average_attn_weights: bool = True,
     mask_type: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """``torch._native_multi_head_attention`` of three times one tensor, [rows, places, width]."""
+    """``torch._native_multi_head_attention``, self-attention only.
+
+    Args:
+        query, key, value: the same tensor, [rows, places, embed_dim].
+        mask: true or nonzero entries hide a key; its shape depends on ``mask_type``.
+
+    Returns the result, [rows, places, embed_dim], and the weights, [rows, places, places], for each
+    head in a second axis if not averaged; None without ``need_weights``.
+    """
     rows, places = query.shape[:2]
     width = embed_dim // num_head
     q, k, v = (
@@ -85,7 +96,7 @@ def encode(  # noqa: PLR0917, as ATen has it
     x, _ = attend(
         *(x, x, x, embed_dim, num_heads, *weights, mask), need_weights=False, mask_type=mask_type
     )
-    x = (x + src).to(x.dtype)  # PyTorch adds in place: under autocast the sum is narrow
+    x = (x + src).to(x.dtype)  # PyTorch adds in place: under autocast the sum has 16 bits
     if not norm_first:
         x = norm(x, norm_weight_1, norm_bias_1)
     inner = norm(x, norm_weight_2, norm_bias_2) if norm_first else x

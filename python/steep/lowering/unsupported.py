@@ -22,9 +22,10 @@ from steep.torch_internals.pytree import tree_leaves
 
 
 def refuse_complex(graph: torch.fx.Graph, computed: Sequence[torch.fx.Node]) -> None:
-    """Raise CannotLower where the engine would be given complex numbers, or give them.
+    """Raise CannotLower if complex numbers are inputs or results of the engine.
 
-    ``computed`` are its results; the exporter has other extents for complex ones.
+    ``computed`` are the engine's results. The exporter represents complex tensors with another
+    shape.
     """
     needed: set[torch.fx.Node] = set()
     wanted = [*computed, *(n for n in graph.nodes if not n.users and n.op.startswith("call_"))]
@@ -56,7 +57,7 @@ def _is_complex(n: torch.fx.Node) -> bool:
 def refuse_histories(
     graph: torch.fx.Graph, computed: Sequence[torch.fx.Node], context: CaptureContext
 ) -> None:
-    """Raise CannotLower where a gradient is asked for that a call here could not give."""
+    """Raise CannotLower if forward requests a gradient that this call cannot give."""
     for n in graph.nodes:
         if n.target == "requires_grad_" and n.args[0].op == "placeholder":
             raise refusal(RuntimeError("an input needs a gradient"), n)
@@ -70,9 +71,9 @@ def refuse_histories(
 
 
 def refuse_sparse(graph: torch.fx.Graph) -> None:
-    """Raise CannotLower where the gradient of a table holds only the rows that were read.
+    """Raise CannotLower if the gradient of an embedding must be sparse.
 
-    The engine's are whole, which optimizers for sparse gradients do not take.
+    The engine's gradients are dense, which optimizers for sparse gradients do not accept.
     """
     refused = [
         refusal(RuntimeError("the gradient of a table has to be sparse"), n)
@@ -96,13 +97,13 @@ _WITHOUT_DERIVATIVE = {
     **dict.fromkeys((torch.unique, torch.unique_consecutive), "unique"),
     **dict.fromkeys(("unique", "unique_consecutive"), "unique"),
 }
-"""By what a node calls: at which PyTorch raises in backward."""
+"""Functions and methods for which PyTorch raises in backward: the operator's name."""
 
 
 def refuse_without_derivative(graph: torch.fx.Graph) -> None:
-    """Raise CannotLower where a gradient reaches an operator that has none in PyTorch.
+    """Raise CannotLower if a gradient reaches an operator that has no derivative in PyTorch.
 
-    In the engine it would end there in silence.
+    The engine would silently return no gradient.
     """
     refused = [
         refusal(RuntimeError(f"PyTorch has no derivative of {name}"), n)
@@ -121,9 +122,9 @@ def _needs_gradient(n: torch.fx.Node) -> bool:
 
 
 def refuse_writes_of_backward(graph_module: torch.fx.GraphModule) -> None:
-    """Raise CannotLower at a torch.autograd.Function whose backward writes what was there before.
+    """Raise CannotLower if the backward of a torch.autograd.Function writes to earlier tensors.
 
-    A graph of the engine writes when forward runs: also where no backward follows, or two do.
+    The engine would do this write in forward, even if no backward follows, or two.
     """
     refused = [
         refusal(RuntimeError("a torch.autograd.Function writes a tensor in its backward"), n)
@@ -136,7 +137,7 @@ def refuse_writes_of_backward(graph_module: torch.fx.GraphModule) -> None:
 
 
 def _writes_in_backward(within: torch.fx.GraphModule, n: torch.fx.Node) -> bool:
-    """Does one here, or in a region with a graph of its own, write in its backward?"""
+    """Return whether such a function is here or in a nested graph."""
     inner = [getattr(within, i.target, None) for i in n.all_input_nodes if i.op == "get_attr"]  # type: ignore[arg-type]
     graphs = [g for g in inner if isinstance(g, torch.fx.GraphModule)]
     if n.target is not autograd_function_apply:
@@ -152,11 +153,10 @@ def _writes_in_backward(within: torch.fx.GraphModule, n: torch.fx.Node) -> bool:
 
 
 def refuse_mixed_products(graph: torch.fx.Graph, of: Regions, context: CaptureContext) -> None:
-    """Raise CannotLower at a product of several floating-point types without autocast.
+    """Raise CannotLower for a product of several float dtypes without autocast.
 
-    ``of`` are the regions of autocast within the graph.
-
-    PyTorch's kernels raise there; ``function_rewrites.REWRITES`` would widen the operands.
+    ``of`` are the regions of autocast within the graph. PyTorch's kernels raise for such a product;
+    ``function_rewrites.REWRITES`` would cast the operands.
     """
     refused = [
         refusal(RuntimeError(f"a product of {' and '.join(sorted(types))}"), n)
@@ -182,9 +182,10 @@ def _floating_types(n: torch.fx.Node) -> set[str]:
 
 
 def refuse_overlaps(graph: torch.fx.Graph) -> None:
-    """Raise CannotLower where a call writes to a part of what it reads: ``x[1:] += x[:-1]``.
+    """Raise CannotLower if a call writes to a part of what it reads: ``x[1:] += x[:-1]``.
 
-    PyTorch raises there (at::assert_no_partial_overlap); in a graph each reads what was before.
+    PyTorch raises an error (at::assert_no_partial_overlap); in a graph the call would read the old
+    values.
     """
     refused = [
         refusal(RuntimeError("a call writes to a part of the memory that it reads"), n)
@@ -198,10 +199,10 @@ def refuse_overlaps(graph: torch.fx.Graph) -> None:
 
 
 def refuse_lost_writes(graph: torch.fx.Graph) -> None:
-    """Raise CannotLower at a write through a view that PyTorch's tracer does not invert.
+    """Raise CannotLower for a write through a view that PyTorch's tracer does not invert correctly.
 
-    Of a tensor whose elements share places (``x.expand(3, 4)[0]``) it adds up the old and the new
-    ones, and what lies between windows (``x.unfold(0, 2, 3)``) it sets to zero.
+    If elements of a view share memory (``x.expand(3, 4)[0]``), it adds the old and the new values.
+    It sets elements between windows (``x.unfold(0, 2, 3)``) to zero.
     """
     refused = [
         refusal(RuntimeError("a call writes through a view whose elements overlap or skip some"), n)
@@ -215,7 +216,7 @@ def refuse_lost_writes(graph: torch.fx.Graph) -> None:
 
 
 def _seen_through(n: torch.fx.Node | None) -> Iterator[torch.fx.Node]:
-    """Give a tensor, and then what it is a view of, and so on."""
+    """Yield a tensor, the tensor that it is a view of, and so on."""
     memory = None if n is None else memory_of(n)
     while n is not None:
         yield n
@@ -233,7 +234,7 @@ def _is_unfold(n: torch.fx.Node) -> bool:
 
 
 def _has_overlap(n: torch.fx.Node) -> bool:
-    """Return whether two elements of a tensor may share a place."""
+    """Return whether two elements of a tensor may share memory."""
     t = n.meta.get("example_value")
     if not isinstance(t, torch.Tensor) or t.layout is not torch.strided:
         return False
@@ -254,7 +255,7 @@ def _values_read(n: torch.fx.Node, written: torch.fx.Node) -> list[Any]:
 
 
 def _place(n: torch.fx.Node, written: torch.fx.Node) -> torch.Tensor:
-    """Return the memory that a call writes: for an assignment to a part, only that part."""
+    """Return the part of a tensor that a call writes; for ``x[…] = y`` that is ``x[…]``."""
     value: torch.Tensor = written.meta["example_value"]
     if n.target is not operator.setitem:
         return value
@@ -266,7 +267,7 @@ def _place(n: torch.fx.Node, written: torch.fx.Node) -> torch.Tensor:
 
 
 def _overlap_in_part(written: torch.Tensor, read: torch.Tensor) -> bool:
-    """Return whether two tensors of one memory share a part of it; where both are dense."""
+    """Return whether two dense tensors of one memory overlap in part; False if one is not dense."""
     if not (_is_dense(written) and _is_dense(read)):
         return False
     (a, a_end), (b, b_end) = _byte_range(written), _byte_range(read)
@@ -274,7 +275,7 @@ def _overlap_in_part(written: torch.Tensor, read: torch.Tensor) -> bool:
 
 
 def _is_dense(t: torch.Tensor) -> bool:
-    """Return whether no two elements share a place, and no place between them is free."""
+    """Return whether the elements fill a range of memory, without overlaps or gaps."""
     expected = 1
     for step, extent in sorted(zip(map(hint, t.stride()), map(hint, t.shape), strict=True)):
         if extent > 1 and step != expected:
@@ -284,7 +285,7 @@ def _is_dense(t: torch.Tensor) -> bool:
 
 
 def _byte_range(t: torch.Tensor) -> tuple[int, int]:
-    """Return the places, in bytes, of a dense tensor's first element and behind its last."""
+    """Return the byte offsets of a dense tensor's first element and of the end of its last."""
     first = hint(t.storage_offset()) * t.element_size()
     count = 1
     for extent in map(hint, t.shape):

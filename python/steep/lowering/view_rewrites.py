@@ -1,6 +1,7 @@
-"""Rewrites PyTorch functions that return a view, their argument or a copy, as PyTorch does.
+"""Rewrites PyTorch functions so that they return a view, their argument or a copy, as in PyTorch.
 
-Exporters may return another of these. What forward writes to it would reach another tensor.
+Exporters may return another of the three. A later write by forward would then reach the wrong
+tensor.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ def _broadcast_tensors(*tensors: Tensors) -> list[torch.Tensor]:
 
 
 def _listed(tensors: Sequence[Tensors]) -> Sequence[torch.Tensor]:
-    """Return the tensors of a call, which takes them one by one or as one list."""
+    """Return the tensors of a call, which takes them as several arguments or as one list."""
     first = tensors[0] if len(tensors) == 1 else None
     return first if isinstance(first, (list, tuple)) else tensors
 
 
 def _at_least(axes: dict[int, tuple[int, ...]]) -> Callable[..., Any]:
-    """``torch.atleast_…d``, whose results are views: by rank, the axes of extent 1 to add."""
+    """Return ``torch.atleast_…d``, whose results are views; ``axes`` are those to add, by rank."""
 
     def of_one(t: torch.Tensor) -> torch.Tensor:
         for axis in axes.get(t.dim(), ()):
@@ -57,17 +58,17 @@ def _at_least(axes: dict[int, tuple[int, ...]]) -> Callable[..., Any]:
 
 
 def _type_as(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """``Tensor.type_as``: of that dtype already it is the tensor itself."""
+    """``Tensor.type_as``: returns the tensor itself if it has that dtype."""
     return self if self.dtype == other.dtype else self.to(other.dtype)
 
 
 def _channel_shuffle(input: torch.Tensor, groups: int) -> torch.Tensor:
-    """``F.channel_shuffle``, which copies what it leaves in order."""
+    """``F.channel_shuffle``: returns a copy also for one group."""
     return input.clone() if groups == 1 else torch.channel_shuffle(input, groups)
 
 
 def _sum_to_size(self: torch.Tensor, *size: int | Sequence[int]) -> torch.Tensor:
-    """``Tensor.sum_to_size``: of that size already it is the tensor itself."""
+    """``Tensor.sum_to_size``: returns the tensor itself if it has that size."""
     shape = size[0] if len(size) == 1 and not isinstance(size[0], int) else size
     return self if tuple(shape) == tuple(self.shape) else self.sum_to_size(*size)
 
@@ -82,4 +83,4 @@ VIEWS: dict[Any, Callable[..., Any]] = {
     torch.meshgrid: _meshgrid,
     torch.Tensor.sum_to_size: _sum_to_size,
 }
-"""By function."""
+"""Rewrites by function."""

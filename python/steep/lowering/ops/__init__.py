@@ -1,1 +1,1 @@
-"""PyTorch's operators in ONNX, one family a file."""
+"""Translations of PyTorch's operators to ONNX, one family a file."""

@@ -30,7 +30,7 @@ def _attention(  # noqa: PLR0917, as ATen has it
     scale: Number | None = None,
     enable_gqa: bool = False,
 ) -> Value:
-    """Return softmax(query keyᵀ · scale + mask) value, with dropout in between, […, L, Ev].
+    """Return softmax(query keyᵀ · scale + mask) value, with dropout of the softmax, […, L, Ev].
 
     ``query`` is […, L, E], ``key`` […, S, E], ``value`` […, S, Ev], each of two axes or more;
     ``attn_mask``, bool or float, broadcasts to […, L, S].
@@ -41,8 +41,8 @@ def _attention(  # noqa: PLR0917, as ATen has it
         scale = opset18.Constant(value_float=float(scale))
     scale = opset18.CastLike(scale, query)
     root = opset18.Sqrt(opset18.Abs(scale))
-    of_keys = opset18.Mul(root, opset18.Sign(scale))  # it may be negative
-    axes = list(range(len(key.shape)))  # what is computed here has no shape of its own
+    of_keys = opset18.Mul(root, opset18.Sign(scale))  # scale may be negative
+    axes = list(range(len(key.shape)))  # before Mul, whose result has no known shape
     if enable_gqa and query.shape[-3] != key.shape[-3]:
         key, value = _for_every_head(query, key, value)
     turned = opset18.Transpose(key, perm=[*axes[:-2], axes[-1], axes[-2]])
@@ -59,7 +59,7 @@ def _attention(  # noqa: PLR0917, as ATen has it
 
 
 def _for_every_head(query: Value, key: Value, value: Value) -> tuple[Value, Value]:
-    """Return keys and values of fewer heads, the third axis from the end, repeated for queries."""
+    """Repeat keys and values of fewer heads (third axis from the end) for all query heads."""
     if len(query.shape) == 4:
         repeated: tuple[Value, Value] = _attention_repeat_kv_for_group_query(query, key, value)
         return repeated
@@ -72,7 +72,7 @@ def _for_every_head(query: Value, key: Value, value: Value) -> tuple[Value, Valu
 
 
 def _added(mask: Value, like: Value) -> Value:
-    """Return what a mask adds to the scores: nothing where it is True, else -inf."""
+    """Return the mask as a summand of the scores: 0 where a boolean mask is True, else -inf."""
     if mask.dtype != ir.DataType.BOOL:
         return mask
     nothing, shut = (opset18.Constant(value_float=v) for v in (0.0, float("-inf")))
@@ -80,7 +80,7 @@ def _added(mask: Value, like: Value) -> Value:
 
 
 def _safe(scores: Value, axis: int, dtype: ir.DataType | None) -> Value:
-    """Return the softmax, of that dtype, and 0 for rows of -inf alone."""
+    """Return the softmax with the given dtype, and 0 for rows that contain only -inf."""
     (result,) = own_node("SafeSoftmax", [scores], axis=axis)
     result.dtype = dtype
     return result

@@ -1,9 +1,9 @@
-"""Functions with a backward of their own, ``torch.autograd.Function``, within a captured graph.
+"""``torch.autograd.Function`` within a captured graph.
 
-Dynamo captures forward and backward as a graph each. Both are said in the one graph: backward reads
-``steep::gradient_of(y)``, a name for the gradient that is yet to come, and
-``steep::with_gradient`` gives the results, which get their gradient by it. The engine's
-``steep.GradientOf`` and ``steep.WithGradient`` are these.
+Dynamo captures forward and backward as one graph each. Both become part of the one ONNX graph:
+backward reads ``steep::gradient_of(y)``, a placeholder for the gradient of y, and
+``steep::with_gradient`` returns the results, whose gradient is that of backward. In the engine
+these are ``steep.GradientOf`` and ``steep.WithGradient``.
 """
 
 from __future__ import annotations
@@ -60,12 +60,15 @@ _OPERATORS.impl(
 
 @replaces(ENABLE_GRAD, MATERIALIZE_GRADS, CALL_APPLY)
 def whole_backwards() -> Iterator[None]:
-    """Within, Dynamo captures all that a function says of its backward, or cuts the graph there.
+    """Let Dynamo capture a function's backward correctly, or break the graph there.
 
-    It would take each backward for one without gradients of its own, and lose where the function
-    switches them off; and ``set_materialize_grads(False)``, after which backward is given None. Of
-    a function within a transform of ``torch.func``, or of a tensor that has a history by what was
-    written to its base, it would see forward alone, whose derivative is not the function's.
+    Dynamo alone ignores these:
+
+    - a backward that is differentiable, or that switches gradients off;
+    - ``set_materialize_grads(False)``, after which backward gets None;
+    - the backward of a function inside a transform of ``torch.func``, or of a tensor whose history
+      comes
+      from a write to its base: Dynamo would differentiate the forward instead.
     """
 
     def as_it_is(
@@ -94,7 +97,7 @@ def _call_apply(
     args: Sequence[VariableTracker],
     kwargs: dict[str, VariableTracker],
 ) -> VariableTracker:
-    # PyTorch's own ModIndex, an index in vmap, has the backward of its forward
+    # PyTorch's ModIndex (indexing inside vmap): its backward is the derivative of its forward
     if are_transforms_active() and self.fn_cls is not ModIndex:
         unimplemented(
             gb_type="a torch.autograd.Function within a transform of torch.func",
@@ -112,9 +115,9 @@ def _call_apply(
 
 
 class Interpreter(torch.fx.Interpreter):
-    """Runs a captured graph, so that gradients of functions are those of their own backward.
+    """Runs a captured graph; a ``torch.autograd.Function`` keeps its own backward.
 
-    ``numbers`` are tensors that stand for numbers of Python.
+    ``numbers`` are tensors that stand for Python numbers.
     """
 
     def __init__(
@@ -122,7 +125,7 @@ class Interpreter(torch.fx.Interpreter):
     ) -> None:
         super().__init__(graph_module)
         self.numbers = [] if numbers is None else numbers
-        # a failure names its operation by itself
+        # Steep's errors name the operation themselves
         self.extra_traceback = False
 
     def run_node(self, n: torch.fx.Node) -> object:
@@ -160,8 +163,8 @@ def _run(
 ) -> object:
     """Return the results of ``forward``, with gradients by ``backward``.
 
-    Forward gives its results, and what backward reads after the results' gradients; backward gives
-    a gradient, or None, for each of the arguments.
+    ``forward`` returns its results and the values that ``backward`` takes after the results'
+    gradients; ``backward`` returns a gradient, or None, for each of the arguments.
     """
     if dirty_idx:
         raise RuntimeError("a torch.autograd.Function writes its argument")
@@ -199,7 +202,7 @@ def _run(
 
 
 def valued(value: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-    """Return the values of one tensor, whose gradient is that of another of its shape."""
+    """Return the value of ``value`` with the gradient of ``source``, which has the same shape."""
     value = stop_gradient(value.clone())
     name = torch.ops.steep.gradient_of(value)
     (result,) = torch.ops.steep.with_gradient([value], [source], [name], [name])
@@ -221,4 +224,4 @@ TRANSLATIONS: dict[OpOverload, Translation] = {
     torch.ops.steep.gradient_of.default: _gradient_of,
     torch.ops.steep.with_gradient.default: _with_gradient,
 }
-"""In ONNX, by operator."""
+"""Translations to ONNX by operator."""

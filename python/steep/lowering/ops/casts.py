@@ -1,4 +1,4 @@
-"""Casts of numbers that an integer does not hold, which ONNX leaves open."""
+"""Casts to an integer of numbers that it cannot hold, whose result ONNX does not define."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _TRUNCATED = {
 
 
 def cast(x: Value, kind: ir.DataType | int) -> Value:
-    """Cast to a dtype. A number that an integer cannot hold, NaN too, is what PyTorch makes of it.
+    """Cast to a dtype; a number out of an integer's range, or NaN, becomes the same as in PyTorch.
 
-    ONNX leaves it open. Compiled for x86, PyTorch makes it the least int32 or int64; of that
-    smaller integers have the last bits.
+    ONNX does not define this case. On x86, PyTorch's result is the least int32 or int64, of which
+    smaller integers take the low bits.
     """
     real = x.dtype is not None and x.dtype.is_floating_point()
     if kind not in _TRUNCATED or not real or not _IS_X86:

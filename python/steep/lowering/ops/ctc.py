@@ -1,8 +1,8 @@
-"""The loss of connectionist temporal classification, as a Scan over time.
+"""The loss of connectionist temporal classification (CTC), as a Scan over time.
 
-PyTorch's tracers know it as one operator, which ONNX does not have. ``steep::ctc_losses`` takes
-its place, with the recursion of Graves et al. (2006), "Connectionist Temporal Classification":
-α[s] is the logarithm of how likely it is to be at the s-th of blank, label, blank, …, blank.
+PyTorch's tracers record it as one operator, which ONNX does not have. ``steep::ctc_losses`` takes
+its place, with the recursion of Graves et al. (2006), "Connectionist Temporal Classification": α[s]
+is the log probability of state s in the sequence blank, label, blank, …, blank.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from steep.torch_internals.dispatch import fake_impls
 from steep.torch_internals.exporter import SymbolicTensor, building
 from steep.torch_internals.operators import OpOverload, aten
 
-_NEVER = -1e30  # a logarithm of 0 that has differences
+_NEVER = -1e30  # stands for log 0; finite, so that differences are defined
 _OPERATORS = torch.library.Library("steep", "FRAGMENT")
 _OPERATORS.define(
     "ctc_losses(Tensor log_probs, Tensor targets, Tensor input_lengths, Tensor target_lengths,"
@@ -38,7 +38,7 @@ def _no_gradients(*_: object) -> NoReturn:
     raise NotImplementedError
 
 
-# the result has a history; nobody walks along it
+# the result needs an autograd history, but tracing never runs this backward
 torch.library.register_autograd("steep::ctc_losses", _no_gradients, lib=_OPERATORS)
 
 
@@ -57,7 +57,7 @@ def ctc_losses(
     alignment is possible the loss is infinite, or 0 with ``zero_infinity``.
     """
     losses = torch.ops.steep.ctc_losses(log_probs, targets, input_lengths, target_lengths, blank)
-    # PyTorch's is the gradient where log_probs is log_softmax(x), with respect to x.
+    # PyTorch's gradient is that with respect to x, assuming that log_probs is log_softmax(x).
     times = torch.arange(log_probs.shape[0])[:, None, None]
     total = torch.where(times < input_lengths[None, :, None], log_probs.exp(), 0.0).sum((0, 2))
     impossible = losses > -_NEVER / 2
@@ -83,7 +83,7 @@ FAKES = {
 
 @replaces(*FAKES.values())
 def known_to_tracers() -> Iterator[None]:
-    """Within, tracers know the results of PyTorch's operator; of the second one no extents."""
+    """Tell tracers the shapes of ``_ctc_loss``'s results; the second result gets an extent of 1."""
     with substituted(dict.fromkeys(FAKES.values(), _empty)):
         yield
 
@@ -119,7 +119,7 @@ def _said(
     path = opset18.Concat(flat, _filled(blank, rows, column), axis=1)  # blank, label, …, blank
 
     def later(values: Value, by: int, fill: Value) -> Value:
-        """Return what stands ``by`` states before each."""
+        """Return, for each state, the value ``by`` states before."""
         longer = opset18.Concat(opset18.Expand(fill, opset18.Concat(rows, ints(by), axis=0)),
                                 values, axis=1)  # fmt: skip
         return opset18.Slice(longer, ints(0), states, column)
@@ -142,7 +142,7 @@ def _said(
         opset18.Expand(number(0.0, log_probs), opset18.Concat(rows, column, axis=0)),
         opset18.Expand(never, opset18.Concat(rows, opset18.Add(longest, longest), axis=0)),
         axis=1,
-    )  # before the first
+    )  # α before the first time step
 
     def step(alpha: Value, emission: Value, is_live: Value) -> Value:
         jumped = opset18.Where(skips, later(alpha, 2, never), never)
@@ -160,11 +160,11 @@ def _said(
 
 
 def _labels(targets: Value, lengths: Value, longest: Value, blank: int, rank: int) -> Value:
-    """Return the labels, [N, longest], blank beyond the length of each."""
+    """Return the labels, [N, longest], with ``blank`` after the length of each row."""
     one = opset18.Constant(value_int=1)
     positions = opset18.Range(opset18.Constant(value_int=0), opset18.Squeeze(longest), one)
     of_row = opset18.Unsqueeze(lengths, ints(1))
-    if rank == 1:  # one after another
+    if rank == 1:  # concatenated targets
         ends = opset18.CumSum(lengths, opset18.Constant(value_int=0))
         starts = opset18.Unsqueeze(opset18.Sub(ends, lengths), ints(1))
         last = opset18.Sub(opset18.Shape(targets), ints(1))
@@ -177,7 +177,7 @@ def _labels(targets: Value, lengths: Value, longest: Value, blank: int, rank: in
 
 
 def _log_sum(*values: Value) -> Value:
-    """Return log Σ exp, of which one at least is finite."""
+    """Return log Σ exp(values); at least one value must be finite."""
     most = fixed(opset18.Max(*values))
     terms = [opset18.Exp(opset18.Sub(v, most)) for v in values]
     return opset18.Add(most, opset18.Log(opset18.Sum(*terms)))
@@ -191,9 +191,9 @@ _numbers = itertools.count()
 
 
 def _scan(step: Operator, state: Value, scanned: list[Value], kinds: list[ir.DataType]) -> Value:
-    """Return what becomes of a state, given slices of ``scanned`` along the first axis.
+    """Return the last state of a Scan of ``step`` over slices of ``scanned`` along the first axis.
 
-    ``kinds`` are the dtypes of all of them.
+    ``kinds`` are the dtypes of the state and of each scanned value.
     """
     recorder: building.OpRecorder = onnxscript.evaluator.default()
     prefix = f"ctc_{next(_numbers)}_"

@@ -1,7 +1,7 @@
-"""Products, and what is computed of the first 1, 2, … elements, in ONNX, with PyTorch's slopes.
+"""Products and cumulative functions in ONNX, with PyTorch's gradients.
 
-PyTorch has several formulas for the slopes of products. Which one it takes depends on the zeros
-among all factors, and they differ beside NaN and infinities.
+PyTorch has several formulas for the gradients of products. The zeros among all factors decide which
+one it uses, and they differ for NaN and infinities.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ def known_length(x: Value, dim: int) -> int:
 
 
 def _shifted(x: Value, by: int, dim: int, fill: Value, back: bool = False) -> Value:
-    """Return x moved along an axis, and ``fill``, a number, before it; ``back``: behind it."""
+    """Return x shifted along an axis by ``by``, padded with the scalar ``fill`` in front.
+
+    ``back``: shifted to the front, and padded at the end.
+    """
     kept = (ints(by), ints(2**31)) if back else (ints(0), ints(-by))
     rest = opset18.Slice(x, *kept, ints(dim))
     empty = opset18.Slice(x, ints(0), ints(by), ints(dim))
@@ -53,7 +56,7 @@ def _cast(x: Value, dtype: int | None) -> Value:
 
 
 def _products(x: Value, dim: int, **order: int) -> Value:
-    """Return running products; ``reverse`` and ``exclusive`` are those of ONNX's CumProd."""
+    """Return cumulative products; ``reverse`` and ``exclusive`` are as for ONNX's CumProd."""
     return own_node("CumProd", [x], axis=dim, **order)[0]
 
 
@@ -62,13 +65,13 @@ def _sums_to_the_end(x: Value, dim: int) -> Value:
 
 
 def _count(mask: Value, axes: Value | None = None) -> Value:
-    """Return how many are true: of all, or along axes, which are kept."""
+    """Return the number of true elements, of all or along axes, which are kept."""
     numbers = opset18.Cast(mask, to=ir.DataType.INT64)
     return opset18.ReduceSum(numbers, axes, keepdims=int(axes is not None))
 
 
 def _cumprod(self: Value, dim: int, *, dtype: int | None = -1) -> Value:
-    """Return running products, with the slopes of ``cumprod_backward``."""
+    """Return cumulative products, with the gradients of ``cumprod_backward``."""
     x = _cast(self, dtype)
     if not self.shape or self.shape[dim] == 1:
         return opset18.Identity(x)
@@ -81,7 +84,7 @@ def _running_products(x: Value, dim: int) -> Value:
     (gradient,) = own_node("GradientOf", [y])
     zero, one = number(0, x), number(1, x)
     vanishes = opset18.Equal(x, zero)
-    # before the first zero, at it, and from there to the second
+    # masks: before the first zero, at it, and between it and the second zero
     zeros = opset18.CumSum(opset18.Cast(vanishes, to=ir.DataType.INT64), _int64(dim))
     before, one_zero = opset18.Equal(zeros, _int64(0)), opset18.Equal(zeros, _int64(1))
     first = opset18.And(vanishes, one_zero)
@@ -110,9 +113,10 @@ def _running_products(x: Value, dim: int) -> Value:
 
 
 def _slopes_of_running_products(x: Value, gradient: Value, dim: int, some: Value) -> Value:
-    """Return what PyTorch differentiates again: beside zeros it multiplies all other factors.
+    """Return the formula for second derivatives: with zeros, products of all other factors.
 
-    ``some``: whether any factor is zero. What is not taken is computed of 1, and has no slope.
+    ``some``: whether any factor is zero. The branch that is not selected is computed with factors
+    1, and has no gradient.
     """
     zero, one = number(0, x), number(1, x)
     plain = opset18.Where(some, one, x)
@@ -125,7 +129,7 @@ def _slopes_of_running_products(x: Value, gradient: Value, dim: int, some: Value
         "Recurrence", [of_held, _shifted(held, 1, dim, zero, back=True)], axis=dim, reverse=True
     )
     others = opset18.Mul(_products(held, dim, exclusive=1), sums)
-    # of a zero and infinity the product is none, in whatever order they come
+    # zero times infinity is NaN, in any order
     of_kind = []
     for kind in (opset18.Equal(x, zero), opset18.Equal(opset18.Abs(x), number(math.inf, x))):
         own = opset18.Cast(kind, to=ir.DataType.INT64)
@@ -157,9 +161,10 @@ def _prod_along(self: Value, dim: int, keepdim: bool = False, dtype: int | None 
 
 
 def _product(x: Value, dim: int, of_all: bool = False) -> Value:
-    """Return products along an axis, which is kept, with the slopes of ``prod_backward``.
+    """Return products along an axis, which is kept, with the gradients of ``prod_backward``.
 
-    If any factor is zero, it is the product of the others, in two parts; else it is a quotient.
+    If any factor is zero, a gradient is the product of the factors before and after it; else it is
+    a quotient. ``of_all``: the product of all elements, whose gradient is 0 for two zeros or more.
     """
     y = fixed(opset18.ReduceProd(x, ints(dim), keepdims=1))
     (gradient,) = own_node("GradientOf", [y])
@@ -170,7 +175,7 @@ def _product(x: Value, dim: int, of_all: bool = False) -> Value:
     slopes = opset18.Mul(gradient, opset18.Where(some, parts, opset18.Div(y, x)))
     if of_all:
         slopes = opset18.Where(opset18.Greater(zeros, _int64(1)), zero, slopes)
-    # What is not taken is computed of 1, and has no slope.
+    # The branch that is not selected is computed with factors 1, and has no gradient.
     plain, held = opset18.Where(some, one, x), opset18.Where(some, x, one)
     quotient = opset18.Div(opset18.ReduceProd(plain, ints(dim), keepdims=1), plain)
     parts = opset18.Mul(
@@ -190,7 +195,7 @@ def _flipped(x: Value, dim: int) -> Value:
 
 
 def _cumulative_extreme(not_beyond: Operator) -> Pair:
-    """Return ``cummax`` or ``cummin``, by doubling: of equals the last; NaN is beyond all."""
+    """Return ``cummax`` or ``cummin``, by doubling; the last of equal values wins, and NaN wins."""
 
     def extreme(self: Value, dim: int) -> tuple[Value, Value]:
         if not self.shape:
@@ -227,10 +232,11 @@ def _logcumsumexp(self: Value, dim: int) -> Value:
 
 
 def _with_slopes_of_sums(x: Value, value: Value, dim: int) -> Value:
-    """Return ``value`` with the slopes Σ g exp(x - y) over what follows, by a recurrence.
+    """Return ``value`` with the gradient Σ g exp(x - y) over later elements, by a recurrence.
 
-    PyTorch adds the same in logarithms, with larger rounding errors. Hence its special cases: where
-    y is infinite there is no term, nor where a gradient is NaN.
+    PyTorch computes the same with logarithms, with larger rounding errors. Its special cases apply
+    here
+    too: terms with an infinite y, or a NaN gradient, are left out.
     """
     y = fixed(value)
     (gradient,) = own_node("GradientOf", [y])

@@ -1,8 +1,8 @@
 """PyTorch's elementwise functions in ONNX, with PyTorch's results at the edges of their domains.
 
-The exporter's words agree with PyTorch inside of a function's domain. This file has the functions
-that differ at the ends of the domain, at ties, at zero or for small numbers: in values or, more
-often, in slopes.
+The exporter's translations agree with PyTorch inside a function's domain. This file has the
+functions that differ at the ends of the domain, at ties, at zero or for small numbers: in values
+or, more often, in gradients.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from steep.torch_internals.operators import OpOverload
 
 
 def number(value: float, like: Value) -> Value:
-    """Return a constant of no dimension, of the dtype of a tensor."""
+    """Return a constant without dimensions, with the dtype of ``like``."""
     kind = like.dtype if like.dtype is not None else ir.DataType.DOUBLE
     made = opset18.Constant(value=onnx.helper.make_tensor("", int(kind), [], [value]))
     return made if like.dtype is not None else opset18.CastLike(made, like)
 
 
 def ints(*values: int) -> Value:
-    """Return a constant of one dimension, of int64."""
+    """Return a constant of dtype int64 with one dimension."""
     return opset18.Constant(value_ints=list(values))
 
 
@@ -43,14 +43,14 @@ def _infinite(x: Value) -> Value:
 
 
 def is_nan(x: Value) -> Value:
-    """Return where a tensor is NaN; of any dtype."""
+    """Return a mask of the NaN elements, for any dtype."""
     return opset18.Not(opset18.Equal(x, x))
 
 
 def _clamp(self: Value, min: Number | None = None, max: Number | None = None) -> Value:
     """Clamp by numbers; a bound that is NaN is the result.
 
-    Slope 0 at NaN; at both ends 1, and 0 since PyTorch 2.14.
+    The gradient is 0 at NaN; at both bounds it is 1, and 0 since PyTorch 2.14.
     """
     bounds = (min, max)
     plain = not any(isinstance(b, ir.Value) or (b is not None and math.isnan(b)) for b in bounds)
@@ -81,7 +81,7 @@ def _clamped(x: Value, low: Value | None, high: Value | None) -> Value:
 
 
 def _clamp_by_tensors(self: Value, min: Number | None = None, max: Number | None = None) -> Value:
-    """Clamp by one or two tensors; their slopes are those of the PyTorch that is loaded."""
+    """Clamp by one or two tensors; the gradients are those of the installed PyTorch."""
     low, high = _bound(min, self), _bound(max, self)
     result = _clamped(self, low, high)
     if self.dtype is not None and self.dtype.is_integer():
@@ -95,10 +95,11 @@ def _clamp_by_tensors(self: Value, min: Number | None = None, max: Number | None
 
 
 def _slopes_of_ties(x: Value, low: Value | None, high: Value | None) -> Slopes:
-    """Return what has a slope, and where: before PyTorch 2.14 (``clamp_backward_min_max``).
+    """Return pairs (tensor, mask of its gradient), before PyTorch 2.14.
 
-    A bound has a slope where a number lies beyond it; the lower of two only where it is the lower
-    one, and the upper one everywhere else.
+    Source: PyTorch's ``clamp_backward_min_max``. A bound gets the gradient where the number is
+    beyond it. The lower bound gets it only where it is less than the upper one; where the bounds
+    are reversed the upper one always gets it.
     """
     inside, moved = opset18.Equal(x, x), []
     for end, beyond in ((low, opset18.Less), (high, opset18.Greater)):
@@ -115,10 +116,12 @@ def _slopes_of_ties(x: Value, low: Value | None, high: Value | None) -> Slopes:
 
 
 def _slopes_of_shared_ties(x: Value, low: Value | None, high: Value | None) -> Slopes:
-    """Return what has a slope, and where: since PyTorch 2.14 (``clamp_backward_min_max``).
+    """Return pairs (tensor, mask of its gradient), since PyTorch 2.14.
 
-    At a bound the number and the bound have half of it each, where the lower bound is less than
-    the upper one. One bound alone has the slopes of a maximum or minimum: 1 at NaN, both of them.
+    Source: PyTorch's ``clamp_backward_min_max``. Where the number equals a bound, both get half of
+    the gradient, if the lower bound is less than the upper one. A single bound has the gradients of
+    a
+    maximum or minimum: 1 for both operands at NaN.
     """
     half, two = number(0.5, x), low is not None and high is not None
     parts, outside = [], None
@@ -140,7 +143,7 @@ def _slopes_of_shared_ties(x: Value, low: Value | None, high: Value | None) -> S
 
 
 def _hardshrink(self: Value, lambd: float = 0.5) -> Value:
-    """0 between both ends, they included; slope 0 at NaN."""
+    """0 between both ends, including the ends; gradient 0 at NaN."""
     return _without_slope(_within(self, number(lambd, self)), self, self)
 
 
@@ -150,7 +153,7 @@ def _within(x: Value, width: Value) -> Value:
 
 
 def _without_slope(where: Value, x: Value, otherwise: Value) -> Value:
-    """Return 0 at those places, else a value of slope 1, but at NaN: there it has none."""
+    """Return 0 at ``where``, else ``otherwise``, with gradient 1 but for NaN, where it is 0."""
     zero = number(0, x)
     result = opset18.Where(where, zero, otherwise)
     flat = opset18.Or(where, is_nan(x))
@@ -158,9 +161,9 @@ def _without_slope(where: Value, x: Value, otherwise: Value) -> Value:
 
 
 def _softshrink(self: Value, lambd: float = 0.5) -> Value:
-    """Slope 0 between both ends, they included, and at NaN.
+    """Softshrink; the gradient is 0 between both ends, including the ends, and at NaN.
 
-    Of 16 bits PyTorch rounds the ends for the slope, and does not for the result.
+    For 16-bit tensors PyTorch rounds the ends for the gradient, but not for the result.
     """
     if self.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16):
         result = opset18.CastLike(
@@ -175,7 +178,7 @@ def _softshrink(self: Value, lambd: float = 0.5) -> Value:
 
 
 def _hardtanh(self: Value, min_val: float = -1, max_val: float = 1) -> Value:
-    """Slope 0 at both ends and at NaN, as PyTorch's vectors have it."""
+    """Hardtanh; the gradient is 0 at both ends and at NaN, as in PyTorch's vectorized code."""
     low, high = number(min_val, self), number(max_val, self)
     above = opset18.GreaterOrEqual(self, high)
     below = opset18.LessOrEqual(self, low)
@@ -191,7 +194,7 @@ def _relu6(self: Value) -> Value:
 
 
 def _logarithm(base: float) -> Operator:
-    """Return ``log2`` or the like, in float64: of a power of the base it is whole."""
+    """Return ``log2`` or ``log10``, computed in float64, so that powers of the base are exact."""
 
     def logarithm(self: Value) -> Value:
         x = opset18.Cast(self, to=ir.DataType.DOUBLE)
@@ -207,7 +210,7 @@ def _selu(self: Value) -> Value:
 
 
 def _celu(self: Value, alpha: float = 1) -> Value:
-    if self.dtype == ir.DataType.FLOAT and alpha > 0:  # ONNX's has no other
+    if self.dtype == ir.DataType.FLOAT and alpha > 0:  # ONNX's Celu supports float32 only
         return opset18.Celu(self, alpha=alpha)
     scale, zero = number(alpha, self), number(0, self)
     below = opset18.LessOrEqual(self, zero)
@@ -254,9 +257,10 @@ def _expm1(self: Value) -> Value:
 def _atan2(self: Value, other: Value) -> Value:
     """Return the angle of (x, y) = (other, self); 0 at the origin.
 
-    Slopes are those of PyTorch's formula, also where squares are 0 or infinite. The quotient is the
-    one that is no larger than 1: -x / y beside the axis of y. Of two that are infinite, the signs
-    count.
+    Gradients are those of PyTorch's formula, also where squares are 0 or infinite. The quotient is
+    at
+    most 1 in magnitude: -x / y is used near the y axis. If both operands are infinite, their signs
+    decide.
     """
     diagonal = opset18.And(_infinite(self), _infinite(other))
     y, x = (opset18.Where(diagonal, opset18.Sign(v), v) for v in (self, other))
@@ -284,9 +288,9 @@ def _atan2(self: Value, other: Value) -> Value:
 
 
 def _hypot(self: Value, other: Value) -> Value:
-    """√(x² + y²), without overflow; infinite beside NaN too.
+    """√(x² + y²), without overflow; infinite if an operand is infinite, even beside NaN.
 
-    Slopes are quotients by it: none at the origin, none of what is infinite.
+    The gradients are quotients by the result: NaN at the origin and for infinite operands.
     """
     infinite = opset18.Or(_infinite(self), _infinite(other))
     largest = opset18.Max(opset18.Abs(self), opset18.Abs(other))
@@ -302,7 +306,7 @@ def _hypot(self: Value, other: Value) -> Value:
 
 
 def _item(self: Value) -> Value:
-    """Return the number that a tensor holds: of float64 with all of its digits."""
+    """Return the number in a one-element tensor: a bool, int64, float64 for float64, or float32."""
     dtype = ir.DataType.INT64
     if self.dtype == ir.DataType.BOOL:
         dtype = ir.DataType.BOOL
@@ -312,10 +316,10 @@ def _item(self: Value) -> Value:
 
 
 def _times_logarithm(logarithm: Operator, pole: float) -> Operator:
-    """Return x ln y or x ln(1 + y), whose pole is at y = 0 or -1.
+    """Return x ln y or x ln(1 + y), with its pole at y = 0 or -1.
 
-    It is 0 where x is 0, whatever the logarithm is. The slopes there are PyTorch's: those of x are
-    0 at the pole and below, and infinite where y is; that of y is not a number at the pole.
+    The result is 0 where x is 0, even at the pole. There, gradients are PyTorch's: that of x is 0
+    at the pole and below, and infinite where y is infinite; that of y is NaN at the pole.
     """
 
     def translation(self: Number, other: Number) -> Value:
@@ -338,16 +342,16 @@ _xlogy, _xlog1py = _times_logarithm(opset18.Log, 0), _times_logarithm(log1p, -1)
 
 
 def _root_where(where: Value, x: Value) -> Value:
-    """Return √x at those places, where x is 0 and the slope infinite; 1 elsewhere."""
+    """Return √x at ``where``, where x is 0 and the gradient infinite; 1 elsewhere."""
     one = number(1, x)
-    positive = opset18.Sub(one, opset18.Sub(one, x))  # +0 of -0
+    positive = opset18.Sub(one, opset18.Sub(one, x))  # turns -0 into +0
     return opset18.Sqrt(opset18.Where(where, positive, one))
 
 
 def _logit(self: Value, eps: float | None = None) -> Value:
-    """ln(x / (1 - x)). Where it is NaN, the slope is NaN too; the slope is infinite at 0 and 1.
+    """ln(x / (1 - x)), with a NaN gradient where it is NaN, and an infinite one at 0 and 1.
 
-    With ``eps`` the slope is 0 at NaN, as in PyTorch's vectorized code.
+    With ``eps`` the gradient is 0 at NaN, as in PyTorch's vectorized code.
     """
     one = number(1, self)
     if eps is None or eps < 0:
@@ -369,7 +373,7 @@ def _logit(self: Value, eps: float | None = None) -> Value:
 
 
 def _softmax(word: Operator) -> Operator:
-    """Return ``softmax`` or ``log_softmax`` of numbers that are widened first, if at all."""
+    """Return ``softmax`` or ``log_softmax``; the operand is first cast to ``dtype``, if given."""
 
     def softmax(self: Value, dim: int, dtype: int | None = -1) -> Value:
         x = self if dtype in (-1, None) else opset18.Cast(self, to=dtype)
@@ -382,7 +386,7 @@ def _softmax(word: Operator) -> Operator:
 
 
 def _asked(word: Operator, of_integers: Operator) -> Operator:
-    """Return a predicate of floating-point numbers that is constant for integers."""
+    """Return a predicate ``word`` for floats, and ``of_integers``, a constant one, for integers."""
 
     def asked(self: Value) -> Value:
         of_floats = self.dtype is None or self.dtype.is_floating_point()
@@ -392,25 +396,25 @@ def _asked(word: Operator, of_integers: Operator) -> Operator:
 
 
 def _is(value: float) -> Operator:
-    """Return the question whether numbers equal ``value``, in the tensor's own type.
+    """Return a predicate that compares elements with ``value`` in the tensor's own dtype.
 
-    The exporter's words cast float64 to float32 first, of which 1e39 is infinite.
+    The exporter's translations cast float64 to float32 first, where 1e39 is infinite.
     """
     return lambda self: opset18.Equal(self, number(value, self))
 
 
 def _whole(word: Operator) -> Operator:
-    """Return a rounding, which leaves integers as they are."""
+    """Return a rounding function that leaves integers unchanged."""
     return _asked(word, opset18.Identity)
 
 
 def _sign(self: Value) -> Value:
-    """Of NaN it is 0."""
+    """Sign, with 0 for NaN."""
     return opset18.Where(is_nan(self), number(0, self), opset18.Sign(self))
 
 
 def _signbit(self: Value) -> Value:
-    """Of -0 too."""
+    """Whether the sign bit is set, as for -0."""
     zero = number(0, self)
     below = opset18.Less(self, zero)
     if self.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
@@ -419,7 +423,7 @@ def _signbit(self: Value) -> Value:
 
 
 def _angle(self: Value) -> Value:
-    """π below 0, else 0; NaN of NaN. Of integers it is a float."""
+    """π below 0, else 0; NaN for NaN. The result is float32 for integers."""
     real = self.dtype is None or self.dtype.is_floating_point()
     x = self if real else opset18.Cast(self, to=ir.DataType.FLOAT)
     zero = number(0, x)
@@ -431,7 +435,7 @@ def _angle(self: Value) -> Value:
 def _isclose(
     self: Value, other: Value, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> Value:
-    """Compares integers within a tolerance that is computed in float32."""
+    """``isclose``; for integers PyTorch computes the tolerance in float32."""
     if self.dtype is None or self.dtype.is_floating_point():
         return aten_isclose(self, other, rtol, atol, equal_nan)
     x, y = (opset18.Cast(v, to=ir.DataType.FLOAT) for v in (self, other))
@@ -441,16 +445,16 @@ def _isclose(
 
 
 def _heaviside(self: Value, values: Value) -> Value:
-    """1 above 0, ``values`` at 0, else 0: of NaN too."""
+    """1 above 0, ``values`` at 0, else 0, also for NaN."""
     zero = number(0, self)
     step = opset18.Where(opset18.Greater(self, zero), number(1, self), zero)
     return opset18.Where(opset18.Equal(self, zero), values, step)
 
 
 def log_of_sum(self: Value, other: Value) -> Value:
-    """ln(eˣ + eʸ), by the difference to the larger one; that one where it is infinite.
+    """ln(eˣ + eʸ), computed from the larger operand; equal to it if it is infinite.
 
-    An infinite result has a slope of 1 to the operand it is, and of 0 to the other.
+    An infinite result has gradient 1 with respect to the operand it equals, and 0 to the other.
     """
     larger = fixed(opset18.Max(self, other))
     infinite, zero = _infinite(larger), number(0, self)
@@ -466,7 +470,7 @@ def log_of_sum(self: Value, other: Value) -> Value:
 
 
 def logaddexp(self: Value, other: Value) -> Value:
-    """ln(eˣ + eʸ), whose slopes are 1 / (1 + e^(y - x)): NaN where both are infinite."""
+    """ln(eˣ + eʸ) with gradients 1 / (1 + e^(y - x)): NaN where both operands are infinite."""
     one = number(1, self)
 
     def share(x: Value, y: Value) -> Value:
@@ -480,7 +484,7 @@ def logaddexp(self: Value, other: Value) -> Value:
 
 
 def _lerp(self: Value, end: Value, weight: Value) -> Value:
-    """x + w (y - x), from the nearer end; slopes are those of PyTorch's formula."""
+    """x + w (y - x), computed from the nearer end; gradients are those of PyTorch's formula."""
     way, one = opset18.Sub(end, self), number(1, self)
     rest = opset18.Sub(one, weight)
     near = opset18.Less(opset18.Abs(weight), number(0.5, self))
@@ -492,12 +496,15 @@ def _lerp(self: Value, end: Value, weight: Value) -> Value:
     return with_slopes(fixed(value), (self, rest), (end, weight), (weight, way))
 
 
-_LONGEST = 2**16  # of the points that a graph holds, 256 KiB of float32
+_LONGEST = 2**16  # most points in a constant: 256 KiB of float32
 _OF_POINTS = {ir.DataType.FLOAT: torch.float32, ir.DataType.DOUBLE: torch.float64}
 
 
 def _linspace(start: Number, end: Number, steps: Number, dtype: int = -1, **more: object) -> Value:
-    """PyTorch's own points, where all is known: its blocks of a vector round otherwise."""
+    """``linspace``: a constant of PyTorch's values if all arguments are known.
+
+    PyTorch computes blocks of a vector, which rounds differently from ONNX.
+    """
     known = all(type(v) in (int, float) for v in (start, end, steps))
     kind = _OF_POINTS.get(ir.DataType(dtype)) if dtype not in (-1, None) else None
     if not known or kind is None or steps > _LONGEST:

@@ -1,7 +1,7 @@
-"""Integers that a graph calculates of extents by way of floats: ``int(0.29 * x.shape[0])``.
+"""Integers that a graph computes from extents via floats: ``int(0.29 * x.shape[0])``.
 
-Python's floats are of float64, and so are these; the exporter's are of float32, where
-0.29 · 100 is 29 and not a little less.
+Python's floats are float64, and so are these. The exporter uses float32, in which 0.29 · 100 is 29
+and not slightly less.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _WORDS: dict[Callable[..., object], Operator] = {
 
 
 def _named(function: Callable[..., object]) -> Callable[..., object]:
-    """Return a new function that replaces another one in a graph."""
+    """Return a wrapper of ``function``, which marks calls in a graph that compute in float64."""
 
     def in_float64(*operands: object) -> object:
         return function(*operands)
@@ -54,7 +54,7 @@ TRANSLATIONS = {_IN_FLOAT64[function]: _of_doubles(word) for function, word in _
 
 
 def count_in_float64(graph: torch.fx.Graph) -> None:
-    """Let the floats of a graph be of float64, in place, that become integers and nothing else."""
+    """Compute floats in float64 if they only become integers; changes the graph in place."""
     for node in reversed(list(graph.nodes)):
         if (
             node.target in _IN_FLOAT64

@@ -1,9 +1,8 @@
 """Operators of float16 and bfloat16, as PyTorch computes them: in float32, rounded at the end.
 
-A number beside such a tensor (a count, an epsilon, a 0-dimensional tensor of integers) is of
-float32 there, where ONNX wants it in the tensor's dtype: 70,000 is infinite in float16. And
-operators that ONNX spells out in several steps (a variance, a norm) round once, not at each of
-these.
+A number next to such a tensor (a count, an epsilon, a 0-dimensional integer tensor) stays float32
+in PyTorch, but ONNX requires the tensor's dtype: 70,000 is infinite in float16. And operators that
+ONNX composes of several steps (a variance, a norm) round once, not at each step.
 """
 
 from __future__ import annotations
@@ -22,7 +21,10 @@ _CAST = torch.ops.prims.convert_element_type.default
 _WITH_NUMBERS = {
     *(aten.mul, aten.div, aten.true_divide),
 }
-"""Which take a number as it is. Sums, powers and remainders round it to the tensor's type."""
+"""Operators that use a number unrounded.
+
+Sums, powers and remainders round it to the tensor's dtype.
+"""
 _SUMS = {aten.add, aten.sub, aten.rsub}
 _ROUND_NUMBERS = _SUMS | {aten.pow}
 _IN_STEPS = {
@@ -56,11 +58,11 @@ _IN_STEPS = {
 
 
 def compute_in_float32(traced: torch.fx.GraphModule) -> None:
-    """Put casts around such calls of a functional graph, in place.
+    """Insert casts around such calls of a functional graph, in place.
 
     Nodes have their fake results in ``meta["val"]``, before and after.
     """
-    for module in traced.modules():  # branches are graphs within
+    for module in traced.modules():  # branches are nested graphs
         if isinstance(module, torch.fx.GraphModule):
             for node in list(module.graph.nodes):
                 if _loses(node):
@@ -79,7 +81,8 @@ def _loses(node: torch.fx.Node) -> bool:
         return bool(node.kwargs.get("alpha", 1) != 1)
     if not halves or packet not in _IN_STEPS | _WITH_NUMBERS:
         return False
-    if packet in {aten.addmm, aten.addmv, aten.addbmm, aten.baddbmm}:  # products of 16 bits
+    # matrix products stay in 16 bits
+    if packet in {aten.addmm, aten.addmv, aten.addbmm, aten.baddbmm}:
         return any(node.kwargs.get(name, 1) != 1 for name in ("alpha", "beta"))
     return (
         packet in _IN_STEPS
@@ -89,7 +92,7 @@ def _loses(node: torch.fx.Node) -> bool:
 
 
 def _round_numbers(node: torch.fx.Node) -> None:
-    """Round the numbers to the tensors' type, where PyTorch does: of sums those that are scaled."""
+    """Round numbers to the tensors' dtype where PyTorch does: in powers and scaled sums."""
     if node.target.overloadpacket not in _ROUND_NUMBERS:  # type: ignore[union-attr]
         return
     dtype = next(v.dtype for v in _tensors(node) if v.dtype in _HALVES)
@@ -100,7 +103,7 @@ def _round_numbers(node: torch.fx.Node) -> None:
         value = x.meta.get("val") if isinstance(x, torch.fx.Node) else None
         if not isinstance(value, torch.Tensor) or value.dtype not in _WIDER:
             return x
-        with node.graph.inserting_before(node):  # of no dimension
+        with node.graph.inserting_before(node):  # a tensor without dimensions
             made = node.graph.call_function(_CAST, (x, dtype))
         made.meta = {**node.meta, "val": value.to(dtype)}
         return made
@@ -110,7 +113,10 @@ def _round_numbers(node: torch.fx.Node) -> None:
 
 
 def _keep_powers(node: torch.fx.Node) -> None:
-    """Make the exponent of a float16 power a tensor: PyTorch has no roots there, as of others."""
+    """Make the exponent of a float16 power a tensor.
+
+    PyTorch computes such powers of float16 without square roots, other than for wider dtypes.
+    """
     if node.target is not aten.pow.Tensor_Scalar or _tensors(node)[0].dtype != torch.float16:
         return
     if node.args[1] in (0.5, -0.5, 1.5):
@@ -127,7 +133,7 @@ def _tensors(node: torch.fx.Node) -> list[torch.Tensor]:
 
 
 def _is_held(x: Argument, dtype: torch.dtype) -> bool:
-    """Return whether an operand is as good in this dtype."""
+    """Return whether an operand has the same value in this dtype."""
     value = x.meta.get("val") if isinstance(x, torch.fx.Node) else x
     if isinstance(value, torch.Tensor):
         return value.dtype in _HALVES or value.dtype == torch.bool
@@ -164,7 +170,7 @@ def _widen(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
     node.kwargs = torch.fx.map_arg(kwargs, wide)
     if isinstance(node.meta["val"], torch.Tensor):
         return narrow(node)
-    for item in list(node.users):  # getitem
+    for item in list(node.users):  # each user is a getitem
         narrow(item)
     node.meta["val"] = tree_map(
         lambda v: v.to(torch.float32) if getattr(v, "dtype", None) in _HALVES else v,

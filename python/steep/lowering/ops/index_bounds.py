@@ -1,4 +1,4 @@
-"""Indices that PyTorch counts from the front alone; ONNX counts negative ones from the end.
+"""Negative indices of operators for which PyTorch refuses them; ONNX counts them from the end.
 
 In a graph of functional ATen operators, each negative index of these operators is replaced by one
 that is out of range for any extent, which the engine refuses. Other indices do not change.
@@ -31,24 +31,24 @@ _OPERANDS = {
     aten.scatter_add.default: 2,
     aten.scatter_reduce.two: 2,
 }
-"""By operator, which operand is the index."""
+"""Position of the index operand, by operator."""
 
 _REPEATS = {aten.repeat_interleave.Tensor: 0, aten.repeat_interleave.self_Tensor: 1}
-"""By operator, which operand says how often."""
+"""Position of the operand with the numbers of repeats, by operator."""
 
 _MOST = 2**46 - 1
-"""So many repeats are refused: they are larger than any memory."""
+"""The engine refuses this number of repeats, which exceeds any memory."""
 
 _FROM_THE_FRONT = {
     *(aten.arange.default, aten.arange.start, aten.arange.start_step),
     *(aten.argmax.default, aten.argmin.default, aten.argsort.default, aten.nonzero.default),
 }
-"""Whose results are not negative."""
+"""Operators whose results are not negative."""
 
 
 def refuse_negative(traced: torch.fx.GraphModule) -> None:
-    """Take the sign off all indices that PyTorch refuses when they are negative."""
-    for module in traced.modules():  # branches are graphs within
+    """Clear the sign bit of all indices that PyTorch refuses when they are negative."""
+    for module in traced.modules():  # branches are nested graphs
         if isinstance(module, torch.fx.GraphModule):
             _refuse_in(module.graph)
 
@@ -85,9 +85,9 @@ def _refuse_negative_repeats(graph: torch.fx.Graph, node: torch.fx.Node, at: int
 
 @contextlib.contextmanager
 def errors_of_pytorch() -> Iterator[None]:
-    """Within, an error about values is one that code for PyTorch catches.
+    """Raise the engine's errors about values as subclasses of PyTorch's errors.
 
-    An error about an index that lost its sign is about the index that came.
+    An error about an index whose sign bit was cleared names the original index.
     """
     try:
         yield
@@ -106,11 +106,11 @@ def errors_of_pytorch() -> Iterator[None]:
 
 
 class _LinAlgError(DataError, torch.linalg.LinAlgError):  # type: ignore[misc]
-    """A matrix has no inverse or no factor: also PyTorch's error."""
+    """A matrix has no inverse or no factorization: also PyTorch's error."""
 
 
 class _DivisionError(DataError, RuntimeError):
-    """An integer is divided by zero: a RuntimeError in PyTorch."""
+    """An integer was divided by zero: a RuntimeError in PyTorch."""
 
 
 _BY_OP: dict[str, type[DataError]] = {
@@ -121,9 +121,9 @@ _BY_OP: dict[str, type[DataError]] = {
     "steep.SoftmaxCrossEntropy": OutOfRangeError,
     "steep.SoftmaxCrossEntropyGrad": OutOfRangeError,
 }
-"""By operator whose values are wrong in one way only."""
+"""Errors by operator, for operators whose values can be wrong in one way only."""
 
 _PARTS = ("node", "op", "expected", "received", "remedy")
 
 _NEAR = 1 << 24
-"""More negative indices are not told from those that are too large."""
+"""Largest magnitude of negative indices that are recognised; others count as too large."""

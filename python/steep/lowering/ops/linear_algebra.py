@@ -1,4 +1,4 @@
-"""Linear algebra by operators of the engine's own, where ONNX has no words."""
+"""Linear algebra by the engine's own operators, which ONNX does not have."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from steep.torch_internals.operators import OpOverload
 
 
 def _turned(matrices: Value, *like: Value) -> Value:
-    """Return the transposes of a stack of matrices; its rank is that of one of ``like``, if given.
+    """Return the transposes of a stack of matrices.
 
-    What no translation returns has no shape of its own.
+    Pass ``like``, tensors of the same rank, if ``matrices`` was computed here: such values have no
+    known shape.
     """
     axes = list(range(max(len(t.shape) for t in like or (matrices,))))
     return opset18.Transpose(matrices, perm=[*axes[:-2], axes[-1], axes[-2]])
@@ -30,7 +31,7 @@ def _triangular(a: Value, b: Value, **flags: bool) -> Value:
 def _solve_triangular(
     self: Value, B: Value, *, upper: bool, left: bool = True, unitriangular: bool = False
 ) -> Value:
-    """Return X in A X = B, or in X A = B."""
+    """Return X in A X = B, or in X A = B (``left`` is false)."""
     if left:
         return _triangular(self, B, upper=upper, unit=unitriangular)
     x = _triangular(self, _turned(B), upper=upper, unit=unitriangular, transpose=True)
@@ -52,19 +53,19 @@ def _cholesky(self: Value, upper: bool = False) -> Value:
 def _cholesky_ex(
     self: Value, upper: bool = False, check_errors: bool = False
 ) -> tuple[Value, Value]:
-    """Return the factor of matrices, and for each 0 or its first minor that is not positive."""
+    """Return the factors, and per matrix 0 or the order of its first minor that is not positive."""
     factor, info = _factor(self, upper, 2, check=check_errors)
     return factor, info
 
 
 def _factor(self: Value, upper: bool, outputs: int, **flags: bool) -> list[Value]:
-    """Return the factor, and what else the operator gives."""
+    """Return the factor and the further outputs of the operator."""
     factor, *info = own_node("Cholesky", [_turned(self) if upper else self], outputs, **flags)
     return [_turned(factor, self) if upper else factor, *info]
 
 
 def _cholesky_solve(self: Value, input2: Value, upper: bool = False) -> Value:
-    """Return X in A X = ``self``, by the factor of A."""
+    """Return X in A X = ``self``; ``input2`` is the Cholesky factor of A."""
     return own_node("CholeskySolve", [input2, self], upper=upper)[0]
 
 
@@ -73,7 +74,7 @@ def _cholesky_inverse(self: Value, upper: bool = False) -> Value:
 
 
 def _identity(squares: Value) -> Value:
-    """Return the identity matrix of the size and dtype of a stack of matrices."""
+    """Return an identity matrix with the size and dtype of a stack of matrices."""
     size = opset18.Shape(squares, start=-1)
     zeros = opset18.ConstantOfShape(opset18.Concat(size, size, axis=0))
     return opset18.CastLike(opset18.EyeLike(zeros), squares)
@@ -86,13 +87,13 @@ def _solve(A: Value, B: Value, left: bool = True) -> Value:
 def _solve_ex(
     A: Value, B: Value, left: bool = True, check_errors: bool = False
 ) -> tuple[Value, Value]:
-    """Return X in A X = B, or in X A = B, and for each A 0 or its first pivot that is zero."""
+    """Return X in A X = B or X A = B, and for each A 0 or the position of its first zero pivot."""
     x, info = _solution(A, B, left, 2, check=check_errors)
     return x, info
 
 
 def _solution(A: Value, B: Value, left: bool, outputs: int, **flags: bool) -> list[Value]:
-    """Return X, and what else the operator gives."""
+    """Return X and the further outputs of the operator."""
     if _are_vectors(A, B):
         last = opset18.Constant(value_ints=[-1])
         x, *info = own_node("Solve", [A, opset18.Unsqueeze(B, last)], outputs, **flags)
@@ -104,7 +105,7 @@ def _solution(A: Value, B: Value, left: bool, outputs: int, **flags: bool) -> li
 
 
 def _are_vectors(A: Value, B: Value) -> bool:
-    """Whether a right-hand side is a vector for each matrix: PyTorch tells by the shapes."""
+    """Return whether the right-hand side is one vector per matrix, which the shapes decide."""
     if len(B.shape) == 1 or len(B.shape) != len(A.shape) - 1:
         return len(B.shape) == 1
     pairs = list(zip(A.shape, B.shape, strict=False))
@@ -127,19 +128,19 @@ def _inverse_ex(A: Value, check_errors: bool = False) -> tuple[Value, Value]:
 def _slogdet(A: Value) -> tuple[Value, Value]:
     """Return the signs of determinants, and the logarithms of their magnitudes.
 
-    PyTorch decomposes the transposes, as LAPACK reads rows as columns: of singular matrices the
-    infinite slopes follow from the order.
+    PyTorch factorizes the transposed matrices, since LAPACK stores matrices by columns. For
+    singular matrices the order decides which gradients are infinite.
     """
     sign, logarithm = own_node("SlogDet", [_turned(A)], 2)
     return sign, logarithm
 
 
 def _det(A: Value) -> Value:
-    """Return determinants; their slopes are the determinant times the transposed inverse.
+    """Return determinants, with the gradient det(A) · A⁻ᵀ.
 
-    They are 0 where a pivot is 0, as in PyTorch's backward, though the cofactors need not be, and
-    none where the determinant is not finite. If they are differentiated again, they are cofactors
-    in PyTorch, too. Of one number it is 1.
+    As in PyTorch's backward, the gradient is 0 for matrices with a zero pivot, even if their
+    cofactors are not 0, and NaN if the determinant is not finite. For second derivatives PyTorch
+    uses cofactors, and so does this. The gradient of a 1×1 matrix is 1.
     """
     if A.shape[-1] == 1:
         return opset18.Det(A)

@@ -1,4 +1,4 @@
-"""Powers by a number, of which PyTorch computes some as roots."""
+"""Powers with a constant exponent, some of which PyTorch computes as square roots."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from steep.torch_internals.operators import OpOverload
 
 
 def _power(self: Value, exponent: Number) -> Value:
-    """A power by a number: of ±0.5 it is a root, of which -∞ has none and -0 has one.
+    """A power by a number; for ±0.5 a square root, which differs for -∞ (NaN) and -0 (-0).
 
-    So it is in the slope of a power of 1.5.
+    The gradient of a power of 1.5 is also computed by a square root.
     """
     if exponent == 0.5 and self.dtype is not None and self.dtype.is_floating_point():
         return opset18.Sqrt(self)

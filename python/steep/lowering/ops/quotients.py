@@ -1,4 +1,4 @@
-"""Quotients, whole ones and what they leave, in ONNX, as PyTorch rounds them."""
+"""Divisions, floor divisions and remainders in ONNX, rounded as in PyTorch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from steep.torch_internals.operators import OpOverload
 
 
 def _tensors(self: Number, other: Number) -> tuple[Value, Value, Value]:
-    """Return two operands, of which one may be a number, as tensors; and a 0 of their dtype."""
+    """Return two operands, one of which may be a number, as tensors, and a 0 of their dtype."""
     like = self if isinstance(self, ir.Value) else other
     self, other = (v if isinstance(v, ir.Value) else number(v, like) for v in (self, other))
     return self, other, number(0, like)
@@ -29,14 +29,14 @@ def _of_whole_numbers(x: Value) -> bool:
 
 
 def _rest(self: Value, other: Value, zero: Value) -> tuple[Value, Value]:
-    """Return what is left of a division toward 0, and where its sign is not the divisor's."""
+    """Return the remainder of truncated division, and where its sign is not the divisor's."""
     rest = opset18.Mod(self, other, fmod=1)
     against = opset18.Xor(opset18.Less(rest, zero), opset18.Less(other, zero))
     return rest, opset18.And(opset18.Not(opset18.Equal(rest, zero)), against)
 
 
 def _remainder(self: Value, other: Value) -> Value:
-    """What is left of a division toward 0, moved to the sign of the divisor."""
+    """The remainder of floor division, which has the sign of the divisor."""
     self, other, zero = _tensors(self, other)
     if _of_whole_numbers(self):
         return opset18.Mod(self, other)
@@ -46,7 +46,7 @@ def _remainder(self: Value, other: Value) -> Value:
 
 
 def _fmod(self: Value, other: Value) -> Value:
-    """What is left of a division toward 0."""
+    """The remainder of truncated division, which has the sign of the dividend."""
     self, other, _ = _tensors(self, other)
     rest = opset18.Mod(self, other, fmod=1)
     if _of_whole_numbers(self):
@@ -55,14 +55,14 @@ def _fmod(self: Value, other: Value) -> Value:
 
 
 def _of_quotient(rest: Value, x: Value, y: Value, times: Value) -> Value:
-    """Return what is left of x / y, whose slopes are 1 and minus the whole number of times."""
+    """Return the remainder of x / y with gradients 1 and minus the whole quotient ``times``."""
     return with_slopes(fixed(rest), (x, number(1, x)), (y, opset18.Neg(times)))
 
 
 def _floor_divide(self: Value, other: Value) -> Value:
-    """The whole number of times that the divisor fits, as Python's ``//``: 1 // 0.1 is 9.
+    """Floor division as Python's ``//``: 1 // 0.1 is 9; its gradient is 0.
 
-    ⌊a / b⌋ is another number where the quotient is rounded to the next whole one. The slope is 0.
+    ⌊a / b⌋ differs if the quotient is rounded up to a whole number.
     """
     self, other, zero = _tensors(self, other)
     if _of_whole_numbers(self):
@@ -71,7 +71,7 @@ def _floor_divide(self: Value, other: Value) -> Value:
     times = opset18.Div(opset18.Sub(self, rest), other)
     one, half = number(1, zero), number(0.5, zero)
     times = opset18.Where(moves, opset18.Sub(times, one), times)
-    whole = opset18.Floor(times)  # beside a whole number by rounding alone
+    whole = opset18.Floor(times)  # times is whole, but for rounding errors
     whole = opset18.Where(
         opset18.Greater(opset18.Sub(fixed(times), whole), half), opset18.Add(whole, one), whole
     )
@@ -80,7 +80,10 @@ def _floor_divide(self: Value, other: Value) -> Value:
 
 
 def _floor_divide_integers(self: Value, other: Value) -> Value:
-    """The least integer by -1 is itself in PyTorch; a quotient of the processor's would trap."""
+    """Floor division of integers; the least integer by -1 gives itself, as in PyTorch.
+
+    The processor's division would trap there.
+    """
     if not self.dtype.is_signed():
         return aten_floor_divide(self, other)
     one = number(1, self)
@@ -95,7 +98,7 @@ def _divide(self: Value, other: Value, rounding_mode: str | None = None) -> Valu
         return _floor_divide(self, other)
     self, other, _ = _tensors(self, other)
     if rounding_mode == "trunc" and _of_whole_numbers(self):
-        return opset18.Div(self, other)  # in float32 only numbers below 2²⁴ are exact
+        return opset18.Div(self, other)  # not in float32, which is exact only below 2²⁴
     return aten_div_mode(self, other, rounding_mode)
 
 

@@ -1,7 +1,7 @@
-"""``nn.LSTM``, ``nn.GRU`` and ``nn.RNN`` in ONNX's operators of these names.
+"""``nn.LSTM``, ``nn.GRU`` and ``nn.RNN`` as ONNX's operators of these names.
 
-PyTorch's tracers write them out step by step, a graph for every length. Operators of our own take
-their places, of which they know no more than what the results are like.
+PyTorch's tracers expand them step by step, with a graph for every length. Operators of Steep take
+their places, for which tracers know only the shapes and dtypes of the results.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from steep.patching.substitution import Substitution, replaces, substituted
 from steep.torch_internals.operators import DISPATCH_CACHE, OpOverload, aten, name_of, schema_of
 
 _LIBRARY = torch.library.Library("steep", "FRAGMENT")
-# by PyTorch's name: ONNX's operator, its gates in PyTorch's order, attributes
+# by PyTorch's name: ONNX's operator, PyTorch's gate at each of ONNX's positions, attributes
 _CELLS: dict[str, tuple[Operator, list[int], dict[str, Any]]] = {
     "lstm": (opset18.LSTM, [0, 3, 1, 2], {}),
     "gru": (opset18.GRU, [1, 0, 2], {"linear_before_reset": 1}),
@@ -28,7 +28,7 @@ _CELLS: dict[str, tuple[Operator, list[int], dict[str, Any]]] = {
 
 
 def keep_whole(graph: torch.fx.Graph) -> None:
-    """Keep recurrent layers whole in a graph of ATen operators."""
+    """Replace recurrent layers in a graph of ATen operators by Steep's operators."""
     for node in graph.nodes:
         node.target = _OURS.get(node.target, node.target)
 
@@ -37,7 +37,7 @@ def _define(name: str) -> OpOverload:
     schema = str(schema_of(getattr(aten, name).input))
     _LIBRARY.define(schema.replace(f"aten::{name}.input", name))
     _LIBRARY.impl(name, _empty, "Meta")
-    # results have a history; nobody walks along it
+    # the results need an autograd history, but tracing never runs this backward
     torch.library.register_autograd(f"steep::{name}", _no_gradients, lib=_LIBRARY)
     return getattr(torch.ops.steep, name).default
 
@@ -57,7 +57,7 @@ def _empty(  # noqa: PLR0917, as ATen has it
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[torch.Tensor, ...]:
-    """Return tensors like the results."""
+    """Return empty tensors with the shapes and dtypes of the results."""
     states = [hx] if isinstance(hx, torch.Tensor) else hx
     width = (1 + bidirectional) * states[0].shape[2]
     y = input.new_empty((*input.shape[:2], width))
@@ -90,7 +90,7 @@ def _said(name: str) -> Translation:
         x = opset18.Transpose(input, perm=[1, 0, 2]) if batch_first else input
         rest, last = iter(params), []
         for layer in range(num_layers):
-            kinds: list[list[Value]] = [[], [], []]  # of weights: of input, of state, biases
+            kinds: list[list[Value]] = [[], [], []]  # weights of the input, of the state, biases
             for _ in range(directions):
                 kinds[0].append(_ordered(next(rest), gates))
                 kinds[1].append(_ordered(next(rest), gates))
@@ -114,7 +114,7 @@ def _said(name: str) -> Translation:
 
 
 def _ordered(weight: Value, gates: list[int]) -> Value:
-    """Return a weight or bias with its gates, blocks of rows, in ONNX's order."""
+    """Return a weight or bias with its gates (blocks of rows) in ONNX's order."""
     if len(gates) == 1:
         return weight
     blocks = opset18.Split(weight, num_outputs=len(gates), axis=0)
@@ -145,7 +145,7 @@ DISPATCH_CACHES = {
 
 @replaces(*KERNELS.values(), *DISPATCH_CACHES.values())
 def kept_whole() -> Iterator[None]:
-    """Within, tracers know no steps of recurrent layers, and bind no length to count them."""
+    """Keep tracers from expanding recurrent layers, which specialises the graph to the length."""
     kernels = {
         KERNELS[operator]: dict.fromkeys(operator.py_kernels, ours)
         for operator, ours in _OURS.items()

@@ -1,4 +1,7 @@
-"""Norms, deviations, extremes and losses, in ONNX: PyTorch's slopes at zero, at ties and at NaN."""
+"""Norms, deviations, extremes and losses in ONNX.
+
+Their gradients at zero, at ties and at NaN are PyTorch's.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,14 @@ from steep.torch_internals.operators import OpOverload
 
 
 def _root(square: Value) -> Value:
-    """Return the square root; slope 0 at 0."""
+    """Return the square root; its gradient is 0 at 0."""
     zero = opset18.Equal(square, number(0, square))
     root = opset18.Sqrt(opset18.Where(zero, number(1, square), square))
     return opset18.Where(zero, number(0, square), root)
 
 
 def _of_difference(loss: Callable[[Value, float], Value]) -> Operator:
-    """Return a loss of the difference of tensors; reduction is 0 (none), 1 (mean) or 2 (sum)."""
+    """Return a loss of ``self - target``; reduction is 0 (none), 1 (mean) or 2 (sum)."""
 
     def translation(
         self: Value, target: Value, reduction: int = 1, width: float = 1, **kw: float
@@ -38,7 +41,7 @@ def _of_difference(loss: Callable[[Value, float], Value]) -> Operator:
 
 
 def _smooth_l1(difference: Value, beta: float) -> Value:
-    """d² / 2β within ±β, and |d| - β / 2 beyond, where d may be infinite."""
+    """d² / 2β within ±β, else |d| - β / 2, where d may be infinite."""
     if beta == 0:
         return opset18.Abs(difference)
     square, beyond, far = _parts_of_huber(difference, beta)
@@ -47,14 +50,17 @@ def _smooth_l1(difference: Value, beta: float) -> Value:
 
 
 def _huber(difference: Value, delta: float) -> Value:
-    """d² / 2 within ±δ, and δ (|d| - δ / 2) beyond, where d may be infinite."""
+    """d² / 2 within ±δ, else δ (|d| - δ / 2), where d may be infinite."""
     square, beyond, far = _parts_of_huber(difference, delta)
     far = opset18.Mul(opset18.Sub(far, number(delta / 2, far)), number(delta, far))
     return opset18.Where(beyond, far, opset18.Mul(square, number(0.5, square)))
 
 
 def _parts_of_huber(difference: Value, width: float) -> tuple[Value, Value, Value]:
-    """Return d² of those within ±width, which are beyond it, and |d|. NaN counts as within."""
+    """Return d² (0 beyond ±width), the mask of elements beyond ±width, and |d|.
+
+    NaN counts as within.
+    """
     size = opset18.Abs(difference)
     beyond = opset18.GreaterOrEqual(size, number(width, difference))
     inside = opset18.Where(beyond, number(0, difference), difference)
@@ -64,9 +70,9 @@ def _parts_of_huber(difference: Value, width: float) -> tuple[Value, Value, Valu
 def extreme_in_shares(
     reduce: Value, x: Value, axes: Value, keepdims: int, multiplies: bool = False
 ) -> Value:
-    """Return the extreme along axes; those that are equal to it share its gradient, NaN too.
+    """Return the extreme along axes; elements equal to it share its gradient, also NaN.
 
-    ``multiplies``: others have 0 times the gradient, which is NaN if that is infinite.
+    ``multiplies``: other elements get 0 times the gradient, which is NaN if that is infinite.
     """
     value = fixed(reduce(x, axes, keepdims=1))
     hits = opset18.Or(opset18.Equal(x, value), opset18.And(is_nan(x), is_nan(value)))
@@ -81,7 +87,7 @@ def extreme_in_shares(
 
 
 def _extreme_of_all(reduce: Operator, of_two: Operator) -> Operator:
-    """Return ``max`` or ``min`` of all elements; of none PyTorch raises, and the engine too."""
+    """Return ``max`` or ``min`` of all elements; for no elements PyTorch and the engine raise."""
 
     def extreme(self: Value) -> Value:
         if 0 in self.shape:
@@ -91,7 +97,8 @@ def _extreme_of_all(reduce: Operator, of_two: Operator) -> Operator:
         if all(isinstance(n, int) for n in self.shape) or self.dtype == ir.DataType.BOOL:
             return value
         flat = opset18.Reshape(self, opset18.Constant(value_ints=[-1]))
-        first = opset18.Gather(flat, opset18.Constant(value_int=0), axis=0)  # refused if none is
+        # an error if there are no elements
+        first = opset18.Gather(flat, opset18.Constant(value_int=0), axis=0)
         checked = of_two(value, first)
         return with_gradient_of(fixed(checked), value) if floating else checked
 
@@ -99,7 +106,7 @@ def _extreme_of_all(reduce: Operator, of_two: Operator) -> Operator:
 
 
 def _any(self: Value, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Value:
-    """Return whether one is true; of no elements none is."""
+    """Return whether any element is true; False for no elements."""
     truth = opset18.Cast(self, to=ir.DataType.BOOL)
     dims = [dim] if isinstance(dim, int) else dim
     if not self.shape or (dims is not None and len(dims) == 0):
@@ -117,7 +124,10 @@ _LEAST_SPREAD = 9.999999960041972e-13  # float32's 1e-12
 def _binary_cross_entropy(
     self: Value, target: Value, weight: Value | None = None, reduction: int = 1
 ) -> Value:
-    """Logarithms are at least -100, and the slope's denominator p (1 - p) is bounded too."""
+    """Binary cross entropy; as in PyTorch, logarithms are at least -100.
+
+    The denominator p (1 - p) of the gradient is at least 1e-12.
+    """
     zero, one, least = number(0, self), number(1, self), number(-100, self)
     spread = fixed(opset18.Mul(self, opset18.Sub(one, self)))
     inside = opset18.Greater(spread, number(_LEAST_SPREAD, self))
@@ -151,7 +161,7 @@ def _norm(
     keepdim: bool = False,
     dtype: int = -1,
 ) -> Value:
-    """(Σ|x|ⁿ)^(1/n); slopes 0 where it is 0."""
+    """(Σ|x|ⁿ)^(1/n), with gradient 0 where the norm is 0."""
     x = opset18.Cast(self, to=dtype) if dtype not in (-1, None) else self
     if not self.shape:
         x, dim = opset18.Unsqueeze(x, opset18.Constant(value_ints=[0])), [0]
@@ -164,13 +174,13 @@ def _norm(
         return reduce(x, axes, **kept)
     if math.isinf(ord):
         reduce = opset18.ReduceMax if ord > 0 else opset18.ReduceMin
-        return extreme_in_shares(reduce, size, axes, kept["keepdims"], True)  # as PyTorch
+        return extreme_in_shares(reduce, size, axes, kept["keepdims"], True)  # PyTorch multiplies
     zero, one = number(0, x), number(1, x)
     at_zero = opset18.Equal(x, zero)
     if ord == 0:
         return opset18.ReduceSum(opset18.Where(at_zero, zero, one), axes, **kept)
     power = opset18.Pow(opset18.Where(at_zero, one, size), number(ord, x))
-    # beside NaN the slope at 0 is NaN
+    # if another element is NaN, the gradient at 0 is NaN
     none = opset18.Mul(x, zero) if ord > 0 else number(math.inf, x)
     power = opset18.Where(at_zero, none, power)
     total = opset18.ReduceSum(power, axes, **kept)
@@ -186,7 +196,7 @@ def _deviation(
     correction: float | None = None,
     keepdim: bool = False,
 ) -> Value:
-    """Standard deviation; slopes 0 where it is 0. Squares of float32 fit, as in PyTorch."""
+    """Standard deviation, with gradient 0 where it is 0; computed in float64, as in PyTorch."""
     return _deviation_and_mean(self, dim, correction=correction, keepdim=keepdim)[0]
 
 
@@ -223,7 +233,7 @@ def _variance_and_mean(
 def _variance(
     self: Value, dim: Value = None, *, correction: float | None = None, keepdim: bool = False
 ) -> Value:
-    """Variance, of squares in float64, as in PyTorch; the slopes are its formula."""
+    """Variance, computed in float64, as in PyTorch; the gradient is PyTorch's formula."""
     wide = opset18.Cast(self, to=ir.DataType.DOUBLE)
     wide.shape = self.shape
     value, _ = _variance_and_mean(wide, dim, correction=correction, keepdim=True)
@@ -249,9 +259,9 @@ def _variance_and_mean_of(
 
 
 def _distances(x1: Value, x2: Value) -> Value:
-    """Return the distances of vectors [..., P, M] and [..., R, M], by one product of matrices.
+    """Return the distances of vectors [..., P, M] and [..., R, M], by one matrix product.
 
-    The slopes are PyTorch's formula: none where the distance is 0.
+    The shape is [..., P, R]. Gradients are PyTorch's formula: 0 where the distance is 0.
     """
     of_rows, last = opset18.Constant(value_ints=[-1]), len(x1.shape)
 

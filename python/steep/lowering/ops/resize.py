@@ -20,7 +20,7 @@ _FLOAT = ir.DataType.FLOAT
 
 
 def _extents(x: Value, scales: Sequence[float]) -> Value:
-    """Return ⌊extent · scale⌋, in float64, of each axis behind the second; 1-D int64."""
+    """Return ⌊extent · scale⌋, in float64, of each axis after the second; 1-D int64."""
     double = onnx.TensorProto.DOUBLE
     factors = opset18.Constant(value=onnx.helper.make_tensor("", double, [len(scales)], scales))
     before = opset18.Cast(opset18.Shape(x, start=2), to=double)
@@ -28,7 +28,10 @@ def _extents(x: Value, scales: Sequence[float]) -> Value:
 
 
 def _repeats(before: int | ir.SymbolicDim, after: int | Value) -> bool:
-    """Whether all pixels are repeated as often, by float32's quotient of two known extents too."""
+    """Return whether each pixel is repeated equally often, also with float32 index arithmetic.
+
+    False if an extent is not known.
+    """
     if not isinstance(before, int) or not isinstance(after, int) or after % before:
         return False
     i = numpy.arange(after)
@@ -36,13 +39,13 @@ def _repeats(before: int | ir.SymbolicDim, after: int | Value) -> bool:
     return bool((taken.astype(numpy.int64) == i // (after // before)).all())
 
 
-_REPEATED = {1, 2, 3, 4, 8, 16, 32}  # by which PyTorch divides exactly enough
+_REPEATED = {1, 2, 3, 4, 8, 16, 32}  # scales for which PyTorch's float32 indices are exact
 
 
 def _nearest(
     input: Value, output_size: Extents | None = None, scale_factors: Sequence[float] | None = None
 ) -> Value:
-    """Return ``upsample_nearest…d``, by indices where Resize may take a neighbour.
+    """Return ``upsample_nearest…d``, by Gather where ONNX's Resize may select a neighbour.
 
     The index is ⌊i · step⌋ in float32, at most the last; step is 1 / scale, or the quotient of the
     extents where no scale is given.
@@ -52,7 +55,7 @@ def _nearest(
             return nn.aten_upsample_nearestnd_vec(input, None, list(scale_factors))
         wanted = _extents(input, scale_factors)
     else:
-        assert output_size is not None  # PyTorch gives one of both
+        assert output_size is not None  # PyTorch passes one of the two
         if all(map(_repeats, input.shape[2:], output_size)):
             return nn.aten_upsample_nearestnd_vec(input, output_size, None)
         wanted = opset18.Cast(output_size, to=ir.DataType.INT64)
@@ -72,9 +75,9 @@ def _nearest(
 
 
 def _smooth(mode: str, word: Operator) -> Operator:
-    """Return ``upsample_….vec``: corners that are aligned are those of the extents that come out.
+    """Return ``upsample_….vec``; aligned corners refer to the rounded output extents.
 
-    ONNX has them of extents before they are rounded.
+    ONNX uses the extents before rounding.
     """
 
     def resized(
@@ -92,7 +95,7 @@ def _smooth(mode: str, word: Operator) -> Operator:
 
 
 def _antialiased(word: Operator) -> Operator:
-    """Return ``_upsample_…_aa``; with corners that are aligned its filter is another."""
+    """Return ``_upsample_…_aa``; it refuses aligned corners, for which the filter differs."""
 
     def resized(
         self: Value, output_size: Extents, align_corners: bool, *scales: float | None
@@ -107,9 +110,9 @@ def _antialiased(word: Operator) -> Operator:
 def _sampled(
     input: Value, grid: Value, interpolation_mode: int, padding_mode: int, align_corners: bool
 ) -> Value:
-    """Return ``grid_sample``; the nearest element is that of the place after it was reflected.
+    """Return ``grid_sample``; in nearest mode it reflects a coordinate, then rounds it.
 
-    ONNX looks for the nearest element first, which is another one half-way between two.
+    ONNX rounds first, which gives another element half-way between two.
     """
     nearest, border, reflection = 1, 1, 2
     if (interpolation_mode, padding_mode) == (nearest, reflection):
@@ -119,11 +122,12 @@ def _sampled(
 
 
 def _nearest_of_reflected(input: Value, grid: Value, align_corners: bool) -> Value:
-    """Return where the elements lie that PyTorch takes, with -1 for the first and 1 for the last.
+    """Return a grid at the elements that PyTorch selects: -1 is the first, 1 the last element.
 
-    GridSampler.h of ATen, compute_source_index.
+    Source: ``compute_source_index`` in ATen's GridSampler.h.
     """
-    axes = ints(*range(len(input.shape) - 1, 1, -1))  # the grid counts them from the last
+    # the grid's last axis starts with the image's last axis
+    axes = ints(*range(len(input.shape) - 1, 1, -1))
     size = opset18.CastLike(opset18.Gather(opset18.Shape(input), axes), grid)
     zero, one, half = (number(n, grid) for n in (0, 1, 0.5))
     last, place = opset18.Sub(size, one), opset18.Add(fixed(grid), one)

@@ -1,4 +1,4 @@
-"""Functions whose slopes are formulas of PyTorch's own, in ONNX: at zero and beside it."""
+"""Functions whose gradients are PyTorch's own formulas, in ONNX, also at and near zero."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from steep.lowering.ops.values import Translation, Value
 from steep.patching.torch_versions import operators
 from steep.torch_internals.operators import OpOverload
 
-# Of ln(erfc(x) exp(x²) / t) on [0, 1] of t = 2 / (2 + x), by Chebyshev's polynomials of 2t - 1.
-# The scale is that of Numerical Recipes, 3rd edition, 6.2.2.
+# Chebyshev coefficients, in 2t - 1, of ln(erfc(x) exp(x²) / t), with t = 2 / (2 + x) in [0, 1].
+# Source of the form: Numerical Recipes, 3rd edition, section 6.2.2.
 _ERFC = (
     *(-0.6513268598908547, 0.6419697923564902, 0.01947647320418584, -0.009561514786808632),
     *(-0.0009465953444820369, 0.0003668394978527614, 4.252332480690777e-05),
@@ -29,7 +29,10 @@ _ERFC = (
 
 
 def _erfc(self: Value) -> Value:
-    """1 - erf(x), of which nothing is left in float32 from 4 upward: by a series, in float64."""
+    """Complementary error function, by a Chebyshev series in float64.
+
+    In float32 1 - erf(x) is 0 from x = 4 upward.
+    """
     x = opset18.Cast(self, to=ir.DataType.DOUBLE)
     zero, one, two = (number(n, x) for n in (0, 1, 2))
     size = opset18.Abs(x)
@@ -49,7 +52,7 @@ def _erfc(self: Value) -> Value:
 
 
 def _sinc(self: Value) -> Value:
-    """sin(πx) / (πx); 1 at 0. The slope is 0 where πx² is."""
+    """sin(πx) / (πx), 1 at 0; the gradient is 0 where πx² is 0."""
     one, pi = number(1, self), number(math.pi, self)
     zero = opset18.Equal(self, number(0, self))
     angle = opset18.Mul(opset18.Where(zero, one, self), pi)
@@ -63,7 +66,7 @@ def _sinc(self: Value) -> Value:
 
 
 def _entr(self: Value) -> Value:
-    """-x ln x; 0 at 0, and -∞ below. The slope, -1 - ln x, is infinite at 0, and none below."""
+    """-x ln x, 0 at 0, and -∞ below 0; the gradient -1 - ln x is infinite at 0, and NaN below."""
     zero, one = number(0, self), number(1, self)
     below = opset18.Where(opset18.Less(self, zero), number(-math.inf, self), self)
     inside = opset18.Greater(self, zero)

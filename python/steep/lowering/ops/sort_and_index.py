@@ -22,7 +22,7 @@ from steep.torch_internals.operators import OpOverload, aten
 
 
 def _extreme(find: Operator) -> Pair:
-    """Return ``max`` or ``min`` along an axis: all of the gradient goes to the one of its index."""
+    """Return ``max`` or ``min`` along an axis; the whole gradient goes to the returned index."""
 
     def extreme(self: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
         if not self.shape:
@@ -37,7 +37,7 @@ def _extreme(find: Operator) -> Pair:
 
 
 def _extremes(reduce: Operator) -> Operator:
-    """Return ``amax`` or ``amin``: along all axes where none is given."""
+    """Return ``amax`` or ``amin``; along all axes by default."""
 
     def extremes(self: Value, dim: Sequence[int] = (), keepdim: bool = False) -> Value:
         return reduce(self, ints(*dim) if dim else None, keepdims=int(keepdim))
@@ -46,7 +46,7 @@ def _extremes(reduce: Operator) -> Operator:
 
 
 def _roll(self: Value, shifts: Extents, dims: Sequence[int] = ()) -> Value:
-    """Move elements along axes; by extents, in two slices along each."""
+    """Roll elements along axes; if a shift is symbolic, by two slices along each axis."""
     shifts = shifts if isinstance(shifts, (list, tuple)) else [shifts]
     if all(isinstance(s, int) for s in shifts):
         return aten_roll(self, shifts, dims)
@@ -65,7 +65,7 @@ def _int64(value: int) -> Value:
 
 
 def _median(self: Value) -> Value:
-    """Return the lower median of all, NaN beside NaN; those that are equal share its gradient."""
+    """Return the lower median of all elements, or NaN; equal elements share its gradient."""
     flat = opset18.Reshape(self, ints(-1))
     count = opset18.Shape(flat)
     half = opset18.Div(opset18.Add(count, ints(1)), ints(2))
@@ -84,7 +84,7 @@ def _median(self: Value) -> Value:
 
 
 def _place(find: Operator) -> Operator:
-    """Return ``argmax`` or ``argmin``: among all elements, where no axis is given."""
+    """Return ``argmax`` or ``argmin``; among all elements by default."""
 
     def place(self: Value, dim: int | None = None, keepdim: bool = False) -> Value:
         if dim is not None and self.shape:
@@ -96,7 +96,7 @@ def _place(find: Operator) -> Operator:
 
 
 def _index_fill(self: Value, dim: int, index: Value, value: Number) -> Value:
-    """Each place that the index names holds the value once, however often it is named."""
+    """Fill the rows that ``index`` names; it may name a row repeatedly."""
     x = self if self.shape else opset18.Reshape(self, ints(1))
     rank, axis = max(len(self.shape), 1), dim % max(len(self.shape), 1)
     extent = opset18.Shape(x, start=axis, end=axis + 1)
@@ -112,7 +112,7 @@ def _index_fill(self: Value, dim: int, index: Value, value: Number) -> Value:
 
 
 def _sorted(self: Value, dim: int = -1, descending: bool = False) -> tuple[Value, Value]:
-    """Sort by TopK, which leaves equals in order and takes NaN for the largest."""
+    """Sort by TopK, which is stable and treats NaN as the largest."""
     if not self.shape:
         return opset18.Identity(self), opset18.Constant(value_int=0)
     count = opset18.Shape(self, start=dim, end=dim + 1 or None)
@@ -155,14 +155,18 @@ def _searchsorted(
     side: str | None = None,
     sorter: Value | None = None,
 ) -> Value:
-    """Return how many are less, or with ``right`` not greater: of a sequence that is short."""
+    """Return the numbers of smaller elements (``right``: smaller or equal), by comparing with all.
+
+    Raises NotImplementedError for sequences longer than ``_COMPARED``, and for a ``sorter``.
+    """
     if sorter is not None or known_length(sorted_sequence, -1) > _COMPARED:
         raise NotImplementedError("the sorted sequence is too long to compare all elements")
     follows = opset18.Greater if right or side == "right" else opset18.GreaterOrEqual
     row = sorted_sequence
     if len(row.shape) > 1:
         row = opset18.Unsqueeze(row, ints(-2))
-    lower = opset18.Not(follows(row, opset18.Unsqueeze(self, ints(-1))))  # than NaN, all are
+    # all elements are lower than NaN
+    lower = opset18.Not(follows(row, opset18.Unsqueeze(self, ints(-1))))
     kind = 6 if out_int32 else 7
     return opset18.ReduceSum(opset18.Cast(lower, to=kind), ints(-1), keepdims=0)
 
@@ -170,7 +174,10 @@ def _searchsorted(
 def _scatter_reduce(  # noqa: PLR0917, as ATen has it
     self: Value, dim: int, index: Value, src: Value, reduce: str, include_self: bool = True
 ) -> Value:
-    """Means, without ``include_self`` of what hits alone; the exporter knows the others."""
+    """Means, and gradients of extremes; the exporter translates the rest.
+
+    Without ``include_self``, a mean is that of the scattered elements only.
+    """
     if reduce != "mean":
         result = aten_scatter_reduce(self, dim, index, src, reduce, include_self)
         is_float = self.dtype is None or self.dtype.is_floating_point()
@@ -193,7 +200,7 @@ def _scatter_reduce(  # noqa: PLR0917, as ATen has it
     total = opset18.ScatterElements(base, index, src, axis=dim, reduction="add")
     if self.dtype is None or self.dtype.is_floating_point():
         return opset18.Div(total, count)
-    # towards -∞, as ints are divided there
+    # PyTorch's floor division of integers
     quotient = opset18.Div(total, count)
     rest = opset18.Sub(total, opset18.Mul(quotient, count))
     return opset18.Where(opset18.Less(rest, zero), opset18.Sub(quotient, one), quotient)
@@ -202,10 +209,11 @@ def _scatter_reduce(  # noqa: PLR0917, as ATen has it
 def _with_shares(  # noqa: PLR0917, as ATen has it
     result: Value, self: Value, dim: int, index: Value, src: Value, include_self: bool
 ) -> Value:
-    """Give the largest or smallest PyTorch's gradients: those that are equal to it share alike.
+    """Return the scattered extremes with PyTorch's gradients: equal elements share alike.
 
-    An element of ``self`` counts among them without ``include_self`` too, but has no gradient then
-    (``scatter_reduce_backward`` in torch/csrc/autograd/FunctionsManual.cpp).
+    Without ``include_self``, an element of ``self`` that equals the extreme still counts as a
+    share, but gets no gradient. Source: ``scatter_reduce_backward`` in
+    torch/csrc/autograd/FunctionsManual.cpp.
     """
     result = fixed(result)
     is_result = opset18.CastLike(opset18.Equal(self, result), self)
@@ -250,4 +258,4 @@ REFUSED = {
     aten.special_erfcx.default,
     aten.special_log_ndtr.default,
 }
-"""What the exporter says otherwise: slopes at the margin, labels that are left out, tails."""
+"""Operators that the exporter translates wrongly: gradients at margins, ignored labels, tails."""

@@ -1,4 +1,4 @@
-"""Nodes of the engine's own domain, in what PyTorch's exporter records (OpDef::in_files)."""
+"""Adds nodes of the engine's own domain ``steep`` to what PyTorch's exporter records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from steep.torch_internals.exporter import SymbolicTensor, building
 
 
 def own_node(op: str, inputs: Sequence[Value], count: int = 1, **attributes: int) -> list[Value]:
-    """Add a node ``steep.op``; return its ``count`` results, which have neither type nor shape."""
+    """Add a node ``steep.op``; return its ``count`` results, which have neither dtype nor shape."""
     recorder: building.OpRecorder = onnxscript.evaluator.default()
     results = [SymbolicTensor(recorder.opset) for _ in range(count)]
     given = [ir.AttrInt64(name, int(value)) for name, value in attributes.items()]
@@ -21,16 +21,19 @@ def own_node(op: str, inputs: Sequence[Value], count: int = 1, **attributes: int
 
 
 def with_gradient_of(value: Value, source: Value) -> Value:
-    """Return ``value``, fixed, whose gradient is that of ``source``: one of its shape."""
+    """Return ``value`` with the gradient of ``source``, which has the same shape.
+
+    ``value`` must be ``fixed``: without a gradient of its own.
+    """
     (gradient,) = own_node("GradientOf", [value])
     return own_node("WithGradient", [value, source, gradient, gradient], outputs=1)[0]
 
 
 def with_slopes(value: Value, *parts: tuple[Value, Value]) -> Value:
-    """Return ``value``, fixed, whose gradients are those of tensors times their slopes.
+    """Return ``value`` with gradients g · slope for each pair (tensor, slope) in ``parts``.
 
-    ``parts``: (tensor, slope), each broadcast to the shape of ``value``. Second derivatives are
-    those of the slopes.
+    Tensors and slopes are broadcast to the shape of ``value``, which must be ``fixed``. Second
+    derivatives are those of the slopes.
     """
     (gradient,) = own_node("GradientOf", [value])
     shape = opset18.Shape(value)

@@ -1,4 +1,4 @@
-"""Gradients that stop: an operator of ours, which ONNX says as an Identity with metadata."""
+"""An operator that stops gradients; in ONNX an Identity with metadata."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _AGAIN = "steep.slope_or_again"
 _OPERATORS = torch.library.Library("steep", "DEF")
 _OPERATORS.define("stop_gradient(Tensor x) -> Tensor")
 _OPERATORS.impl("stop_gradient", lambda x: x.detach().clone(), "CompositeExplicitAutograd")
-# by default autograd would note that it has no derivative, and the result would need a gradient
+# otherwise autograd would record a node without a derivative, and the result would need a gradient
 _OPERATORS.impl("stop_gradient", torch.library.fallthrough_kernel, "Autograd")
 
 
 def stop_gradient(input: torch.Tensor) -> torch.Tensor:
-    """Return the values of a tensor of any shape and dtype, which no gradient reaches."""
+    """Return a tensor with the same values, shape and dtype, without a gradient."""
     if not input.dtype.is_floating_point:
         return input
     stopped: torch.Tensor = torch.ops.steep.stop_gradient(input)
@@ -27,16 +27,16 @@ def stop_gradient(input: torch.Tensor) -> torch.Tensor:
 
 
 def fixed(x: Value) -> Value:
-    """Return an ONNX value that no gradient reaches: an Identity with metadata, standard ONNX."""
+    """Return an ONNX value without a gradient: an Identity with metadata (standard ONNX)."""
     y = opset18.Identity(x)
     y.producer().metadata_props[STOP_GRADIENT_KEY] = ""
     return y
 
 
 def slope_or_again(slope: Value, again: Value) -> Value:
-    """Return an ONNX value: ``slope``, but ``again`` in a gradient that is differentiated again.
+    """Return a value that is ``slope`` in a gradient, and ``again`` in second derivatives.
 
-    For slopes of which PyTorch has another formula with ``create_graph=True``.
+    For operators whose gradient has another formula in PyTorch with ``create_graph=True``.
     """
     always = opset18.Cast(opset18.Constant(value_int=1), to=ir.DataType.BOOL)
     y = opset18.Where(always, slope, again)
@@ -45,19 +45,20 @@ def slope_or_again(slope: Value, again: Value) -> Value:
 
 
 def take_again(graph: onnx.GraphProto) -> None:
-    """Take the other one of each ``slope_or_again``, in place; a singular matrix is an error.
+    """Select ``again`` in each ``slope_or_again``, in place, for second derivatives.
 
-    PyTorch solves systems for the slopes of ``slogdet`` then.
+    Also makes a singular matrix an error in ``slogdet``: PyTorch solves systems for its gradient
+    then.
     """
     for node in graph.node:
         if (node.domain, node.op_type) == ("steep", "SlogDet"):
             node.attribute.append(onnx.helper.make_attribute("check", 1))
         if any(p.key == _AGAIN for p in node.metadata_props):
-            again = node.input[2]  # alone: the other one may be infinite, which no mask undoes
+            again = node.input[2]  # drop the slope: it may be infinite, and 0 · ∞ is NaN
             node.op_type = "Identity"
             del node.input[:]
             node.input.append(again)
 
 
 TRANSLATIONS: dict[OpOverload, Translation] = {torch.ops.steep.stop_gradient.default: fixed}
-"""For torch.onnx.export of what torch.export captured."""
+"""Translations by operator, for ``torch.onnx.export`` of a program of ``torch.export``."""

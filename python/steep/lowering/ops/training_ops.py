@@ -24,7 +24,7 @@ from steep.torch_internals.operators import OpOverload
 
 
 def _like(tensor: Value, value: float) -> Value:
-    """Return a number in the dtype of a tensor."""
+    """Return a number as a scalar with the dtype of a tensor."""
     # exact_constants.py keeps all digits
     return opset18.CastLike(opset18.Constant(value_float=value), tensor)
 
@@ -41,7 +41,8 @@ def _batch_norm(  # noqa: PLR0917, as ATen has it
 ) -> tuple[Value, Value, Value, Value, Value]:
     """Return result, mean, 1 / standard deviation, and both running statistics, [C] each.
 
-    In training the running variance is the sample's: PyTorch's definition; ONNX has another.
+    In training the running variance is updated by the sample variance (divided by N - 1), as in
+    PyTorch; ONNX divides by N.
     """
     channels = opset18.Shape(input, start=1, end=2)
     weight = opset18.Expand(_like(input, 1.0), channels) if weight is None else weight
@@ -74,7 +75,7 @@ def _batch_norm_without_statistics(  # noqa: PLR0917, as ATen has it
     momentum: float,
     eps: float,
 ) -> tuple[Value, Value, Value]:
-    """Return result, mean and 1 / standard deviation; the batch's own statistics are used."""
+    """Return result, mean and 1 / standard deviation; the statistics are those of the batch."""
     channels = opset18.Shape(input, start=1, end=2)
     zeros = opset18.Expand(_like(input, 0.0), channels)
     ones = opset18.Expand(_like(input, 1.0), channels)
@@ -94,9 +95,9 @@ def _range(  # noqa: PLR0917, as ATen has it
     device: str = "",
     pin_memory: bool = False,
 ) -> Value:
-    """Return start, start + step, …, of float numbers: how many there are needs all digits.
+    """Return start, start + step, …, for float numbers; the count is computed in float64.
 
-    Raises NotImplementedError for fractions that are known at a call only: those are in float32.
+    Raises NotImplementedError for fractions that are known only at a call, in float32.
     """
     given = [n for n in (start, end, step) if isinstance(n, ir.Value)]
     if dtype not in _FLOATS or given:
@@ -111,7 +112,7 @@ def _range(  # noqa: PLR0917, as ATen has it
 
 
 def _window(*factors: float) -> Operator:
-    """Return a translation of the window that is a sum of factors · cos(2 pi k i / length)."""
+    """Return a translation of a window: Σ factors[k] · cos(2 pi k i / length)."""
 
     def of_length(
         window_length: int | Value,
@@ -129,14 +130,14 @@ def _window(*factors: float) -> Operator:
         for k, factor in enumerate(factors):
             wave = opset18.Cos(opset18.Mul(turns, _like(i, 2 * math.pi * k)))
             total = opset18.Add(total, opset18.Mul(wave, _like(i, factor)))
-        alone = opset18.Equal(length, one)  # which PyTorch leaves whole
+        alone = opset18.Equal(length, one)  # PyTorch returns 1 for a length of 1
         return opset18.Cast(opset18.Where(alone, _like(i, 1.0), total), to=dtype)
 
     return of_length
 
 
 def _at_least(axes: dict[int, list[int]]) -> tuple[Operator, Translation]:
-    """Return ``atleast_…d`` of a tensor, and of several: by rank, the axes of extent 1 to add."""
+    """Return ``atleast_…d`` of a tensor, and of several; ``axes`` are those to add, by rank."""
 
     def of_one(self: Value) -> Value:
         added = axes.get(len(self.shape))
@@ -151,13 +152,13 @@ _at_least_3d = _at_least({0: [0, 1, 2], 1: [0, 2], 2: [2]})
 
 
 def _squeezed(self: Value, dim: Sequence[int]) -> Value:
-    """Return a tensor without these axes, where their extents are 1."""
+    """Return a tensor without those of the axes whose extents are 1."""
     axes = sorted({d % len(self.shape) for d in dim if self.shape[d] == 1})
     return opset18.Squeeze(self, opset18.Constant(value_ints=axes)) if axes else self
 
 
 def _folded(self: Value, output_size: Extents, *window: Sequence[int]) -> Value:
-    """Return the sums of windows where they lie in an image of known extents."""
+    """Return ``col2im``: sums of windows at their places in an image of known extents."""
     sizes = output_size if isinstance(output_size, (list, tuple)) else [output_size]
     if not all(isinstance(n, int) for n in sizes):
         raise NotImplementedError("the output size of fold must be known")
@@ -165,10 +166,10 @@ def _folded(self: Value, output_size: Extents, *window: Sequence[int]) -> Value:
 
 
 def _added_product(multiply: Operator, skips: bool = False) -> Operator:
-    """Return beta · self + alpha · product: with beta 0 nothing of self, NaN neither.
+    """Return beta · self + alpha · product; with beta 0, self is ignored, even if NaN.
 
-    With ``skips``, and alpha 0, nothing of the product either, as BLAS has it; gradients know of
-    no exception.
+    With ``skips`` and alpha 0 the product is ignored too, as in BLAS; gradients have no such
+    exception.
     """
 
     def added(self: Value, left: Value, right: Value, beta: float = 1, alpha: float = 1) -> Value:
@@ -207,7 +208,7 @@ def _convolution_of_volumes(  # noqa: PLR0917, as ATen has it
     dilation: Sequence[int] = (1, 1, 1),
     groups: int = 1,
 ) -> Value:
-    """Return ``conv3d``; without a bias the exporter makes one of two axes."""
+    """Return ``conv3d``; without a bias the exporter would make a wrong one, of two axes."""
     if bias is None:
         zero = _like(weight, 0.0)
         bias = opset18.Expand(zero, opset18.Shape(weight, start=0, end=1))
@@ -215,14 +216,14 @@ def _convolution_of_volumes(  # noqa: PLR0917, as ATen has it
 
 
 def _copied(self: Value, src: Value, non_blocking: bool = False) -> Value:
-    """Return the result of writing ``src`` into ``self``: ``src`` in its dtype and extents."""
+    """Return the value of ``self`` after ``self.copy_(src)``: ``src`` in its dtype and extents."""
     same = self.shape is not None and self.shape == src.shape
     copy = opset18.CastLike(src, self) if self.dtype is None else cast(src, self.dtype)
     return copy if same else opset18.Expand(copy, opset18.Shape(self))
 
 
 def _masked_select(self: Value, mask: Value) -> Value:
-    """Return the entries of a tensor where a mask is true; either may have to grow."""
+    """Return the entries of a tensor where a mask is true; the two are broadcast."""
     if self.shape is None or self.shape != mask.shape:
         self, mask = (
             opset18.Expand(self, opset18.Shape(mask)),
@@ -237,9 +238,10 @@ def _product_of_batches(left: Value, right: Value) -> Value:
 
 
 def _grouped_product(input: Value, weight: Value, offsets: Value) -> Value:
-    """Return input[S, K] · weight[G, K, N], [S, N]: rows up to ``offsets[g]`` by the g-th matrix.
+    """Return input[S, K] · weight[G, K, N], [S, N], with one matrix per group of rows.
 
-    Rows beyond the last offset are zero.
+    Rows from ``offsets[g - 1]`` to ``offsets[g]`` are multiplied by ``weight[g]``. Rows after the
+    last offset are zero.
     """
 
     def number(value: int) -> Value:
@@ -269,7 +271,7 @@ def _batch_norm_in_evaluation(  # noqa: PLR0917, as ATen has it
     momentum: float,
     eps: float,
 ) -> tuple[Value, Value, Value]:
-    """Return the result of the statistics that are given, and two tensors without elements."""
+    """Return the result with the given statistics, and two tensors that are not used."""
     y = _batch_norm(input, weight, bias, mean, variance, False, momentum, eps)[0]
     return y, _like(input, 0.0), _like(input, 0.0)
 
@@ -305,7 +307,7 @@ TRAINED: dict[OpOverload, Translation] = operators(
 
 
 def _complex_unsqueeze(self: Value, dim: int) -> Value:
-    """Return complex numbers, of which ONNX has both parts in a last axis, with an axis more."""
+    """Add an axis to complex numbers, which ONNX stores with both parts in a last axis."""
     return opset18.Unsqueeze(self, opset18.Constant(value_ints=[dim if dim >= 0 else dim - 1]))
 
 
@@ -325,7 +327,7 @@ OF_COMPLEX: dict[OpOverload, Translation] = operators(
         "aten.unsqueeze.default": _complex_unsqueeze,
     }
 )
-"""Translations by operator, where it is given complex numbers."""
+"""Translations by operator, for complex operands."""
 
 WITH_BACKWARD: dict[str, Translation] = {"transformers::grouped_mm_fallback": _grouped_product}
-"""Of operators that libraries define, with a backward that is the derivative."""
+"""Translations of operators of libraries; the library's backward is the derivative."""

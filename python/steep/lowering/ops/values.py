@@ -1,4 +1,4 @@
-"""Types of what translations of operators take and give."""
+"""Types of the arguments and results of translations."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ else:
     Value = Any
 
 Number: TypeAlias = Value | float
-"""A number that the captured graph holds, or one that it computes."""
+"""A number: a constant of the captured graph, or a value that it computes."""
 
 Extents: TypeAlias = Sequence[int | Value]
-"""Extents of axes: those that change between calls are values of int64."""
+"""Extents of axes; those that change between calls are int64 values."""
 
 Slopes: TypeAlias = list[tuple[Value, Value]]
-"""What a result has a slope to, and where it has one: values, and booleans of their shapes."""
+"""Pairs (tensor, boolean mask of its shape where the result's gradient flows to it)."""
 
 Operator: TypeAlias = Callable[..., Value]
-"""Adds nodes to the graph and returns their result: ``opset18.Add``, or a translation."""
+"""A function that adds nodes and returns their result: ``opset18.Add``, or a translation."""
 
 Pair: TypeAlias = Callable[..., tuple[Value, Value]]
-"""A translation of two results."""
+"""A translation with two results."""
 
 Translation: TypeAlias = Callable[..., Value | tuple[Value, ...] | Sequence[Value]]
-"""A translation of one result or several."""
+"""A translation with one result or several."""
