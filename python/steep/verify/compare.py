@@ -1,4 +1,4 @@
-"""The comparison of a captured graph's values with PyTorch's: its run there, and what it keeps."""
+"""Compares a captured graph's values with PyTorch's; runs the graph in PyTorch."""
 
 from __future__ import annotations
 
@@ -15,30 +15,31 @@ from steep.verify.copies import copies_of
 from steep.verify.difference import TOLERANCES, Difference, difference
 from steep.verify.replay_random import Masks
 
-ROUNDINGS = 3  # as much as this may differ what PyTorch itself rounds by more than is allowed
+# if PyTorch's rounding error exceeds the tolerance: how many times the error is allowed
+ROUNDINGS = 3
 _NARROW = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 @dataclasses.dataclass
 class Outcome:
-    """What the comparison of a graph found so far; None before it, or where there is none."""
+    """The result of comparing a graph so far; ``largest`` is None if nothing was compared."""
 
     largest: float | None = None
 
     def note(self, relative: float) -> None:
-        """Take in a relative difference."""
+        """Record a relative difference."""
         self.largest = max(self.largest or 0.0, relative)
 
 
 class Comparison:
-    """One step of a graph, as PyTorch makes it: arguments and modes, and what may differ.
+    """One step of a graph that is compared: its arguments, modes and tolerance.
 
     Attributes:
         compiled: the graph in the engine.
         reference: the same graph, for PyTorch to run.
-        pristine: copies of the arguments, taken before the step.
+        pristine: copies of the arguments, made before the step.
         tolerance: the largest difference that is allowed, relative to the largest entry.
-        grad_mode: whether PyTorch noted histories.
+        grad_mode: whether PyTorch recorded autograd histories.
         autocast: whether autocast was on, and its dtype.
     """
 
@@ -58,7 +59,10 @@ class Comparison:
     def difference(
         self, received: object, expected: object, least: float = 0.0
     ) -> Difference | None:
-        """Compare two values of this graph."""
+        """Compare two values of this graph; None: equal.
+
+        ``least`` is the smallest number that differences are relative to.
+        """
         overflows = self.tolerance == TOLERANCES[torch.float16]
         return difference(received, expected, least, overflows=overflows)
 
@@ -66,10 +70,10 @@ class Comparison:
 def run_in_torch(
     reference: torch.fx.GraphModule, given: Sequence[Any], keep: set[str], masks: Masks
 ) -> tuple[dict[str, Any], Any]:
-    """Return the values of the nodes called ``keep``, and the outputs. Raises Unmatched."""
+    """Return the values of the nodes named in ``keep``, and the outputs. Raises Unmatched."""
     interpreter = _Keeping(reference, keep)
     masks.rewind()
-    # hooks of a checkpoint around count what is saved, and a transform of functions takes none
+    # an outer checkpoint's hooks count saved tensors, and function transforms forbid such hooks
     with masks, without_hooks(), transforms_left():
         outputs = interpreter.run(*given)
     masks.check_all_used()
@@ -91,7 +95,7 @@ class _Keeping(torch.fx.Interpreter):
 
 
 def tolerance_of(graph_module: torch.fx.GraphModule, precision: str) -> float:
-    """Return what ``TOLERANCES`` allows for the narrowest type that a graph computes in."""
+    """Return the tolerance (``TOLERANCES``) for the narrowest dtype that a graph computes in."""
     values = (n.meta.get("example_value") for n in graph_module.graph.nodes)
     dtypes = {v.dtype for v in values if isinstance(v, torch.Tensor)}
     dtypes.add(_NARROW.get(precision, torch.float64))

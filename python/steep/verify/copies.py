@@ -1,4 +1,4 @@
-"""Copies of a graph's arguments, for PyTorch to run it too. Knows public interfaces alone."""
+"""Copies of a graph's arguments, for a run in PyTorch. Uses public interfaces only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 def copies_of(arguments: Sequence[Any]) -> list[Any]:
-    """Return copies that are autograd leaves. The graph writes to none that share memory."""
+    """Return copies of the tensors that are autograd leaves, each with memory of its own."""
     return [
         t.detach().clone().requires_grad_(t.requires_grad) if isinstance(t, torch.Tensor) else t
         for t in arguments
@@ -17,7 +17,7 @@ def copies_of(arguments: Sequence[Any]) -> list[Any]:
 
 
 def wide(value: object) -> Any:
-    """Return a copy that is an autograd leaf, of float64 if it is of floats."""
+    """Return a copy that is an autograd leaf; floating-point tensors become float64."""
     if not isinstance(value, torch.Tensor):
         return value
     floats = value.dtype.is_floating_point
@@ -26,5 +26,5 @@ def wide(value: object) -> Any:
 
 
 def or_zero(gradient: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor:
-    """Return a gradient; where none flows it is zero."""
+    """Return a gradient; zeros with the shape of ``like`` for None."""
     return torch.zeros_like(like) if gradient is None else gradient

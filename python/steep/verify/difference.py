@@ -1,4 +1,4 @@
-"""Whether a run is compared with PyTorch's, how two values differ, and how much they may."""
+"""Whether to compare a run with PyTorch's, how two values differ, and which tolerance applies."""
 
 from __future__ import annotations
 
@@ -17,13 +17,20 @@ TOLERANCES = {
     torch.float16: 3e-2,
     torch.bfloat16: 1e-1,
 }
-"""Of the largest entry; a graph has that of the narrowest type that it computes in."""
+"""Largest allowed difference, relative to the largest entry.
 
-LEAST_SCALE = 0.1  # of the largest gradient of the graph: many are zero but for rounding
+A graph has the tolerance of the narrowest dtype that it computes in.
+"""
+
+# times the graph's largest gradient: many gradients are zero but for rounding errors
+LEAST_SCALE = 0.1
 
 
 def wanted(verify: bool | None, *, unasked: bool = False) -> bool:
-    """Return what was asked for: by an argument, else by ``STEEP_VERIFY``. Raises ModelError."""
+    """Return whether to verify: the argument, else ``STEEP_VERIFY``, else ``unasked``.
+
+    Raises ModelError: ``STEEP_VERIFY`` is neither 0 nor 1.
+    """
     if verify is not None:
         return verify
     chosen = os.environ.get("STEEP_VERIFY", "")
@@ -39,7 +46,7 @@ def wanted(verify: bool | None, *, unasked: bool = False) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """The largest difference of two tensors, relative to the largest entry that is expected."""
+    """The largest difference of two tensors, relative to the largest expected entry."""
 
     relative: float
     expected: str
@@ -49,9 +56,13 @@ class Difference:
 def difference(
     received: Any, expected: Any, least: float = 0.0, *, overflows: bool = False
 ) -> Difference | None:
-    """Compare two values; ``least`` is the smallest number to be relative to. None: equal.
+    """Compare two values; None: equal.
 
-    With ``overflows``, entries that are not finite are ignored.
+    Args:
+        received: the engine's value.
+        expected: PyTorch's value; values other than tensors and numbers count as equal.
+        least: the smallest number that the difference is relative to.
+        overflows: ignore entries that are not finite.
     """
     if not isinstance(expected, torch.Tensor):
         if not isinstance(expected, (bool, int, float)):
@@ -85,6 +96,6 @@ def difference(
 
 
 def largest_of(tensor: torch.Tensor) -> float:
-    """Return the largest absolute value of the finite entries; 0 where there is none."""
+    """Return the largest absolute value of the finite entries; 0 if there are none."""
     finite = tensor.detach().double().nan_to_num(0.0, 0.0, 0.0).abs()
     return float(finite.max()) if finite.numel() else 0.0

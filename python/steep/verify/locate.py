@@ -1,7 +1,7 @@
-"""Where a graph begins to differ from PyTorch's: its values, or gradients, operation by operation.
+"""Finds the operation at which a graph's values or gradients begin to differ from PyTorch's.
 
-Asked for once something differs: the graph is lowered again, with all that lies within as
-results, for the shapes of the step that differed.
+Runs once a difference is found: the graph is lowered again with all intermediate values as results,
+for the shapes of the step that differed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from steep.verify.replay_random import Masks
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """The submodule and operator at which the first difference comes up, "" if unknown."""
+    """The submodule and operator at which the first difference occurs, "" if unknown."""
 
     found: str
     module: str = ""
@@ -42,7 +42,10 @@ class Place:
 
 
 def find(comparison: Comparison, incoming: Sequence[Any] | None) -> Place:
-    """Return where values differ first, or gradients, if ``incoming`` are those of results."""
+    """Return where values differ first; where gradients do, if ``incoming`` is not None.
+
+    ``incoming`` are the gradients of the results.
+    """
     enabled, dtype = comparison.autocast
     try:
         with (
@@ -52,7 +55,7 @@ def find(comparison: Comparison, incoming: Sequence[Any] | None) -> Place:
             torch.autocast("cpu", dtype, enabled),
         ):
             return _find(comparison, incoming)
-    except Exception as e:  # noqa: BLE001 - the difference is raised, with this beside it
+    except Exception as e:  # noqa: BLE001 - its text is added to the error about the difference
         text = (
             f"The place where the difference begins could not be found ({type(e).__name__}: {e})."
         )
@@ -99,11 +102,11 @@ def _find_value(
 
 
 def _place_of_write(comparison: Comparison, graph_module: torch.fx.GraphModule) -> Place:
-    """Every value agrees: what is left is what forward writes into its arguments."""
+    """Return the operation that writes to an argument; all computed values agree."""
     graph = graph_module.graph
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
     writers = [n for n in graph.nodes if any(t in placeholders for t in all_written_by(n))]
-    if not writers:  # a batch norm, which writes what it is given
+    if not writers:  # a batch norm, which updates its running statistics
         buffers = {n for n in placeholders if not n.meta["example_value"].requires_grad}
         writers = [n for n in graph.nodes if "norm" in _name(n) and buffers & {*n.all_input_nodes}]
     if comparison.compiled.lowered.written and writers:
@@ -118,7 +121,11 @@ def _find_gradient(
     incoming: Sequence[Any],
     context: CaptureContext,
 ) -> Place:
-    """Add zeros to every operand: their gradients are those that operators give back."""
+    """Find the operator that returns the first gradient that differs.
+
+    A tensor of zeros is added to every operand; its gradient is what the operator returns for that
+    operand.
+    """
     graph = graph_module.graph
     by_name = {n.name: n for n in graph.nodes}
     results = [by_name[value.name] for value in comparison.compiled.lowered.values]
@@ -154,7 +161,7 @@ def _find_gradient(
 def _add_zeros(
     graph: torch.fx.Graph, mode: FakeTensorMode
 ) -> list[tuple[torch.fx.Node, torch.fx.Node]]:
-    """Return each operation and the placeholder that is added to one of its operands."""
+    """Add placeholders for zeros to operands; return pairs (operation, placeholder)."""
     nodes = list(graph.nodes)
     written = {memory_of(t) for n in nodes for t in all_written_by(n)}
     last = [n for n in nodes if n.op == "placeholder"][-1]
@@ -188,7 +195,7 @@ def _add_zeros(
 def _for_these(
     reference: torch.fx.GraphModule, arguments: Sequence[Any]
 ) -> tuple[torch.fx.GraphModule, list[Any]]:
-    """Return the graph without its numbers, which stand in it, and the tensors it is left with."""
+    """Return the graph with its Python numbers as constants, and the remaining arguments."""
     made = copy_graph(reference)
     placeholders = [n for n in made.graph.nodes if n.op == "placeholder"]
     values = dict(zip(placeholders, arguments, strict=True))
@@ -240,19 +247,19 @@ def _place(n: torch.fx.Node, found: str, difference: Difference | None) -> Place
     if isinstance(source, torch.fx.Node) and not isinstance(
         source.meta.get("example_value"), torch.Tensor
     ):
-        n = source  # it gives several values
+        n = source  # the operation that returns several values
     line = line_of(n)
     name = f"{_name(n)} ({line})" if line else _name(n)
     return Place(found, module_of(n), name, difference)
 
 
 def module_of(n: torch.fx.Node) -> str:
-    """Return the path of the submodule that an operation is in, and its class."""
+    """Return the path of the submodule that an operation belongs to, and its class."""
     stack = n.meta.get("nn_module_stack") or {}
     if not stack:
         return "the module itself"
     path, kind = list(stack.values())[-1]
-    path = re.sub(r"^L\['\w+'\]", "", path)  # the module that is captured
+    path = re.sub(r"^L\['\w+'\]", "", path)  # the captured module itself
     path = re.sub(r"_modules\['(\w+)'\]|\[['\"]?(\w+)['\"]?\]", r".\1\2", path)
     path = re.sub(r"\.+", ".", path).strip(".")
     kind = kind if isinstance(kind, str) else kind.__name__

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 class Unmatched(Exception):
-    """PyTorch draws what the engine does not, or in another way."""
+    """PyTorch draws other random numbers than the engine, so that no comparison is possible."""
 
 
 class Masks(TorchDispatchMode):
-    """Within, PyTorch draws no random numbers: it uses those of this thread's last engine run.
+    """Lets PyTorch use the random numbers of this thread's last engine run.
 
-    That is what was drawn before it (lowering/random_inputs.py), among the tensors ``fed`` to that
-    run, and the masks of dropouts. Each come in the order of the captured graph.
+    These are the numbers drawn before the run (lowering/random_inputs.py), among its tensors
+    ``fed``, and the masks of dropouts. Each kind comes in the order of the captured graph.
     """
 
     def __init__(self, compiled: CompiledGraph, fed: Sequence[torch.Tensor]) -> None:
@@ -43,7 +43,7 @@ class Masks(TorchDispatchMode):
         self.rewind()
 
     def rewind(self) -> None:
-        """Begin again: another run is to have the same numbers."""
+        """Start from the first number, for another run with the same numbers."""
         self._drawn, self._masks = iter(self.drawn), iter(self.masks)
         self._next_drawn, self._next_mask = next(self._drawn, None), next(self._masks, None)
 
@@ -65,18 +65,18 @@ class Masks(TorchDispatchMode):
             return x * kept / (1 - p), kept.bool()
         if self._next_drawn is not None and self._next_drawn[0] == _named(func):
             return self._number(func, args)
-        if can_decompose(func):  # inference_mode leaves it whole
+        if can_decompose(func):  # inference_mode does not decompose it
             with self:
                 return func.decompose(*args, **kwargs)
         raise Unmatched(f"the engine has no numbers for {func}")
 
     def check_all_used(self) -> None:
-        """Raise Unmatched if the engine has more numbers than PyTorch took."""
+        """Raise Unmatched if the engine has more numbers than PyTorch used."""
         if self._next_drawn is not None or self._next_mask is not None:
             raise Unmatched("the engine draws more random numbers than PyTorch")
 
     def _is_dropout(self, args: tuple[Any, ...]) -> bool:
-        """Is this the mask of a dropout, and not a number that PyTorch drew before?"""
+        """Return whether this call draws a dropout's mask, rather than a number drawn before."""
         mask, drawn = self._next_mask, self._next_drawn
         mine = mask is not None and mask.numel() == args[0].numel()
         other = drawn is not None and drawn[0] == "bernoulli" and drawn[1].shape == args[0].shape
@@ -85,7 +85,7 @@ class Masks(TorchDispatchMode):
         return not other
 
     def _mask(self, like: torch.Tensor, p: float) -> torch.Tensor:
-        """Return the next mask in the shape and dtype of a tensor: 1 where it is kept."""
+        """Return the next mask in the shape and dtype of ``like``: 1 for entries that are kept."""
         mask, self._next_mask = self._next_mask, next(self._masks, None)
         if mask is None:
             raise Unmatched("PyTorch has more dropouts than the engine")
@@ -108,20 +108,20 @@ class Masks(TorchDispatchMode):
 
 
 def _named(func: OpOverload) -> str:
-    """Return what an operator draws, be it in place or not."""
+    """Return the name of a random operator, the same for its in-place and functional forms."""
     name = name_of(func)
     return name.removesuffix("_functional").rstrip("_").removesuffix("_like")
 
 
 def _masks_of(compiled: CompiledGraph, fed: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Run the graph once more with the seed of its last run; return the masks of its dropouts."""
+    """Run the graph again with the seed of its last run; return the masks of its dropouts."""
     call = compiled.call
     model = onnx.load_from_string(call.model)
     count = len(model.graph.output)
     constants = _constants(model)
     for number, node in enumerate(model.graph.node):
         if node.op_type != "Dropout" or not all(constants.get(i, 1) for i in node.input[1:]):
-            continue  # it is off, or keeps all
+            continue  # in evaluation mode, or with rate 0
         del node.output[1:]
         node.output.append(f"steep.mask_{number}")
         kind = onnx.TensorProto.BOOL
@@ -134,7 +134,7 @@ def _masks_of(compiled: CompiledGraph, fed: Sequence[torch.Tensor]) -> list[torc
 
 
 def _constants(model: onnx.ModelProto) -> dict[str, float]:
-    """Return the numbers among the constants, by name."""
+    """Return the scalar constants by name."""
     tensors = {t.name: t for t in model.graph.initializer}
     for node in model.graph.node:
         if node.op_type == "Constant":
@@ -143,7 +143,7 @@ def _constants(model: onnx.ModelProto) -> dict[str, float]:
     return {name: float(a) for name, a in arrays.items()}
 
 
-_DRAWS_ABOVE = {  # where no dropout is asked for, or operators above have drawn it
+_DRAWS_ABOVE = {  # without dropout, or composite operators have drawn it
     aten._scaled_dot_product_flash_attention_for_cpu.default,
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
 }

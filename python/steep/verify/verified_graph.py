@@ -1,7 +1,7 @@
-"""``verify=True``: the first step of a captured graph runs in PyTorch as well, and is compared.
+"""``verify=True``: PyTorch runs the first step of a captured graph too, and both are compared.
 
 PyTorch runs the captured graph itself on copies of its arguments, with the random numbers of the
-engine's run; results, arguments that forward wrote, and what backward returns must agree.
+engine's run. Results, arguments that forward wrote, and gradients must agree.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ T = TypeVar("T")
 def compile_verified(
     graph_module: torch.fx.GraphModule, examples: Sequence[Any], context: CaptureContext
 ) -> VerifiedGraph:
-    """Do as ``compile_captured``, and compare the first step."""
+    """Return a graph as ``compile_captured`` does, whose first step is compared."""
     reference = copy_graph(graph_module)
     return lower_captured(
         graph_module, examples, context, lambda said: VerifiedGraph(said, reference)
@@ -49,19 +49,19 @@ def compile_verified(
 
 
 class VerifiedGraph(CompiledGraph):
-    """A compiled graph whose first step is compared, and later ones until one agrees."""
+    """A compiled graph whose steps are compared with PyTorch's until one was compared."""
 
     def __init__(self, lowered: Lowered, reference: torch.fx.GraphModule) -> None:
         super().__init__(lowered)
         self.outcome = Outcome()
-        self.reference: torch.fx.GraphModule | None = reference  # until it was compared
-        self._lock = threading.Lock()  # held by who compares, and for good by who has
+        self.reference: torch.fx.GraphModule | None = reference  # None after the comparison
+        self._lock = threading.Lock()  # held during a comparison, and kept after the last one
 
     def __call__(self, *arguments: object) -> object:
-        """Run it; compare, if nobody has.
+        """Run the graph; compare the step if none was compared yet.
 
         Raises:
-            VerificationError: it differs. Arguments are written by then.
+            VerificationError: results differ. Arguments have been written by then.
         """
         reference = self.reference
         if reference is None or not self._lock.acquire(blocking=False):
@@ -72,7 +72,7 @@ class VerifiedGraph(CompiledGraph):
             made = self.make(fed)
             results = self.give(arguments, made)
             compared = step.compare_forward(fed, results, made)
-        except BaseException:  # also another's: then nothing was compared
+        except BaseException:  # also of other code: then nothing was compared
             self._lock.release()
             raise
         if not compared:
@@ -80,7 +80,7 @@ class VerifiedGraph(CompiledGraph):
         return results
 
     def settle(self, again: bool) -> None:
-        """End a comparison. There will be no other, unless ``again`` is set."""
+        """End a comparison; with ``again``, another step will be compared."""
         if again:
             self._lock.release()
         else:
@@ -88,12 +88,12 @@ class VerifiedGraph(CompiledGraph):
 
 
 class Step(Comparison):
-    """One step of a compiled graph, which PyTorch runs as well."""
+    """One step of a compiled graph, which PyTorch runs too."""
 
     def __init__(
         self, compiled: VerifiedGraph, reference: torch.fx.GraphModule, arguments: Sequence[Any]
     ) -> None:
-        self.expected: list[Any] = []  # what waits for backward
+        self.expected: list[Any] = []  # PyTorch's values, kept until backward
         super().__init__(compiled, reference, arguments)
         self.verified = compiled
         self.arguments = arguments
@@ -105,7 +105,7 @@ class Step(Comparison):
     def compare_forward(
         self, fed: list[torch.Tensor], results: object, made: list[torch.Tensor]
     ) -> bool:
-        """Compare; return whether gradients are to be compared as well, which is arranged."""
+        """Compare results; return whether a hook will compare gradients too."""
         compiled = self.compiled
         versions = [_writes_to(t) for t in self.given]
         names = [value.name for value in compiled.lowered.values]
@@ -154,7 +154,7 @@ class Step(Comparison):
     ) -> None:
         self.forget()
         expected, self.expected = self.expected, []
-        if not expected:  # a second backward, by a thread that has it already
+        if not expected:  # a second backward, of another thread
             return
         compiled = self.compiled
         wanted = [compiled.lowered.taken[i] for i in compiled.call.wanted_inputs]
@@ -183,7 +183,7 @@ class Step(Comparison):
         self.verified.settle(again=False)
 
     def __del__(self) -> None:
-        """Backward did not come, and will not: that of another step is to be compared."""
+        """Let another step be compared if this step's backward never ran."""
         if self.expected:
             self.verified.settle(again=True)
 
@@ -195,7 +195,7 @@ class Step(Comparison):
         exactly: Callable[[], list[Any]],
         incoming: Sequence[Any] | None,
     ) -> None:
-        """Note the largest difference; raise if there is one that rounding does not explain."""
+        """Record the largest difference; raise VerificationError if it exceeds rounding errors."""
         pairs = zip(received, expected, strict=True)
         found = [self.difference(r, e, least) or Difference(0.0, "", "") for r, e in pairs]
         worst = max(found, key=lambda d: d.relative, default=None)
@@ -212,7 +212,7 @@ class Step(Comparison):
     def _rounding(
         self, expected: list[Any], exactly: Callable[[], list[Any]], least: float
     ) -> list[float]:
-        """Return how far PyTorch's own values are from those that it computes in float64."""
+        """Return the relative differences of PyTorch's values to PyTorch's values in float64."""
         try:
             with (
                 torch.random.fork_rng(devices=[]),
@@ -220,7 +220,7 @@ class Step(Comparison):
                 torch.autocast("cpu", enabled=False),
             ):
                 exact = exactly()
-        except Exception as e:  # noqa: BLE001 - of any operator: a module may mix types by itself
+        except Exception as e:  # noqa: BLE001 - any operator may raise, such as for mixed dtypes
             log.info("PyTorch does not compute the graph in float64: %s", e)
             return [0.0] * len(expected)
         rounding = []
@@ -250,7 +250,10 @@ class Step(Comparison):
 def _gradients(
     values: Sequence[Any], incoming: Sequence[Any], leaves: list[torch.Tensor]
 ) -> list[torch.Tensor]:
-    """Return the gradients of leaves for those of values; None: there is none."""
+    """Return the gradients of ``leaves`` for the gradients ``incoming`` of ``values``.
+
+    Raises Unmatched: a saved value was changed in place.
+    """
     pairs = [
         (v, g.detach().to(v.dtype))
         for v, g in zip(values, incoming, strict=True)
@@ -270,7 +273,7 @@ def _gradients(
 
 
 def _not_a_leaf(value: T) -> T:
-    """Return what may be written in place although it needs a gradient."""
+    """Return a tensor that may be written in place although it needs a gradient."""
     if not isinstance(value, torch.Tensor) or not value.requires_grad:
         return value
     copied: T = value.clone()
@@ -278,7 +281,7 @@ def _not_a_leaf(value: T) -> T:
 
 
 def _writes_to(value: object) -> float:
-    """Return the count of writes to a tensor; NaN, which equals none, where PyTorch counts none."""
+    """Return a tensor's version; NaN (never equal) for inference tensors, which have none."""
     if not isinstance(value, torch.Tensor):
         return 0
     return math.nan if value.is_inference() else version_of(value)
