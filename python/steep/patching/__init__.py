@@ -1,1 +1,1 @@
-"""What is changed in PyTorch for a while, and put back on every way out."""
+"""Temporary changes of PyTorch, which are undone on every way out."""

@@ -1,6 +1,6 @@
-"""Settings of PyTorch's tracer, Dynamo, that differ while Steep captures a module.
+"""Dynamo's settings while Steep captures a module.
 
-docs/substitutions.md lists them. ``torch._dynamo.config.patch`` sets them and puts back the old
+docs/substitutions.md lists them. ``torch._dynamo.config.patch`` sets them and restores the old
 values. The settings belong to a thread.
 """
 
@@ -16,7 +16,7 @@ class DynamoSetting:
 
     Attributes:
         name: its name there.
-        value: what it is during a capture.
+        value: its value during a capture.
         why: what would go wrong without it, in one sentence.
     """
 
@@ -69,7 +69,7 @@ CAPTURE = (
         "or have no translation.",
     ),
 )
-"""During a capture."""
+"""Settings during a capture."""
 
 AUTOGRAD_GRAD = (
     DynamoSetting(
@@ -78,9 +78,9 @@ AUTOGRAD_GRAD = (
         "A call of `torch.autograd.grad` in forward would cut the graph.",
     ),
 )
-"""While Dynamo traces a call of ``torch.autograd.grad`` (``lowering/autograd_grad.py``)."""
+"""Settings while Dynamo traces ``torch.autograd.grad`` (``lowering/autograd_grad.py``)."""
 
 
 def values_of(settings: tuple[DynamoSetting, ...]) -> dict[str, object]:
-    """Return keyword arguments of ``torch._dynamo.config.patch``."""
+    """Return settings as keyword arguments of ``torch._dynamo.config.patch``."""
     return {setting.name: setting.value for setting in settings}

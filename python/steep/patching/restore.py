@@ -1,4 +1,4 @@
-"""States of PyTorch and of logs that are put back as they were."""
+"""Context managers that restore states of PyTorch and of loggers."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from steep.torch_internals.functorch import (
 
 @contextlib.contextmanager
 def transforms_left() -> Iterator[None]:
-    """Leave, at the end, the transforms of functions (grad, vmap) that a failure left open.
+    """Leave, at the end, the function transforms (grad, vmap) that a failure left open.
 
-    Hooks on what autograd saves, which these forbid, are allowed again if they were.
+    Also allows saved-tensor hooks again, which transforms forbid, if they were allowed before.
     """
     depth, forward_mode = get_dynamic_layer_stack_depth(), _in_forward_mode()
     why_no_hooks = saved_tensors_hooks_why_disabled()
@@ -45,7 +45,7 @@ def transforms_left() -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_hooks() -> Iterator[None]:
-    """Within, this thread's saved-tensor hooks are not called."""
+    """Disable this thread's saved-tensor hooks inside the ``with`` block."""
     hooks: list[Any] = []
     top: Any = top_saved_tensors_default_hooks
     try:
@@ -59,10 +59,10 @@ def without_hooks() -> Iterator[None]:
 
 
 def _in_forward_mode() -> bool:
-    """Return whether the one level of derivatives in forward mode is taken."""
+    """Return whether the only level of forward-mode derivatives is in use."""
     try:
         enter_dual_level()
-    except RuntimeError:  # there is no second one
+    except RuntimeError:  # PyTorch allows one level only
         return True
     exit_dual_level(level=0)
     return False
@@ -70,7 +70,7 @@ def _in_forward_mode() -> bool:
 
 @contextlib.contextmanager
 def unlogged(*packages: str) -> Iterator[None]:
-    """Silence the logs of packages below the level CRITICAL."""
+    """Silence the loggers of packages below the level CRITICAL."""
     loggers = _loggers(*packages)
     levels = [logger.level for logger in loggers]
     try:
@@ -83,7 +83,7 @@ def unlogged(*packages: str) -> Iterator[None]:
 
 
 def _loggers(*packages: str) -> list[logging.Logger]:
-    """Return the loggers of whole packages; those of PyTorch have levels of their own."""
+    """Return all loggers of packages; those of PyTorch have levels of their own."""
     found = [logging.getLogger(package) for package in packages]
     for name, logger in logging.root.manager.loggerDict.items():
         if isinstance(logger, logging.Logger) and name.split(".")[0] in packages:

@@ -11,17 +11,17 @@ from typing import Any
 
 
 class _Waiting:
-    """The signals that wait, and the handlers that they wait for; the main thread's alone."""
+    """The pending signals, and the replaced handlers; for the main thread only."""
 
     def __init__(self) -> None:
         self.handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
         self.signals: list[tuple[int, FrameType | None]] = []
-        self.depth = 0  # of Held
+        self.depth = 0  # number of nested Held
         self.tracing = False
         self.raised: BaseException | None = None
 
     def take_handlers(self) -> None:
-        """Take the place of the handlers that are Python's; nothing waits from before."""
+        """Replace all Python handlers; forget signals and errors from before."""
         self.handlers, self.signals, self.raised = {}, [], None
         for number in sorted(signal.valid_signals(), reverse=True):
             handler = signal.getsignal(number)
@@ -30,13 +30,13 @@ class _Waiting:
                 signal.signal(number, self._receive)
 
     def return_handlers(self) -> None:
-        """Put them back, unless another was set meanwhile."""
+        """Restore the handlers, except those that were replaced meanwhile."""
         for number, handler in self.handlers.items():  # Ctrl-C's comes last
             if signal.getsignal(number) == self._receive:
                 signal.signal(number, handler)
 
     def deliver(self) -> None:
-        """Call the handlers that are waited for; raise what one of them raises, or once raised."""
+        """Call the handlers of pending signals; raise what a handler raises, or has raised."""
         while self.signals:
             number, frame = self.signals.pop(0)
             try:
@@ -58,24 +58,24 @@ _waiting = _Waiting()
 
 
 class Held:
-    """Within, handlers of signals that are Python's wait; they are called at the end.
+    """Delays Python's signal handlers; they are called at the end.
 
-    An exception that a handler raises (``KeyboardInterrupt``) comes between any two instructions. A
-    function that is replaced for a while stays so where it comes before the ``try``, or in the
-    midst of the ``finally``. The same holds for what PyTorch's tracers, and ``logging``, change for
-    a while: locks that stay locked, modes that stay on. So what changes something, and what traces,
-    stands between two of these::
+    An exception from a handler (``KeyboardInterrupt``) can occur between any two instructions. If
+    it occurs before a ``try``, or inside a ``finally``, a function that is replaced for a while
+    stays replaced. The same holds for temporary changes by PyTorch's tracers and by ``logging``:
+    locks stay locked, modes stay on. So code that changes PyTorch, and code that traces, stands
+    between two of these::
 
         with Held() as held, substituted(…), held.tracing():
             ...  # a handler is called where deliver_signals() is
 
     If the code treated a handler's exception as its own error, the exception is raised again at the
-    end. In other threads than the main one, where Python calls no handlers, this does nothing. It
-    nests.
+    end. In threads other than the main one, where Python calls no handlers, this does nothing. It
+    may be nested.
     """
 
     def __enter__(self) -> Held:
-        """Take the place of the handlers."""
+        """Replace the handlers."""
         self._counts = threading.current_thread() is threading.main_thread()
         if self._counts:
             self._traced, _waiting.tracing = _waiting.tracing, False
@@ -90,21 +90,21 @@ class Held:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Put them back, and call those that wait."""
+        """Restore the handlers, and call those of pending signals."""
         if not self._counts:
             return
         _waiting.tracing = self._traced
         _waiting.depth -= 1
         if _waiting.depth == 0:
             _waiting.return_handlers()
-            raised, _waiting.raised = _waiting.raised, None  # it holds the frames that it left
+            raised, _waiting.raised = _waiting.raised, None  # an exception keeps its frames alive
             _waiting.deliver()
             if raised is not None and raised is not error:
                 raise raised
 
     @contextlib.contextmanager
     def tracing(self) -> Iterator[None]:
-        """Within, ``deliver_signals()`` calls handlers, and a second signal does not wait."""
+        """Let ``deliver_signals()`` call handlers; a repeated signal is delivered at once."""
         if not self._counts:
             yield
             return
@@ -117,6 +117,6 @@ class Held:
 
 
 def deliver_signals() -> None:
-    """Call the handlers that wait: an exception here leaves nothing half changed."""
+    """Call the handlers of pending signals, at a place where an exception is harmless."""
     if _waiting.tracing and threading.current_thread() is threading.main_thread():
         _waiting.deliver()

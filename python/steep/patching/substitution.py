@@ -1,7 +1,7 @@
-"""The registry of what Steep replaces in PyTorch, for a while.
+"""The registry of Steep's temporary replacements in PyTorch.
 
 Each file that replaces something declares it as a ``Substitution``, with the reason. ``DECLARED``
-lists them all; docs/substitutions.md is made of it.
+lists them all; docs/substitutions.md is generated from it.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 DECLARED: list[Substitution] = []
-"""Every substitution of the modules that are loaded, in the order in which these were."""
+"""The substitutions of all loaded modules, in the order of loading."""
 
 _NO_KEY = object()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Substitution:
-    """A function or attribute of PyTorch's, or an entry of a dict, that Steep replaces for a while.
+    """A function, attribute or dict entry of PyTorch that Steep replaces for a while.
 
     Attributes:
         owner: the module, class or object that has it, of its own or inherited.
         name: its name there.
-        why: what would go wrong without, in one sentence.
-        since: the first release of PyTorch, as (2, 14), that it is replaced in; None for every one.
-        until: the first release that it is not replaced in any more; None for no such.
-        absent: PyTorch may have no such attribute of the class, since each object has one of its
-            own, or no such entry of the dict.
-        key: replaced is the entry of this key, in the dict of this name or in the dict that the
+        why: what would go wrong without it, in one sentence.
+        since: the first release of PyTorch, as (2, 14), in which it is replaced; None for all.
+        until: the first release in which it is no longer replaced; None for none.
+        absent: PyTorch may lack the attribute of the class, since each object has one of its own,
+            or the entry of the dict.
+        key: the key of the replaced entry, in the dict of this name or in the dict that the
             function of this name returns.
         order: among the substitutions of one target, those of a greater number are entered later;
-            they are called first, and call what stood there before.
+            they are called first, and call the earlier one.
     """
 
     owner: Any
@@ -57,13 +57,13 @@ class Substitution:
 
     @property
     def applies(self) -> bool:
-        """Whether it is replaced in the release of PyTorch that is loaded."""
+        """Whether it is replaced in the installed release of PyTorch."""
         after = self.since is None or self.since <= RELEASE
         return after and (self.until is None or self.until > RELEASE)
 
     @property
     def target(self) -> str:
-        """The dotted name, with the key of an entry."""
+        """The dotted name; for an entry of a dict, with its key."""
         owner = self.owner
         if not hasattr(owner, "__name__"):
             owner = type(owner)
@@ -72,7 +72,7 @@ class Substitution:
 
     @property
     def exists(self) -> bool:
-        """Whether this PyTorch has the target, or may lack it as declared."""
+        """Whether the installed PyTorch has the target, or may lack it as declared."""
         if self.absent and self.key is _NO_KEY:
             return True
         there = hasattr(self.owner, self.name)
@@ -80,13 +80,13 @@ class Substitution:
 
     @property
     def entries(self) -> dict[Any, Any]:
-        """The dict that has the entry."""
+        """The dict that contains the entry."""
         found = getattr(self.owner, self.name)
         entries: dict[Any, Any] = found() if callable(found) else found
         return entries
 
     def replaced(self, value: object) -> contextlib.AbstractContextManager[None]:
-        """Return what puts a value in the place of the target, and then the target back."""
+        """Return a context manager that replaces the target by a value, and restores it."""
         if self.key is _NO_KEY:
             return attribute_set(self.owner, self.name, value, absent=self.absent)
         return _entry_set(self.entries, self.key, value, absent=self.absent)
@@ -103,7 +103,7 @@ def _path(value: Any) -> str:
 def changes_lock() -> contextlib.AbstractContextManager[bool]:
     """Return the lock that a thread holds while it replaces anything.
 
-    It is that of PyTorch's compiler: who captures holds it already, and what an export calls may
+    It is the lock of PyTorch's compiler: a capturing thread holds it already, and an export may
     take it. With two locks, two threads could wait for each other.
     """
     lock: contextlib.AbstractContextManager[bool] = convert_frame.compile_lock
@@ -112,16 +112,16 @@ def changes_lock() -> contextlib.AbstractContextManager[bool]:
 
 @contextlib.contextmanager
 def substituted(replacements: Mapping[Substitution, Any]) -> Iterator[None]:
-    """Put each replacement that applies in the place of its target, for all threads.
+    """Replace the targets of the substitutions that apply, for all threads.
 
-    On every way out of the ``with`` block, the targets are restored in reverse order. Threads: one
-    is within at a time, since the second would restore what the first had put there. Other
-    threads that run meanwhile see the replacements. Signals: ``signals.Held`` keeps Ctrl-C from
-    coming in between.
+    On every way out of the ``with`` block, the targets are restored in reverse order. Threads: a
+    lock admits one thread at a time, since a second one would restore the first one's replacements.
+    Other threads that run meanwhile see the replacements. Signals: ``signals.Held`` keeps Ctrl-C
+    from interrupting it.
 
     Raises:
-        AttributeError: this version of PyTorch has no such target.
-        KeyError: nor the dict such an entry.
+        AttributeError: this release of PyTorch has no such target.
+        KeyError: the dict has no such entry.
     """
     with changes_lock(), contextlib.ExitStack() as stack:
         for s, value in ((s, v) for s, v in replacements.items() if s.applies):
@@ -133,7 +133,7 @@ class Change(Generic[T]):
     """A context manager that makes declared substitutions; functions under ``replaces`` return it.
 
     Attributes:
-        order: the greatest of its substitutions.
+        order: the greatest order of its substitutions.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class Change(Generic[T]):
         self.order = max(s.order for s in declared)
 
     def __enter__(self) -> T:
-        """Replace them."""
+        """Replace the targets."""
         return self._context.__enter__()
 
     def __exit__(
@@ -152,16 +152,16 @@ class Change(Generic[T]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool | None:
-        """Restore them."""
+        """Restore the targets."""
         return self._context.__exit__(kind, error, trace)
 
 
 def replaces(
     *declared: Substitution,
 ) -> Callable[[Callable[P, Iterator[T]]], Callable[P, Change[T]]]:
-    """Make a context manager of a generator function that replaces what is declared.
+    """Return a decorator as ``contextlib.contextmanager``, for functions that replace ``declared``.
 
-    Beside ``contextlib.contextmanager`` this says in which order several are entered.
+    The context managers also have an ``order``, in which several must be entered.
     """
 
     def decorate(function: Callable[P, Iterator[T]]) -> Callable[P, Change[T]]:
@@ -180,13 +180,13 @@ def replaces(
 def attribute_set(
     owner: object, name: str, value: object, *, absent: bool = False
 ) -> Iterator[None]:
-    """Within, an attribute has a value; for an object of one run, which no table can name.
+    """Set an attribute inside the ``with`` block; for objects that ``DECLARED`` cannot name.
 
-    Raises AttributeError where there is no such attribute, unless it is to be ``absent``.
+    Raises AttributeError if there is no such attribute, unless ``absent`` is set.
     """
     if not absent:
         getattr(owner, name)
-    own = name in vars(owner)  # otherwise it is inherited, and is to be again
+    own = name in vars(owner)  # otherwise it is inherited: delete ours at the end
     before = vars(owner).get(name)
     try:
         setattr(owner, name, value)
@@ -202,7 +202,7 @@ def attribute_set(
 def _entry_set(
     entries: dict[Any, Any], key: object, value: object, *, absent: bool
 ) -> Iterator[None]:
-    """Within, a dict has a value for a key; raises as ``attribute_set``, but KeyError."""
+    """Set an entry of a dict inside the ``with`` block; raises KeyError if it is missing."""
     if key not in entries and not absent:
         raise KeyError(key)
     before = entries.get(key, _NO_KEY)

@@ -1,9 +1,9 @@
-"""The releases of PyTorch that Steep captures with, and what differs between them.
+"""The releases of PyTorch that Steep captures with, and their differences.
 
-Capture uses parts of PyTorch that are not public, and these change with each minor release. The
-tests have run with the releases from ``OLDEST`` to ``NEWEST``. What differs between these stands
-here, and the names of those parts in ``torch_internals``, so that another release is one place to
-look at. `make torch-versions` runs the tests with each of them.
+Capture uses private parts of PyTorch, which change with each minor release. The tests have run with
+the releases from ``OLDEST`` to ``NEWEST``. This module has the differences between these, and
+``torch_internals`` the names of the private parts, so that support for another release is easy to
+add. `make torch-versions` runs the tests with each of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 OLDEST = (2, 13)
 NEWEST = (2, 15)
-"""Major and minor number of the first and the last release that the tests have run with."""
+"""Major and minor number of the last tested release; ``OLDEST`` is the first."""
 
 
 def release_of(version: str) -> tuple[int, int]:
@@ -29,31 +29,30 @@ def release_of(version: str) -> tuple[int, int]:
 
 
 RELEASE = release_of(torch.__version__)
-"""Of the PyTorch that is loaded."""
+"""Major and minor number of the installed PyTorch."""
 
 
 def window() -> str:
-    """Say which releases the tests have run with: "2.13 to 2.15"."""
+    """Return the tested releases as text: "2.13 to 2.15"."""
     return "{}.{} to {}.{}".format(*OLDEST, *NEWEST)
 
 
 def is_tested(version: str = torch.__version__) -> bool:
-    """Return whether the tests have run with a release, by default that which is loaded.
+    """Return whether the tests have run with a release, by default the installed one.
 
-    Beside others ``public_capture`` uses public interfaces alone.
+    With other releases, ``public_capture`` uses public interfaces alone.
     """
     return OLDEST <= release_of(version) <= NEWEST
 
 
 def require_tested(version: str = torch.__version__) -> None:
-    """Refuse a release of PyTorch that the tests have not run with, for what needs its internals.
+    """Refuse an untested release of PyTorch, for features that need its internals.
 
-    Its tracer may ask for other guards, or give a graph another meaning: results could be wrong
+    Its tracer may need other guards, or give a graph another meaning: results could be wrong
     without an error.
 
     Raises:
-        ModelError: ``version``, by default that of the PyTorch that is loaded, is outside the
-            window.
+        ModelError: ``version``, by default that of the installed PyTorch, is outside the window.
     """
     if is_tested(version):
         return
@@ -66,13 +65,13 @@ def require_tested(version: str = torch.__version__) -> None:
 
 
 def operators(table: Mapping[str, T]) -> dict[Any, T]:
-    """Return a table of PyTorch's operators by their names, without those that it does not have.
+    """Replace operators' names by the operators; leave out those that the installed PyTorch lacks.
 
     Args:
-        table: "namespace.name.overload", such as "aten.cholesky.default", and what belongs to it.
+        table: values by "namespace.name.overload", such as "aten.cholesky.default".
 
     Returns:
-        ``torch._ops.OpOverload`` and what belongs to it, in the order of the table.
+        The values by ``torch._ops.OpOverload``, in the order of the table.
     """
     found = {}
     for name, value in table.items():
@@ -87,7 +86,10 @@ def operators(table: Mapping[str, T]) -> dict[Any, T]:
 
 
 TENSOR_GETATTR = "tp_getattro_impl" if RELEASE >= (2, 14) else "var_getattr"
-"""The method of Dynamo's variables that reads an attribute of what they stand for."""
+"""The method of Dynamo's variables that reads an attribute of the object they represent."""
 
 CLAMP_IS_FLAT_AT_BOUNDS = RELEASE >= (2, 14)
-"""``torch.clamp`` has slope 0 at bounds that are numbers, and shares it with those of tensors."""
+"""Whether ``torch.clamp`` has gradient 0 at bounds that are numbers.
+
+With tensors as bounds, it then shares the gradient with an equal bound.
+"""
