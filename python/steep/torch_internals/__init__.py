@@ -1,1 +1,4 @@
-"""What Steep uses of PyTorch that is not public: a module for each area, and nothing elsewhere."""
+"""The private parts of PyTorch that Steep uses, one module per area.
+
+No other code uses private parts.
+"""

@@ -1,4 +1,4 @@
-"""The trace of a graph down to functional ATen."""
+"""Traces a graph to functional ATen operators."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""PyTorch's autograd: its modes, hooks on what it saves, levels of forward mode, autocast.
+"""PyTorch's autograd: modes, saved-tensor hooks, levels of forward mode, autocast.
 
-A graph that Dynamo captures has these as targets of its nodes.
+Graphs that Dynamo captures contain calls of some of these.
 """
 
 from __future__ import annotations
@@ -49,5 +49,5 @@ __all__ = [
 
 
 def forward_level() -> int:
-    """Return the level of derivatives in forward mode that is entered; -1 for none."""
+    """Return the current level of forward-mode derivatives; -1 for none."""
     return int(forward_ad._current_level)

@@ -1,4 +1,4 @@
-"""Below PyTorch's autograd: tensors without values, modes of the dispatcher, what a trace knows."""
+"""PyTorch's dispatcher: fake tensors, dispatch modes and the tracing context."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PyTorch's processes that train together: DistributedDataParallel and its buckets."""
+"""PyTorch's DistributedDataParallel and its buckets."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ def active_ddp_module() -> DistributedDataParallel | None:
 
 
 def first_bucket_bytes() -> int:
-    """Return the size of the first bucket; a function, since a substitution changes it."""
+    """Return the size of the first bucket in bytes; a function, since a substitution changes it."""
     return int(dist._DEFAULT_FIRST_BUCKET_BYTES)

@@ -1,4 +1,4 @@
-"""PyTorch's tracer, Dynamo: settings, errors, guards, and the variables that it follows code by.
+"""PyTorch's tracer, Dynamo: settings, errors, guards and variable trackers.
 
 Importing this module loads a large part of PyTorch.
 """
@@ -159,5 +159,5 @@ __all__ = [
 
 
 def note_backend(callback: Callable[..., Any], backend: Callable[..., Any]) -> None:
-    """Tell Dynamo which backend a callback for frames is of."""
+    """Tell Dynamo which backend a frame callback belongs to."""
     callback._torchdynamo_orig_backend = backend  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""PyTorch's transforms of functions (`torch.func`), and `vmap`'s predecessor."""
+"""PyTorch's function transforms (`torch.func`), and the legacy `vmap`."""
 
 from __future__ import annotations
 

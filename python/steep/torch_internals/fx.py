@@ -1,4 +1,4 @@
-"""Graphs of PyTorch, and the functions of their symbols."""
+"""PyTorch's FX graphs, and functions of symbols."""
 
 from __future__ import annotations
 

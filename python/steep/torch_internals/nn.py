@@ -26,7 +26,7 @@ __all__ = [
 
 
 def is_make_fx_tracing() -> bool:
-    """Stand for the function that ``nn.MultiheadAttention`` asks, in releases that have none."""
+    """Replace the function that ``nn.MultiheadAttention`` calls, in releases without it."""
     return False
 
 
@@ -34,5 +34,5 @@ is_make_fx_tracing = getattr(activation, "_is_make_fx_tracing", is_make_fx_traci
 
 
 def check_input_dim(norm: BatchNorm, input: torch.Tensor) -> None:
-    """Raise ValueError, as a batch normalisation does, if the input has other dimensions."""
+    """Raise ValueError, as batch normalisation does, if the number of dimensions is wrong."""
     norm._check_input_dim(input)

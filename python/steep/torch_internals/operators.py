@@ -1,4 +1,4 @@
-"""PyTorch's operators: the namespace `aten`, what calls of them are, what they are composed of."""
+"""PyTorch's operators: the namespace `aten`, operator overloads, schemas and decompositions."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ __all__ = [
 aten = torch.ops.aten
 
 DISPATCH_CACHE = "_dispatch_cache"
-"""The attribute of an ``OpOverload`` with its kernels that were looked up, by dispatch key."""
+"""The attribute of an ``OpOverload`` that caches its kernels by dispatch key."""
 
 
 def schema_of(operator: OpOverload) -> FunctionSchema:
-    """Return the schema: arguments, what it writes, its name with the namespace."""
+    """Return the schema: arguments, mutations, and the name with its namespace."""
     schema: FunctionSchema = operator._schema
     return schema
 
@@ -53,5 +53,5 @@ def overload_of(operator: OpOverload) -> str:
 
 
 def can_decompose(operator: OpOverload) -> bool:
-    """Return whether ``operator.decompose`` computes it by others."""
+    """Return whether ``operator.decompose`` computes the operator by others."""
     return bool(operator._can_decompose())

@@ -1,4 +1,4 @@
-"""Nested arguments of PyTorch's, as a list of leaves and what holds them."""
+"""PyTorch's pytrees: nested arguments as a list of leaves and a structure."""
 
 from __future__ import annotations
 
