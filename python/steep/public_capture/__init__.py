@@ -1,6 +1,6 @@
-"""Capture beside a release of PyTorch that the tests have not run with: by public interfaces only.
+"""Capture by public interfaces only, for releases of PyTorch that the tests have not run with.
 
-``torch.compile`` hands graphs over, ``functorch.compile`` makes them functional and differentiates
-them, ``torch.export`` and ``torch.onnx.export`` say them in ONNX. Nothing here may import
-``steep.torch_internals``: names in it may be gone there, or mean something else.
+``torch.compile`` provides graphs, ``functorch.compile`` makes them functional and differentiates
+them, ``torch.export`` and ``torch.onnx.export`` convert them to ONNX. Nothing here may import
+``steep.torch_internals``: its names may be missing in another release, or mean something else.
 """

@@ -1,4 +1,4 @@
-"""``torch.compile(module, backend="steep")`` beside a PyTorch that the tests have not run with."""
+"""``torch.compile(module, backend="steep")`` with a PyTorch that the tests have not run with."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from steep.verify.difference import wanted
 log = logging.getLogger("steep")
 
 VERIFIED_STEPS = 3
-"""So many first steps of each graph are compared with PyTorch's."""
+"""Number of first steps of each graph that are compared with PyTorch's."""
 
 
 @functools.cache
 def say_what_is_lost() -> None:
-    """Warn, once in a process, that this release is outside of the window."""
+    """Warn, once in a process, that this release was not tested."""
     log.warning(
         "PyTorch %s is outside of the releases that Steep has been tested with (%s). Only its "
         'public interfaces are used: ORTModule and torch.compile(backend="steep") work, with a '
@@ -47,7 +47,7 @@ def say_what_is_lost() -> None:
 def choices(
     verify: bool | None, providers: Providers | None, disabled_passes: Sequence[str]
 ) -> Choices:
-    """Return what a caller asks for. Raises ModelError, ProviderError, TypeError."""
+    """Return a caller's options. Raises ModelError, ProviderError, TypeError."""
     check_passes(disabled_passes)
     steps = VERIFIED_STEPS if wanted(verify, unasked=True) else 0
     return Choices(steps, choices_of(providers), tuple(disabled_passes))
@@ -56,7 +56,10 @@ def choices(
 def compiled(
     graph_module: torch.fx.GraphModule, examples: Sequence[Any], chosen: Choices
 ) -> Callable[..., Any]:
-    """Return what runs a graph of ``torch.compile``: forward and backward are a graph each."""
+    """Return a function that runs a graph of ``torch.compile``.
+
+    Forward and backward are one graph each.
+    """
 
     dtypes: set[torch.dtype] = set()
 
@@ -66,8 +69,8 @@ def compiled(
         boxed: Callable[..., Any] = make_boxed_func(FunctionalGraph(functional, chosen))
         return boxed
 
-    # PyTorch's decomposition of its fused attention hands weights to a backward that expects
-    # logarithms of sums: its gradients are wrong. By products and a softmax they are right.
+    # PyTorch's decomposition of fused attention passes weights to a backward that expects
+    # logsumexp: its gradients are wrong. The math backend (products and a softmax) is correct.
     decompositions = torch.export.default_decompositions()
     for fused in [op for op in decompositions if "scaled_dot_product" in str(op)]:
         del decompositions[fused]
@@ -79,7 +82,7 @@ def compiled(
             decompositions=decompositions,
         )
     devices = {e.device.type for e in examples if isinstance(e, torch.Tensor)}
-    if not chosen.steps or (devices and "cpu" not in devices):  # elsewhere PyTorch runs all of it
+    if not chosen.steps or (devices and "cpu" not in devices):  # on other devices PyTorch runs all
         return run
     return VerifiedGraph(graph_module, run, chosen.steps, dtypes)
 

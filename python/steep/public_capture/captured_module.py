@@ -19,21 +19,22 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 class CapturedModule:
-    """A module, called as ever, whose graphs run in the engine as far as it can.
+    """A module whose graphs run in the engine; PyTorch runs what the engine cannot.
 
-    Calls from several threads are safe, and wait for each other; their backwards run side by side.
+    Calls from several threads are safe, and wait for each other; backward passes may run in
+    parallel.
 
     Args:
-        module: what is captured when it is called.
+        module: the module to capture.
         precision: None; ``torch.autocast`` chooses one.
-        record: is told how each graph came about.
+        record: called with a report of each graph.
         whole: whether the engine must run all of it, which is not supported here.
         verify, providers, disabled_passes: as for ``ORTModule``.
-        memory_limit: "" alone: here forward and backward are a graph each, and what backward reads
-            is PyTorch's to keep.
+        memory_limit: must be "": here forward and backward are separate graphs, and PyTorch keeps
+            the values that backward reads.
 
     Raises:
-        ProviderError: there is a limit.
+        ProviderError: a memory limit is given.
     """
 
     def __init__(
@@ -62,16 +63,16 @@ class CapturedModule:
         self._choices.training = lambda: module.training
         self._structure: tuple[int, ...] | None = None
         self._call: Callable[..., Any] | None = None
-        self.breaks: list[str] = []  # torch.compile does not tell them
+        self.breaks: list[str] = []  # torch.compile does not report graph breaks
 
     @property
     def has_run(self) -> bool:
-        """Whether anything of it ran in the engine."""
+        """Whether a part of the module has run in the engine."""
         return self._choices.has_run
 
     @property
     def graphs(self) -> list[Any]:
-        """Raise ModelError: what a graph's parts are planned as is not kept."""
+        """Raise ModelError: the plans of a graph's parts are not kept."""
         raise ModelError(
             "plan(), dump() and profile() are not available with this release of PyTorch.",
             expected=f"PyTorch {window()}",
@@ -83,8 +84,8 @@ class CapturedModule:
         """Return the module's result, and whether anything has run in the engine.
 
         Raises:
-            ModelError: more is asked for than public interfaces give.
-            VerificationError: in one of the first steps, a value is not PyTorch's.
+            ModelError: an option needs more than public interfaces.
+            VerificationError: in one of the first steps, a value differs from PyTorch's.
         """
         if self._whole or self._precision is not None:
             raise ModelError(
@@ -94,9 +95,9 @@ class CapturedModule:
                 remedy="let PyTorch run what the engine cannot, and choose the precision by "
                 "torch.autocast",
             )
-        # torch.compile does not look at all of it: another structure is captured anew.
+        # torch.compile does not guard on all of the structure: capture again if it changed.
         structure = self._read_structure()
-        with CAPTURES:  # any call may capture, and no other call may run meanwhile
+        with CAPTURES:  # any call may capture, and no other call may run during a capture
             if self._call is None or structure != self._structure:
                 self._structure, self._call = structure, self._compile()
             return self._call(*args, **kwargs), self.has_run
@@ -110,7 +111,8 @@ class CapturedModule:
         def run(graph_module: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
             return compiled(graph_module, examples, chosen)
 
-        # torch.compile counts graphs by code, and gives up after some: each module has its own.
+        # torch.compile limits the graphs per code object: each module gets a code object of its
+        # own.
         own = FunctionType(
             call.__code__.replace(), call.__globals__, "call", None, call.__closure__
         )
@@ -118,7 +120,7 @@ class CapturedModule:
         return compiled_call
 
     def _read_structure(self) -> tuple[int, ...]:
-        """Return a key for hooks and for tied parameters."""
+        """Return a key that changes with hooks and with tied parameters."""
         found = [id(p) for _, p in self._module.named_parameters(remove_duplicate=False)]
         for module in self._module.modules():
             for table in _HOOKS:

@@ -1,4 +1,4 @@
-"""A functional graph, forward or backward, in parts: the engine's, and PyTorch's."""
+"""A functional graph, forward or backward, in parts for the engine and parts for PyTorch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from steep.public_capture.onnx_part import CannotExport, OnnxPart
 log = logging.getLogger("steep")
 
 CAPTURES = threading.RLock()
-"""Held while PyTorch traces: its tracers and exporters set state that all threads see."""
+"""Held while PyTorch traces: its tracers and exporters change state of all threads."""
 
 _MOVES_ONLY = frozenset(
     {
@@ -31,17 +31,18 @@ _MOVES_ONLY = frozenset(
         *("slice", "squeeze", "t", "transpose", "unsqueeze", "view"),
     }
 )
-"""Not worth a part of the engine's."""
+"""Operators that compute nothing: the engine gets no part of these alone."""
 
 _LEFT = frozenset(
     {
-        "as_strided",  # looks at memory
-        "max_pool2d_with_indices",  # its indices are for PyTorch's own backward
+        "as_strided",  # depends on the memory's layout
+        "max_pool2d_with_indices",  # PyTorch's backward expects PyTorch's indices
         "max_pool3d_with_indices",
-        "_native_batch_norm_legit_functional",  # the exporter keeps the running statistics
+        # the exporter does not update the running statistics
+        "_native_batch_norm_legit_functional",
     }
 )
-"""Operators that PyTorch runs, beside those that draw random numbers from its generator."""
+"""Operators that PyTorch runs, as it does those that draw random numbers from its generator."""
 
 _DTYPES = frozenset(
     {
@@ -60,15 +61,15 @@ _DTYPES = frozenset(
 
 @dataclasses.dataclass
 class Choices:
-    """What the graphs of a module have in common.
+    """Options and state that the graphs of a module share.
 
     Attributes:
         steps: how many first steps of each graph are compared with PyTorch's.
         providers, disabled_passes: as for ``ORTModule``.
-        record: is told how each graph came about.
-        training: the mode of the module, for ``record``.
+        record: called with a report of each graph.
+        training: returns the mode of the module, for ``record``.
         has_run: whether anything ran in the engine.
-        refused: names of operators that turned out to have no ONNX translation.
+        refused: names of operators for which the exporter had no ONNX translation.
     """
 
     steps: int
@@ -81,12 +82,12 @@ class Choices:
 
 
 class FunctionalGraph:
-    """A graph of ATen operators of which none writes to its arguments, with fixed extents.
+    """A graph of ATen operators without mutations of arguments, with fixed extents.
 
     It is compiled at its first call, when no trace is active. Calls from several threads are safe.
 
     Args:
-        graph_module: with an example of each value in ``meta["val"]``.
+        graph_module: the graph, with an example of each value in ``meta["val"]``.
         choices: those of its module.
     """
 
@@ -97,7 +98,7 @@ class FunctionalGraph:
         self._reported = False
 
     def __call__(self, *arguments: object) -> Any:
-        """Return what the graph's output node gives.
+        """Return the values of the graph's output node.
 
         Raises DataError: an argument holds wrong values, such as an index out of range.
         """
@@ -129,7 +130,7 @@ class FunctionalGraph:
 
 
 class _Parts(torch.nn.Module):
-    """A graph that is split into what the engine can run, as far as is known, and the rest."""
+    """A graph, split into parts that the engine can probably run, and the rest."""
 
     def __init__(self, graph_module: torch.fx.GraphModule, choices: Choices) -> None:
         super().__init__()
@@ -150,16 +151,16 @@ class _Parts(torch.nn.Module):
         return [part for part in self.split.children() if isinstance(part, _Part)]
 
     def operators(self) -> int:
-        """Count the operators of ONNX."""
+        """Return the number of ONNX operators."""
         return sum(part.operators() for part in self._inner())
 
     def reasons(self) -> list[str]:
-        """Say what PyTorch runs, and why."""
+        """Return texts of what PyTorch runs, and why."""
         return self.why + [reason for part in self._inner() for reason in part.reasons()]
 
 
 class _Part(torch.nn.Module):
-    """A part that its first call brings into the engine; where that fails, PyTorch runs it."""
+    """A part that is compiled for the engine at its first call; if that fails, PyTorch runs it."""
 
     def __init__(self, graph_module: torch.fx.GraphModule, choices: Choices) -> None:
         super().__init__()
@@ -201,23 +202,26 @@ class _Part(torch.nn.Module):
         self.run = self.graph_module
 
     def operators(self) -> int:
-        """Count the operators of ONNX."""
+        """Return the number of ONNX operators."""
         if isinstance(self.run, OnnxPart):
             return self.run.operators
         return self.run.operators() if isinstance(self.run, _Parts) else 0
 
     def reasons(self) -> list[str]:
-        """Say what PyTorch runs, and why."""
+        """Return texts of what PyTorch runs, and why."""
         inner = self.run.reasons() if isinstance(self.run, _Parts) else []
         return inner + ([self.reason] if self.reason else [])
 
 
 def _number(graph: torch.fx.Graph, refused: set[str]) -> tuple[dict[torch.fx.Node, int], list[str]]:
-    """Number the parts of a graph in their order: the engine's are odd. Say what PyTorch runs."""
+    """Number the parts of a graph in order; the engine's parts have odd numbers.
+
+    Also returns texts of what PyTorch runs, and why.
+    """
     calls = [n for n in graph.nodes if n.op not in ("placeholder", "get_attr", "output")]
     why: dict[torch.fx.Node, str] = {}
     for node in calls:
-        if node.target is operator.getitem:  # belongs to the call whose results it picks from
+        if node.target is operator.getitem:  # belongs to the call whose result it takes
             why[node] = why[node.args[0]]
         else:
             why[node] = _why_not(node, refused)
@@ -236,7 +240,7 @@ def _number(graph: torch.fx.Graph, refused: set[str]) -> tuple[dict[torch.fx.Nod
 
 
 def _why_not(node: torch.fx.Node, refused: set[str]) -> str:
-    """Return why the engine is not given an operator, or ""."""
+    """Return why the engine cannot run an operator, or ""."""
     name = str(node.target)
     if node.op != "call_function" or not name.startswith("aten."):
         return f"{name} is no operator of ATen"
@@ -251,7 +255,7 @@ def _why_not(node: torch.fx.Node, refused: set[str]) -> str:
 
 
 def _unknown_type(node: torch.fx.Node) -> str:
-    """Return which value of an operator the engine does not have, or ""."""
+    """Return which value of an operator the engine does not support, or ""."""
     values = [n.meta.get("val") for n in (node, *node.all_input_nodes)]
     flat = [v for value in values for v in (value if isinstance(value, (tuple, list)) else [value])]
     tensors = [v for v in flat if isinstance(v, torch.Tensor)]
@@ -266,7 +270,7 @@ def _unknown_type(node: torch.fx.Node) -> str:
 
 
 def _packet(node: torch.fx.Node) -> str:
-    """Return the operator's name alone: "mm" of "aten.mm.default"."""
+    """Return the operator's name without namespace and overload: "mm" of "aten.mm.default"."""
     parts = str(node.target).split(".")
     return parts[1] if len(parts) > 1 else parts[0]
 

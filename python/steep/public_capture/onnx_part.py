@@ -1,4 +1,4 @@
-"""A part of a functional graph in the engine, by way of PyTorch's exporters."""
+"""A part of a functional graph in the engine, exported by PyTorch's exporters."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ Order = tuple[int, ...]
 
 
 class CannotExport(Exception):
-    """Why a part has no model.
+    """A part cannot be exported to ONNX.
 
-    ``operator`` is the one at fault, such as "aten.mm.default"; "" where none is known.
+    ``operator`` is the operator at fault, such as "aten.mm.default"; "" if none is known.
     """
 
     def __init__(self, reason: str, operator: str = "") -> None:
@@ -41,16 +41,16 @@ class CannotExport(Exception):
 class OnnxPart:
     """A part of a graph, compiled for the extents of its first arguments.
 
-    One thread at a time may make one, and none may capture meanwhile (``CAPTURES``). Calls from
-    several threads are safe.
+    Only one thread at a time may make one, and no thread may capture meanwhile (``CAPTURES``).
+    Calls from several threads are safe.
 
     Args:
         graph_module: functional ATen operators; its arguments and results are tensors.
-        arguments: of the first call.
+        arguments: those of the first call.
         providers, disabled_passes: as for ``ORTModule``.
 
     Raises:
-        CannotExport: ONNX has no word for an operator, or the exporter fails.
+        CannotExport: ONNX has no operator for an operation, or the exporter fails.
         ModelError, ProviderError: the engine cannot run it.
     """
 
@@ -69,7 +69,7 @@ class OnnxPart:
         self.output_orders = [_memory_order(t) for t in self.like]
         in_memory_order = _with_orders(graph_module, self.input_orders, self.output_orders)
         given = self._dense(arguments)
-        # A thread of its own has none of the modes that surround the call.
+        # A new thread has none of the modes that are active around the call.
         with ThreadPoolExecutor(1) as pool:
             model = pool.submit(_model_of, in_memory_order, given).result()
         self.operators = len(model.graph.node)
@@ -90,7 +90,7 @@ class OnnxPart:
         return [_permuted(t.detach(), order).contiguous() for t, order in ordered]
 
     def __call__(self, *arguments: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
-        """Return the results, each laid out in memory as PyTorch's would be.
+        """Return the results, with the memory layout of PyTorch's results.
 
         Raises ModelError and ProviderError at the first call; DataError.
         """
@@ -149,9 +149,10 @@ def _with_orders(
 
 
 def _laid_out(result: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return a result with the strides that the graph's other operators count on.
+    """Return a result with the strides that the graph's other operators expect.
 
-    Where entries share memory they count on none: no such operator is in the engine's parts.
+    If elements share memory (stride 0), the strides do not matter: parts contain no operator that
+    depends on them.
     """
     shared = any(s == 0 and n > 1 for s, n in zip(like.stride(), like.shape, strict=True))
     if shared or result.stride() == like.stride():
@@ -163,12 +164,12 @@ def _laid_out(result: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 def _model_of(
     graph_module: torch.fx.GraphModule, arguments: Sequence[torch.Tensor]
 ) -> onnx.ModelProto:
-    """Return the ``onnx.ModelProto``. Raises CannotExport."""
+    """Export the graph, and return the model. Raises CannotExport."""
     try:
         with torch.no_grad(), _quiet("torch.onnx", "torch.export"):
             program = torch.export.export(graph_module, tuple(arguments), strict=False)
             exported = torch.onnx.export(program, dynamo=True, verbose=False, optimize=False)
-        assert exported is not None  # since it is given no file
+        assert exported is not None  # None only if a file is given
         return exported.model_proto
     except Exception as e:
         causes = [str(cause) for cause in _causes(e)]
@@ -185,9 +186,9 @@ def _causes(e: BaseException | None) -> Iterator[BaseException]:
 
 @contextlib.contextmanager
 def _quiet(*names: str) -> Iterator[None]:
-    """Within, these loggers write errors only, and PyTorch's code does not warn of PyTorch's.
+    """Silence warnings and these loggers, except for errors, inside the ``with`` block.
 
-    One thread at a time: levels and filters are the process's.
+    One thread at a time: levels and filters belong to the process.
     """
     loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]

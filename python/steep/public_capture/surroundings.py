@@ -1,4 +1,4 @@
-"""What ``ORTModule`` asks of PyTorch at a call; ``module/surroundings.py`` knows more."""
+"""What ``ORTModule`` checks before a call, by public interfaces; see ``module/surroundings.py``."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["CapturedModule", "has_any_global_hook", "only_observed", "refuse_tra
 
 
 def has_any_global_hook() -> bool:
-    """Return False: PyTorch does not say."""
+    """Return False: PyTorch has no public interface for this."""
     return False
 
 
 def refuse_transforms() -> None:
-    """Do nothing: ``torch.compile`` refuses what it does not follow."""
+    """Do nothing: ``torch.compile`` raises for transforms that it does not support."""
 
 
 def only_observed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return whether this call computes nothing: an exporter looks on."""
+    """Return whether an exporter traces this call, which computes nothing."""
     return bool(torch.jit.is_tracing() or torch.compiler.is_exporting())

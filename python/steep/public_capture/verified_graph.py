@@ -1,4 +1,4 @@
-"""The first steps of a graph beside PyTorch's own: results, writes to arguments, and gradients."""
+"""Compares the first steps of a graph with PyTorch's: results, writes to arguments, gradients."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from steep.verify.copies import or_zero, wide
 from steep.verify.difference import LEAST_SCALE, TOLERANCES, difference, largest_of
 
 _UNSURE = 0.05
-"""So far may eager mode be from float64, relative to the largest entry, to say anything."""
+"""Largest distance of eager mode from float64 for a comparison, relative to the largest entry."""
 
 _TIMES = 10
-"""So many times eager mode's distance from float64 may ours be."""
+"""How many times eager mode's distance from float64 a value may have."""
 
 
 class VerifiedGraph:
     """Runs a graph of ``torch.compile``; its first calls are compared with PyTorch's eager mode.
 
-    What is compared is the graph as ``torch.compile`` hands it over. The functional graph is none
-    to compare with: a decomposition of PyTorch's may have made it wrong.
+    The reference is the graph of ``torch.compile``, not the functional graph, which a decomposition
+    of PyTorch may have made wrong.
 
-    Where a value differs by more than its types allow, the graph also runs in float64. A graph that
-    multiplies rounding errors, such as batch normalisations of few rows, makes eager mode inexact
-    too: a value that is at most 10 times as far from float64 as eager mode's is right.
+    If a value differs by more than its dtypes allow, the graph also runs in float64. A graph that
+    amplifies rounding errors, such as batch normalisations of few rows, makes eager mode inexact
+    too: a value is accepted if it is at most 10 times as far from float64 as eager mode's.
 
     Calls from several threads are safe; those that are compared wait for each other.
 
     Args:
-        graph_module: called with the arguments, it runs in eager mode.
-        run: what is compared with it, called with the same arguments.
+        graph_module: the graph; a call of it runs in eager mode.
+        run: the function that is compared with it, called with the same arguments.
         steps: how many first calls are compared, each with its backward.
-        dtypes: of all values that ``run`` computes; it may grow until backward runs.
+        dtypes: dtypes of all values that ``run`` computes; it may grow until backward runs.
     """
 
     def __init__(
@@ -55,14 +55,14 @@ class VerifiedGraph:
         """Return the graph's results.
 
         Raises:
-            VerificationError: a result or a written argument is not PyTorch's. Backward raises it
-                where a gradient is not.
+            VerificationError: a result or a written argument differs from PyTorch's. Backward
+                raises it if a gradient does.
         """
         if self._left <= 0:
             return self._run(*arguments)
         with CAPTURES:
             results = self._compare(arguments)
-            self._left -= 1  # not if PyTorch raises: then nothing was compared
+            self._left -= 1  # not reached if PyTorch raises: then nothing was compared
             return results
 
     def _compare(self, arguments: Sequence[Any]) -> Sequence[Any]:
@@ -71,7 +71,7 @@ class VerifiedGraph:
         started = [_started(leaf) for leaf in leaves]
         expected = self._graph_module(*started)
         exact = _InDouble(self._graph_module, _unwritten(leaves, arguments), state)
-        torch.set_rng_state(state)  # so that both draw the same random numbers
+        torch.set_rng_state(state)  # both must draw the same random numbers
         followed = [
             a.view_as(a) if _has_gradient(a) and torch.is_grad_enabled() else a for a in arguments
         ]
@@ -98,12 +98,12 @@ class VerifiedGraph:
         found: dict[int, torch.Tensor] = {}
 
         def keep_slope(i: int, slope: torch.Tensor | None) -> None:
-            if slope is not None:  # None: nothing that backward starts from depends on it
+            if slope is not None:  # None: no gradient flows to this result
                 slopes[i] = slope.detach()
 
         def keep_gradient(i: int, gradient: torch.Tensor | None) -> None:
             if gradient is not None:
-                # a copy: what other calls add to the gradient is added in place
+                # a copy: autograd adds the gradients of other uses in place
                 found[i] = gradient.detach().clone()
 
         def compare(_: Sequence[torch.Tensor | None]) -> None:
@@ -116,7 +116,7 @@ class VerifiedGraph:
                 [expected[i] for i in given],
                 [leaves[i] for i in ours],
                 [*given.values()],
-                retain_graph=True,  # as backward may run again
+                retain_graph=True,  # backward may run again
                 allow_unused=True,
             )
             pairs = zip(ours, gradients, strict=True)
@@ -139,9 +139,9 @@ class VerifiedGraph:
         exactly: Callable[[], dict[int, Any]],
         least: float = 0.0,
     ) -> None:
-        """Raise VerificationError where two values differ by more than their types allow.
+        """Raise VerificationError if values differ by more than their dtypes allow.
 
-        Values are given by their places; ``exactly`` returns those in float64. ``least`` is the
+        Values are dicts by position; ``exactly`` returns those in float64. ``least`` is the
         smallest number that a difference is relative to.
         """
         tolerance = max((TOLERANCES.get(d, 0.0) for d in self._dtypes), default=0.0)
@@ -163,9 +163,9 @@ class VerifiedGraph:
 
 
 class _InDouble:
-    """A graph's values in float64. There are none where it does not run with float64 arguments.
+    """A graph's values in float64; none if it does not run with float64 arguments.
 
-    ``arguments`` are as they were before a call; ``state`` is the random generator's then.
+    ``arguments`` are those before the call; ``state`` is the random generator's state then.
     """
 
     def __init__(
@@ -176,15 +176,15 @@ class _InDouble:
         self._run: tuple[list[Any], list[Any], Sequence[Any]] | None = None
 
     def results(self) -> dict[int, Any]:
-        """Return the graph's results by place."""
+        """Return the graph's results by position."""
         return _by_place(self._values()[2])
 
     def arguments(self) -> dict[int, Any]:
-        """Return the arguments by place, as the graph leaves them."""
+        """Return the arguments by position, as the graph leaves them."""
         return _by_place(self._values()[1])
 
     def gradients(self, places: Sequence[int], slopes: dict[int, torch.Tensor]) -> dict[int, Any]:
-        """Return the gradients of arguments by place, for slopes of results by place."""
+        """Return the gradients of arguments at ``places``, for gradients ``slopes`` of results."""
         leaves, _, results = self._values()
         if not results:
             return {}
@@ -203,11 +203,11 @@ class _InDouble:
             after = torch.get_rng_state()
             torch.set_rng_state(self._state)
             try:
-                # hooks of backward run without gradients, and autocast would narrow the products
+                # backward hooks run under no_grad, and autocast would use 16-bit products
                 with torch.enable_grad(), torch.autocast("cpu", enabled=False):
                     started = [_started(leaf) for leaf in leaves]
                     self._run = leaves, started, self._graph_module(*started)
-            except (RuntimeError, TypeError, ValueError):  # it names a dtype, say
+            except (RuntimeError, TypeError, ValueError):  # for example, it names a dtype
                 self._run = leaves, [], ()
             finally:
                 torch.set_rng_state(after)
@@ -224,7 +224,7 @@ def _is_as_exact(ours: object, theirs: object, exact: object, least: float) -> b
 
 
 def _copies(arguments: Sequence[Any]) -> list[Any]:
-    """Copy tensors into leaves; those that share memory share it in the copies as well."""
+    """Copy tensors into leaves; tensors that share memory also share it in the copies."""
     memory: dict[tuple[torch.device, int], torch.UntypedStorage] = {}
     copies: list[Any] = []
     for a in arguments:
@@ -242,7 +242,7 @@ def _copies(arguments: Sequence[Any]) -> list[Any]:
 
 
 def _unwritten(leaves: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
-    """Return arguments as they were: the leaves of a run, and copies where it wrote to a leaf."""
+    """Return the arguments before a run: its leaves, or copies of arguments that it wrote to."""
     return [
         leaf if leaf is a or torch.equal(leaf, a) else _copies([a])[0]
         for leaf, a in zip(leaves, arguments, strict=True)
@@ -250,7 +250,7 @@ def _unwritten(leaves: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
 
 
 class _Start(torch.autograd.Function):
-    """A tensor over a leaf's memory that, unlike the leaf, a graph may write to."""
+    """Returns a tensor on a leaf's memory that a graph may write to, unlike the leaf."""
 
     @staticmethod
     def forward(_: FunctionCtx, leaf: torch.Tensor) -> torch.Tensor:
