@@ -3,9 +3,10 @@
 ``trainer(model, criterion, optimizer)``, in trainer.py, reads a ``torch.optim`` object;
 ``ORTTrainer``, in ort_trainer.py, has the interface of ONNX Runtime Training.
 
-PyTorch's tracer, Dynamo, captures model and loss as it does for ORTModule, and guards the graph by
-what they read. The weights live once: the engine updates the model's parameters where they lie, and
-the buffers that forward writes.
+Dynamo captures model and loss as it does for ORTModule, and guards the graph on what they read.
+There
+is one copy of the weights: the engine updates the model's parameters in place, and the buffers that
+forward writes.
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ log = logging.getLogger("steep")
 OPTIMIZER = "optimizer/"
 STEP = "optimizer/step"
 LOSS_SCALE = "optimizer/loss_scale"
-# names and settings, or an optimizer of their own
+# (names of parameters, their settings or optimizer)
 Groups = Sequence[tuple[Sequence[str], Mapping[str, float] | _steep.OptimizerOptions]]
 _SEED_MASK = 2**63 - 1
-_REBUILT_IN_A_ROW = 3  # steps before each of which what is compiled in was another
-_CONVERTED = {(torch.float64, torch.float32), (torch.int32, torch.int64)}  # data, as sessions do
+_REBUILT_IN_A_ROW = 3  # most successive steps that compile again
+_CONVERTED = {(torch.float64, torch.float32), (torch.int32, torch.int64)}  # of data, as in sessions
 
 
 def _converted(t: torch.Tensor, dtype: torch.dtype, name: str) -> torch.Tensor:
@@ -66,7 +67,7 @@ def _converted(t: torch.Tensor, dtype: torch.dtype, name: str) -> torch.Tensor:
 class _Compiled(Exception):
     """Raised after compilation if the step should not run.
 
-    An exception, since what follows the graph in Dynamo's code must not run either: it writes the
+    An exception, since the code that Dynamo runs after the graph must not run either: it writes the
     attributes that forward changes, such as a count of calls. There was no step to count.
     """
 
@@ -76,17 +77,18 @@ class _Roles:
     """Maps the arguments and results of a captured graph to the states and inputs of a session."""
 
     lowered: Lowered | None = None
-    loss: int = 0  # which of what it computes
-    bound: Sequence[tuple[int, torch.Tensor, int]] = ()  # tensors of a call, in the session
-    fed: Sequence[int] = ()  # of the tensors of a call, those that the session is given
+    loss: int = 0  # position of the loss among lowered.values
+    # (position in a call, tensor in the session, its address)
+    bound: Sequence[tuple[int, torch.Tensor, int]] = ()
+    fed: Sequence[int] = ()  # positions of the call's tensors that are session inputs
     written: Sequence[int] = ()  # arguments to which the session's first outputs are copied
-    types: Sequence[torch.Tensor] = ()  # of what is fed, without data
-    # the model's name of a trained parameter → the session's; of a buffer that steps write
+    types: Sequence[torch.Tensor] = ()  # meta tensors like the session's inputs
+    # the model's names → the session's, of trained parameters and of buffers that steps write
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     statistics: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def hold(self, lowered: Lowered, tensors: list[torch.Tensor]) -> bool:
-        """Whether they are those of this graph, given these tensors in a call."""
+        """Return whether the session is of this graph, and its states are these tensors."""
         return lowered is self.lowered and all(
             tensors[i] is tensor and tensor.data_ptr() == pointer
             for i, tensor, pointer in self.bound
@@ -94,10 +96,10 @@ class _Roles:
 
 
 class _Step:
-    """A captured graph; a trainer runs it."""
+    """A captured graph, which the trainer runs as a step."""
 
     def __init__(self, lowered: Lowered, run: Callable[[Lowered, tuple[Any, ...]], object]) -> None:
-        if lowered.checks:  # by the time that values are looked at, the step is taken
+        if lowered.checks:  # the engine would have updated weights before the check
             raise RuntimeError("forward raises an error where values say so")
         self.lowered = lowered
         self.run = run
@@ -109,11 +111,11 @@ class _Step:
 class Trainer:
     """Trains a model with a loss and an optimizer as one compiled step.
 
-    The base class of what ``steep.trainer`` and ``ORTTrainer`` make. It is public as a type; make
-    trainers with those two, whose options are keyword arguments. The first step compiles. A later
-    step compiles again if a condition of its graph no longer holds: an attribute, a global, a hook,
-    a mode, types, or extents that forward branches on. Calls from several threads run one after the
-    other.
+    The base class of the objects that ``steep.trainer`` and ``ORTTrainer`` make. It is public as a
+    type; make trainers with those two, whose options are keyword arguments. The first step
+    compiles. A later
+    step compiles again if a guard of its graph fails: an attribute, a global, a hook, a mode,
+    dtypes, or extents that forward branches on. Calls from several threads run one after the other.
     """
 
     def __init__(
@@ -137,16 +139,16 @@ class Trainer:
         self._net = WithLoss(model, criterion, predictions)
         self._settings = dict(settings)
         self._seed = torch.initial_seed() & _SEED_MASK if seed is None else seed
-        self._opset = opset  # of files
+        self._opset = opset  # of exported files
         self._lock = threading.RLock()
         self._captured: CapturedModule | None = None
         self._evaluated: tuple[torch.nn.Module, CapturedModule] | None = None
         self._reports: list[GraphReport] = []
         self._session: TrainingSession | None = None
-        self._roles = _Roles()  # set with the session
-        self._varies = False  # extents, from step to step
-        self._holds = False  # the session is of what model and optimizer are now
-        self._first: list[torch.Tensor] = []  # without data
+        self._roles = _Roles()  # set together with the session
+        self._varies = False  # whether extents change from step to step
+        self._holds = False  # whether the session fits the present model and optimizer
+        self._first: list[torch.Tensor] = []  # meta tensors like the first inputs
         self._lr: float | None = None
         self._given_lr: float | None = None
         self._rebuilt_in_a_row, self._only_compile = 0, False
@@ -155,7 +157,7 @@ class Trainer:
     # --- steps ------------------------------------------------------------------------------------
 
     def compile(self, *inputs: torch.Tensor) -> None:
-        """Capture and compile for inputs like these, as the first step otherwise does."""
+        """Capture and compile for inputs of these dtypes and shapes, before the first step."""
         with self._lock:
             if self._session is None:
                 self._only_compile = True
@@ -167,11 +169,11 @@ class Trainer:
                     self._only_compile = False
 
     def step(self, *inputs: torch.Tensor, lr: float | None = None) -> Any:
-        """One training step: ``loss, y_pred = trainer.step(x, y)``.
+        """Run one training step: ``loss, y_pred = trainer.step(x, y)``.
 
-        The last input is the label; the others go to the model. ``lr`` replaces the rate from this
-        step on. Returns the loss (a scalar) and the model's result, or only the loss if the trainer
-        was made with ``predictions=False``. Raises ShapeError and DataError before any
+        The last input is the label; the others go to the model. ``lr`` replaces the learning rate
+        from this step on. Returns the loss (a scalar) and the model's result, or only the loss if
+        the trainer was made with ``predictions=False``. Raises ShapeError and DataError before any
         weight changes.
         """
         with self._lock, contextlib.ExitStack() as stack:
@@ -187,7 +189,8 @@ class Trainer:
         other = [t.shape for t in tensors] != [t.shape for t in self._first]
         varies = bool(self._first) and other and not self._varies
         if self._captured is None or varies:
-            # Once extents vary, a graph of fixed ones would only take turns with the one of any.
+            # Once extents vary, capture anew: the graph for any extents replaces that for fixed
+            # ones.
             self._varies, self._rebuilt_in_a_row = varies, 0
             from steep.dynamo.captured_module import CapturedModule  # loads a large part of PyTorch
 
@@ -224,7 +227,7 @@ class Trainer:
             self._first = [torch.empty_like(t, device="meta") for t in tensors]
 
     def _run(self, lowered: Lowered, arguments: tuple[Any, ...]) -> object:
-        """Run a captured graph as a step: Dynamo's guards say that it holds."""
+        """Run a captured graph as a step; Dynamo has checked its guards."""
         tensors = lowered.given(arguments)
         roles = self._roles
         if self._holds and roles.hold(lowered, tensors):
@@ -244,14 +247,14 @@ class Trainer:
             for i, value in zip(roles.written, outputs, strict=False):
                 arguments[i].copy_(value)
         values = outputs[len(roles.written) :]
-        loss = torch.tensor(result.loss, dtype=torch.float64)  # of float32 it is exact
+        loss = torch.tensor(result.loss, dtype=torch.float64)  # exact for float32
         values.insert(roles.loss, loss.reshape([1] * lowered.values[roles.loss].example.dim()))
         return lowered.results(arguments, values)
 
     def evaluate(self, *inputs: torch.Tensor) -> Any:
-        """Loss and the model's result in evaluation mode, without an update.
+        """Return the loss and the model's result in evaluation mode, without an update.
 
-        The model is captured once more, with all of its parts in evaluation mode.
+        The model is captured once more, with all submodules in evaluation mode.
         """
         with self._lock:
             tensors = self._like_the_first(inputs)
@@ -282,7 +285,7 @@ class Trainer:
         return self.session.plan(*_zeros(self._roles.types))
 
     def memory_report(self) -> _steep.MemoryReport:
-        """Return what such a step keeps of forward, and what its backward computes again.
+        """Return which values of forward a step keeps, and which its backward recomputes.
 
         Raises:
             ProviderError: the step is not planned as a whole.
@@ -290,10 +293,11 @@ class Trainer:
         return self.session.memory_report(*_zeros(self._roles.types))
 
     def dump(self, *, html: StrPath | None = None, passes: bool = False) -> str:
-        """Return the text of a step's graph and plan, for these extents.
+        """Return the text of a step's graph and plan, for the extents that it was compiled for.
 
         Args:
-            html: file to which it is written as a page, with its memory as a picture.
+            html: path of a file; graph and plan are written to it as a page, with a picture of
+                memory.
             passes: return the graph before the first pass and after each that changed it.
 
         Raises:
@@ -305,7 +309,7 @@ class Trainer:
     def profile(self, path: StrPath) -> contextlib.AbstractContextManager[None]:
         """Record every kernel of steps in the ``with`` block; write a trace for ui.perfetto.dev.
 
-        A step that compiles again has another session, which is not recorded.
+        A step that compiles again makes a new session, which is not recorded.
 
         Raises:
             ModelError: nothing is compiled yet.
@@ -314,7 +318,7 @@ class Trainer:
         return self.session.profile(path)
 
     def report(self) -> Report:
-        """Return a report on the model: its graphs, and why there are several."""
+        """Return a report about the model: its graphs, and why there are several."""
         return Report(type(self.model).__name__, tuple(self._reports), (), 0)
 
     # --- state ------------------------------------------------------------------------------------
@@ -341,7 +345,10 @@ class Trainer:
         return state
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor], strict: bool = True) -> None:
-        """Load what ``state_dict`` returned, and moments where they are. Raises DataError first."""
+        """Load a result of ``state_dict``; moments are optional.
+
+        Raises DataError before any change.
+        """
         self._agree()
         weights = {k: v for k, v in state.items() if not k.startswith(OPTIMIZER)}
         moments = {k: v for k, v in state.items() if k.startswith(OPTIMIZER)}
@@ -352,7 +359,8 @@ class Trainer:
         else:
             roles, own = self._roles, self.model.state_dict()
             shared = {**roles.names, **roles.statistics}
-            # They lie there already; this says so to a session whose update was cut off.
+            # The weights are in place already; this call tells a session whose update was
+            # interrupted.
             self._session.set_weights({shared[k]: own[k] for k in weights if k in shared})
             self._load_moments(moments)
 
@@ -367,7 +375,7 @@ class Trainer:
     def load_checkpoint(self, path: str | os.PathLike[str]) -> Any:
         """Load a checkpoint after ``compile``; return its ``user``. Raises CheckpointError.
 
-        Warns, by the logger ``steep``, when it was saved with another number of threads.
+        Logs a warning (logger ``steep``) if it was saved with another number of threads.
         """
         self._agree()
         user = self.session.load_checkpoint(os.fspath(path))
@@ -389,7 +397,7 @@ class Trainer:
 
     @property
     def _writes(self) -> bool:
-        """Of the processes that train this model, does this one write files?"""
+        """Whether this process writes files, among the processes that train this model."""
         return self._parallel is None or self._parallel.rank == 0
 
     def _like_the_first(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
@@ -417,7 +425,7 @@ class Trainer:
         ]
 
     def _build(self, lowered: Lowered, tensors: list[torch.Tensor]) -> _Roles:
-        """Make the session that trains what a captured graph has for parameters."""
+        """Make the session that trains the parameters of a captured graph."""
         self._rebuilt_in_a_row += 1
         if self._rebuilt_in_a_row > _REBUILT_IN_A_ROW:
             raise ModelError(
@@ -478,7 +486,7 @@ class Trainer:
             groups=groups,
             weights={name: tensors[i].detach() for i, name in states.items()},
             parallel=self._parallel,
-            bound_to_graph=False,  # another length, or another PyTorch, may spell it otherwise
+            bound_to_graph=False,  # other extents or PyTorch releases may give another graph
             **self._settings,
         )
         reached = {names.get(id(tensors[i]), "") for i in lowered.values[roles.loss].connected}
@@ -514,13 +522,13 @@ class Trainer:
         return []
 
     def _share(self, session: TrainingSession, parameters: dict[str, torch.Tensor]) -> None:
-        """Show a new session's moments, given its parameters under its names."""
+        """Expose a new session's moments; ``parameters`` are by the session's names."""
 
     def _agree(self) -> None:
         """Synchronise the session's moments with the object that exposes them."""
 
     def _carried(self) -> dict[str, torch.Tensor]:
-        """Return what of the state a session takes over from the one before."""
+        """Return the state that a new session takes over from the one before."""
         return {k: v for k, v in self.state_dict().items() if k.startswith(OPTIMIZER)}
 
     def _moments(self) -> list[tuple[str, str]]:
@@ -542,7 +550,7 @@ class Trainer:
             if key not in (STEP, LOSS_SCALE):
                 kind, _, name = key.removeprefix(OPTIMIZER).partition("/")
                 own = f"{kind}/{self._roles.names.get(name, name)}"
-                if kind != "step" or own in counts:  # not every session counts by parameter
+                if kind != "step" or own in counts:  # not every session counts steps by parameter
                     moments[own] = tensor
         self.session.set_optimizer_state(moments)
         if STEP in state:
@@ -558,7 +566,7 @@ def _zeros(like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 @contextlib.contextmanager
 def in_mode(module: torch.nn.Module, training: bool) -> Iterator[None]:
-    """Within, all of a module's parts are in this mode; then each in its own again."""
+    """Put a module and its submodules in a mode; restore each one's mode at the end."""
     before = [(part, part.training) for part in module.modules()]
     module.train(training)
     try:

@@ -9,14 +9,15 @@ import torch
 
 
 def the_loss(loss: torch.Tensor) -> torch.Tensor:
-    """Return the loss. This call marks the loss among the outputs of a captured graph."""
+    """Return a copy of the loss. This call marks the loss among the outputs of a captured graph."""
     return loss.clone()
 
 
 class WithLoss(torch.nn.Module):
-    """(inputs…, label) → (loss, result), or the loss alone.
+    """A module (inputs…, label) → (loss, result), or → loss without ``predictions``.
 
-    Without a criterion the model returns its loss first, or as ``"loss"``, and what else it likes.
+    Without a criterion, the model returns its loss as its first result or as ``"loss"``; further
+    results are optional.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class WithLoss(torch.nn.Module):
 
 
 def _split(result: Any) -> tuple[Any, Any]:
-    """Return the loss, and what else a model gives: by itself if that is a single value."""
+    """Return the loss and the rest of a model's result: a single value, or a collection."""
     if isinstance(result, torch.Tensor):
         return result, ()
     if isinstance(result, Mapping):

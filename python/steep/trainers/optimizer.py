@@ -1,4 +1,4 @@
-"""A registered optimizer as ``steep.trainer`` takes it."""
+"""A registered optimizer as an argument of ``steep.trainer``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Optimizer(torch.optim.Optimizer):
     Args:
         name: name of the registered function.
         params: as for ``torch.optim``: parameters, or groups of them.
-        lr: the rate.
+        lr: the learning rate.
         weight_decay: for an optimizer that has such an attribute.
         maximize: maximise the loss.
         attributes: values of the function's attributes.

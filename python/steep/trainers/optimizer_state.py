@@ -1,4 +1,4 @@
-"""The state of a ``torch.optim`` object, in the engine's own memory."""
+"""The state of a ``torch.optim`` object in the engine's memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from steep.errors import DataError, ShapeError
 from steep.session.training import TrainingSession
 
 _STEP = "step"
-_MASTER = "master"  # of a parameter of 16 bits: one that was not given goes on from the parameter
+_MASTER = "master"  # of a 16-bit parameter; if it is not given, it starts from the parameter
 
 
 def require_count(value: object, of: str) -> None:
@@ -22,7 +22,7 @@ def require_count(value: object, of: str) -> None:
 
     Args:
         value: a number, or a tensor of one element.
-        of: what counts, for the message.
+        of: name of the count, for the message.
     """
     told = torch.as_tensor(value)
     if told.numel() != 1 or not (told >= 0 and told.isfinite() and told == told.trunc()):
@@ -36,11 +36,11 @@ def require_count(value: object, of: str) -> None:
 
 
 def require_counts(state: Mapping[str, Any], prefix: str = "") -> None:
-    """Raise DataError unless all counts of steps in a state are counts.
+    """Raise DataError unless all step counts in a state are valid.
 
     Args:
-        state: values by name, those of counts "step" and "step/NAME" behind the prefix.
-        prefix: of all names.
+        state: values by name; counts are "step" and "step/NAME" after the prefix.
+        prefix: prefix of all names.
     """
     for name, value in state.items():
         if name.removeprefix(prefix).partition("/")[0] == _STEP:
@@ -49,22 +49,23 @@ def require_counts(state: Mapping[str, Any], prefix: str = "") -> None:
 
 @dataclasses.dataclass(eq=False)
 class _Held:
-    """What the engine keeps of one parameter."""
+    """The optimizer state of one parameter in the engine."""
 
     parameter: torch.Tensor
-    count: torch.Tensor  # of its steps; of SGD's only whether there was one
+    count: torch.Tensor  # number of its steps; for SGD only whether there was one
     shown: dict[str, torch.Tensor]  # by PyTorch's names
-    initial: dict[str, float]  # what each moment is filled with before the first step
+    initial: dict[str, float]  # initial value of each moment
 
     def take(self, state: dict[str, Any]) -> bool:
-        """Copy the state's values, and put these tensors into the state.
+        """Copy values from the optimizer's state, and put the engine's tensors into it.
 
-        Return False if the optimizer has no state yet.
+        Return False if the optimizer has no state yet. Raises DataError, ShapeError.
         """
         given = {kind: state.get(kind) for kind in self.shown}
         if given.get(_MASTER, self) is None:
             given[_MASTER] = self.shown[_MASTER].zero_()
-        if _STEP not in self.shown and None in given.values():  # SGD asks so
+        # as SGD's state before the first step
+        if _STEP not in self.shown and None in given.values():
             return False
         for kind, own in self.shown.items():
             value = given[kind]
@@ -95,17 +96,17 @@ class _Held:
         return True
 
     def begin_anew(self) -> None:
-        """As if there had been no step."""
+        """Reset to the state before the first step."""
         self.count.zero_()
         for kind, own in self.shown.items():
             own.fill_(self.initial[kind])
 
 
 class SharedState:
-    """Moments of one session: ``optimizer.state`` has the very tensors that steps write.
+    """The moments of one session: ``optimizer.state`` contains the tensors that steps write.
 
-    They appear there with a parameter's first step. What is put into the optimizer's state instead,
-    or taken out of it, counts from the next ``agree`` on.
+    They appear there with a parameter's first step. Values that are put into the optimizer's state,
+    or removed from it, take effect at the next ``agree``.
     """
 
     def __init__(
@@ -134,15 +135,15 @@ class SharedState:
         self.agree()
 
     def agree(self) -> None:
-        """Take over what the optimizer's state was given, and show there what it lacks."""
+        """Take over changes of the optimizer's state, and add moments that it lacks."""
         if self._ids() != self._seen:
             self._believe()
         self.show()
 
     def _ids(self) -> list[int]:
-        """Return a cheap fingerprint of the state, which shows whether objects were replaced.
+        """Return a cheap fingerprint of the state, which changes if objects are replaced.
 
-        Those that matter live as long as this object, so that no other has their id.
+        The engine's tensors live as long as this object, so that no other object gets their id.
         """
         state = self._optimizer.state
         return [*map(id, state), *map(id, chain.from_iterable(map(dict.values, state.values())))]
@@ -164,7 +165,7 @@ class SharedState:
         self._seen = self._ids()
 
     def show(self) -> None:
-        """Put moments of parameters that made a step into the optimizer's state."""
+        """Put the moments of parameters that made a step into the optimizer's state."""
         if not self._hidden:
             return
         stepped = [h for h in self._hidden if h.count > 0]
@@ -176,7 +177,7 @@ class SharedState:
 
 
 def _initial(optimizer: torch.optim.Optimizer) -> dict[tuple[str, int], float]:
-    """Return initial values of moments that do not start at 0, by kind and id of a parameter."""
+    """Return initial values of moments that do not start at 0, by (kind, id of the parameter)."""
     return {
         key: value
         for group in optimizer.param_groups

@@ -1,7 +1,7 @@
 """``ORTTrainer``: the interface of ONNX Runtime Training's samples.
 
-Names, shapes and types of inputs and outputs are described, the loss is given apart, and the
-optimizer is chosen by name.
+Names, shapes and dtypes of inputs and outputs are described, the loss is a separate function, and
+the optimizer is chosen by name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from steep.trainers.step_options import StepOptions
 
 @dataclasses.dataclass
 class IODescription:
-    """Name, shape (numbers or names of extents) and type of an input or output."""
+    """Name, shape (numbers or names of extents) and dtype of an input or output."""
 
     name: str
     shape: Sequence[int | str]
@@ -30,7 +30,7 @@ class IODescription:
 
 @dataclasses.dataclass
 class ModelDescription:
-    """Inputs, the label last when the loss is given apart; outputs, the loss first."""
+    """Inputs, the label last if there is a ``loss_fn``; outputs, the loss first."""
 
     inputs: Sequence[IODescription]
     outputs: Sequence[IODescription]
@@ -38,7 +38,7 @@ class ModelDescription:
 
 _OPTIMIZERS: dict[str, dict[str, Any]] = {
     "SGDOptimizer": {"optimizer": "sgd"},
-    "AdamOptimizer": {"optimizer": "adamw"},  # its decay is decoupled
+    "AdamOptimizer": {"optimizer": "adamw"},  # its weight decay is decoupled
     "LambOptimizer": {"optimizer": "lamb", "eps": 1e-6, "bias_correction": False},
 }
 
@@ -51,14 +51,14 @@ class ORTTrainer(Trainer):
     >>> loss, output = trainer.train_step(data, targets, torch.tensor([lr]))
 
     Args:
-        model: a module, whose parameters become views of the engine's bytes.
-        loss_fn: called with the model's result and the last input; None when the model returns its
+        model: a module, whose parameters the engine updates in place.
+        loss_fn: called with the model's result and the last input; None if the model returns its
             loss.
         model_desc: names and shapes of inputs and outputs.
         training_optimizer_name: "SGDOptimizer", "AdamOptimizer" or "LambOptimizer".
         map_optimizer_attributes: numbers by name: "alpha", "beta", "epsilon", "lambda", "momentum",
-            "do_bias_correction"; or a function that gives them for a parameter's name (the same
-            for all parameters, but for "lambda", the weight decay).
+            "do_bias_correction"; or a function that returns them for a parameter's name (only
+            "lambda", the weight decay, may differ between parameters).
         learning_rate_description: the learning rate is ``train_step``'s last argument.
         device: CPU.
         use_mixed_precision: matrix products in bfloat16, as ``precision="bf16"``.
@@ -69,7 +69,7 @@ class ORTTrainer(Trainer):
         _opset_version: ONNX opset of ``save_as_onnx``; at least 18.
     """
 
-    def __init__(  # noqa: PLR0917 (the dialect's order)
+    def __init__(  # noqa: PLR0917 (ONNX Runtime's order)
         self,
         model: torch.nn.Module,
         loss_fn: Callable[..., Any] | None,
@@ -127,12 +127,15 @@ class ORTTrainer(Trainer):
             disabled_passes=disabled_passes,
             providers=providers,
         ).settings()
-        # Older opsets lack operators that the exporter now writes.
+        # Older opsets lack operators that the exporter uses.
         opset = max(_opset_version, 18) if _opset_version is not None else None
         super().__init__(model, loss_fn, settings, seed=seed, opset=opset, predictions=predictions)
 
     def train_step(self, *inputs: torch.Tensor) -> Any:
-        """One step: the described inputs, then the learning rate. Returns the described outputs."""
+        """Run one step with the described inputs, then the learning rate.
+
+        Returns the described outputs.
+        """
         *data, lr = inputs
         if len(data) != len(self.model_desc.inputs):
             raise DataError(
@@ -145,7 +148,7 @@ class ORTTrainer(Trainer):
         return self._described(self.step(*data, lr=float(lr)))
 
     def eval_step(self, *inputs: torch.Tensor) -> Any:
-        """The described outputs in evaluation mode, without an update."""
+        """Return the described outputs in evaluation mode, without an update."""
         return self._described(self.evaluate(*inputs))
 
     def _described(self, result: Any) -> Any:

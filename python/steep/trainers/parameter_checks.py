@@ -12,14 +12,15 @@ from steep.torch_internals.tensors import has_hooks
 
 
 def check_apart(net: torch.nn.Module, trained: set[str], given: Sequence[torch.Tensor]) -> None:
-    """Check that no memory is written while something else still reads it, or is left behind.
+    """Check that a step writes to no memory that other tensors read.
 
-    A step updates each parameter as soon as its gradient exists. One that is not contiguous moves.
+    A step updates each parameter as soon as its gradient exists. A parameter that is not contiguous
+    gets new memory, so that a tensor that shared its memory would no longer change with it.
 
     Args:
         net: model and criterion.
-        trained: names of its parameters.
-        given: all that the step's graph reads, the parameters too.
+        trained: names of its trained parameters.
+        given: all tensors that the step's graph reads, the parameters too.
 
     Raises:
         ModelError: a parameter shares memory with another tensor.
@@ -48,17 +49,17 @@ def _refuse(name: str) -> None:
 
 
 def check_gradients(reached: Iterable[str], trained: Iterable[str]) -> None:
-    """Check that every parameter which PyTorch gives a gradient has one here.
+    """Check that every parameter with a gradient in PyTorch has one in the engine.
 
-    A parameter whose gradient is always zero (as after ``round``) has none here; in PyTorch it
-    still decays and counts steps.
+    A parameter whose gradient is always zero (as after ``round``) has none in the engine; in
+    PyTorch it still decays and counts steps.
 
     Args:
         reached: parameters that PyTorch's autograd reaches from the loss.
-        trained: those that have a gradient here.
+        trained: parameters that have a gradient in the engine.
 
     Raises:
-        ModelError: one has none.
+        ModelError: a parameter has none.
     """
     for name in sorted(set(reached).difference(trained)):
         raise ModelError(
@@ -69,7 +70,7 @@ def check_gradients(reached: Iterable[str], trained: Iterable[str]) -> None:
 
 
 def check_hooks(parameters: Iterable[torch.Tensor]) -> None:
-    """Check that no hook needs gradients, which a compiled step does not expose.
+    """Check that no parameter has a hook, since a compiled step does not expose gradients.
 
     Raises:
         ModelError: a parameter has a hook, of ``register_hook`` or

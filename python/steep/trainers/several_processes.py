@@ -1,4 +1,4 @@
-"""What a trainer tells the processes with which it trains: what it trains, and what its loss is."""
+"""Facts about model and loss that a trainer compares between the processes of a training."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from steep.trainers.loss_module import WithLoss
 
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
-_MOVES = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")  # keep what a loss is
-# Means over all elements of the label, so that extents of a row may differ between processes.
+# operators after a loss that do not change its reduction
+_MOVES = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+# Losses that are means over all elements of the label: extents of a row may differ between
+# processes.
 _OVER_ELEMENTS = (
     *(torch.nn.MSELoss, torch.nn.L1Loss, torch.nn.SmoothL1Loss, torch.nn.HuberLoss),
     *(torch.nn.BCELoss, torch.nn.BCEWithLogitsLoss, torch.nn.CrossEntropyLoss, torch.nn.NLLLoss),
@@ -32,15 +34,15 @@ def describe(
     groups: Sequence[tuple[Sequence[str], Any]],
     in_session: Collection[str],
 ) -> None:
-    """Tell what must be the same in all processes.
+    """Set the facts that must be the same in all processes.
 
-    Graphs are not compared: those of other extents may be spelt otherwise.
+    Graphs are not compared: those for other extents may differ.
 
     Args:
-        parallel: is told.
+        parallel: gets the facts.
         net: model and loss.
         settings: options of the session.
-        groups: names of parameters, and how they learn, which is compared at each step.
+        groups: names of parameters with their settings; the settings are compared at each step.
         in_session: names of the parameters and buffers that the session has.
     """
     from steep.parallel.data_parallel import describe_versions, plain  # loads torch.distributed
@@ -64,13 +66,13 @@ def describe(
 def counted(
     criterion: Callable[..., Any] | None, inputs: Sequence[torch.Tensor]
 ) -> tuple[float, str]:
-    """Return how many elements this process's loss is the mean over, and the form of a row.
+    """Return over how many elements this process's loss is the mean, and the shape of a row.
 
-    Those of the label; without a criterion, the rows of the first input. The form is "" where it
-    may differ between processes.
+    The count is that of the label's elements; without a criterion, of the first input's rows. The
+    shape is text, and "" if it may differ between processes.
 
     Raises:
-        DataError: there are none.
+        DataError: the count is 0.
     """
     tensors = [t for t in inputs if isinstance(t, torch.Tensor)]
     rows, form = 1, ""
@@ -91,7 +93,7 @@ def counted(
 
 
 def require_mean(model: onnx.ModelProto, loss: str) -> None:
-    """Raise ModelError for a loss that is a sum: gradients are the mean over all processes' rows.
+    """Raise ModelError for a loss that is a sum: gradients are averaged over all processes' rows.
 
     Args:
         model: the captured graph.

@@ -1,4 +1,4 @@
-"""The options of a trainer that its sessions have under the same names."""
+"""The options that trainers and their sessions have in common."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _KINDS = {
         *("Adagrad", "Adadelta", "RMSprop", "Adamax"),
     )
 }
-# by PyTorch's names, of which a group has those of its kind, and the engine's
+# numbers of a parameter group: PyTorch's name → the engine's
 _NUMBERS = {
     **{name: name for name in ("lr", "weight_decay", "momentum", "dampening", "momentum_decay")},
     **{name: name for name in ("lr_decay", "initial_accumulator_value", "rho", "alpha")},
@@ -43,13 +43,13 @@ _FLAGS = ("nesterov", "maximize", "amsgrad", "centered", "decoupled_weight_decay
 
 @dataclasses.dataclass(frozen=True)
 class Update:
-    """How a group of parameters learns: what is compiled in, and what each step is fed."""
+    """How a parameter group is updated: what is compiled in, and numbers that each step gets."""
 
     kind: str
     flags: tuple[str, ...]
     has_momentum: bool
-    numbers: tuple[tuple[str, float], ...]  # by the names that the engine has for them
-    own: tuple[tuple[str, float], ...] | None = None  # of a registered optimizer, by its names
+    numbers: tuple[tuple[str, float], ...]  # by the engine's names
+    own: tuple[tuple[str, float], ...] | None = None  # attributes of a registered optimizer
 
     def compiled_in(self) -> tuple[Any, ...]:
         """Return the settings whose change needs another compiled program."""
@@ -57,11 +57,11 @@ class Update:
         return self.kind, self.flags, self.has_momentum, self.own, decay
 
     def of_session(self) -> dict[str, Any]:
-        """Return the settings of a session whose groups all have an optimizer of their own."""
+        """Return the optimizer settings of a session whose groups have their own optimizers."""
         return {"optimizer": self.kind, "attributes": dict(self.own or ())}
 
     def options(self) -> _steep.OptimizerOptions:
-        """Return it as the engine takes it."""
+        """Return the settings as the engine's options."""
         options = _steep.OptimizerOptions()
         options.kind = self.kind
         for flag in self.flags:
@@ -74,10 +74,10 @@ class Update:
 
 
 def read_updates(optimizer: torch.optim.Optimizer) -> list[Update]:
-    """Return what each group of an optimizer is set to now.
+    """Return the present settings of each group of an optimizer.
 
     Raises:
-        ModelError: it has no counterpart in the engine, or hooks on its step.
+        ModelError: the optimizer has no counterpart in the engine, or has hooks on its step.
     """
     own = isinstance(optimizer, Optimizer)
     kind = optimizer.name if own else _KINDS.get(type(optimizer))
@@ -118,8 +118,8 @@ def _read_group(kind: str, group: Mapping[str, Any], own: bool) -> Update:
 class _OptimTrainer(Trainer):
     """A trainer that reads a ``torch.optim`` object and the modes of submodules at every step.
 
-    The optimizer is read before every step. Numbers, of each group, are inputs of the compiled
-    step; whatever else changes makes another. Moments lie in the optimizer's state.
+    The optimizer is read before every step. The numbers of each group are inputs of the compiled
+    step; another change makes the step compile again. The moments are in the optimizer's state.
     """
 
     def __init__(
@@ -165,14 +165,14 @@ class _OptimTrainer(Trainer):
                 group_of[id(p)] = i
 
     def _holds_for(self) -> tuple[Any, ...]:
-        """Return everything for which a step compiled now would be valid."""
+        """Return everything that determines whether the compiled step is still valid."""
         return tuple(
             (update.compiled_in(), tuple(id(p) for p in group["params"] if p.requires_grad))
             for update, group in zip(self._updates, self._optimizer.param_groups, strict=True)
         )
 
     def _feed(self, session: TrainingSession, lr: float | None) -> None:
-        # what PyTorch's schedulers look at to warn of a step() that was forgotten
+        # PyTorch's schedulers warn if step() was not called
         note_step(self._optimizer)
         if lr is not None:
             self._set_lr(lr)
@@ -198,7 +198,7 @@ class _OptimTrainer(Trainer):
         self._updates = read_updates(self._optimizer)
 
     def step(self, *inputs: torch.Tensor, lr: float | None = None) -> Any:
-        """See Trainer. ``lr`` is written into the optimizer."""
+        """As ``Trainer.step``; ``lr`` is also written to the optimizer."""
         result = super().step(*inputs, lr=lr)
         if self._state is not None:
             self._state.show()
@@ -246,7 +246,7 @@ class _OptimTrainer(Trainer):
         return {k: v for k, v in super()._carried().items() if k in (STEP, LOSS_SCALE)}
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor], strict: bool = True) -> None:
-        """See Trainer. A count that ``state`` has for all parameters becomes that of each."""
+        """As ``Trainer.load_state_dict``; a step count for all parameters becomes that of each."""
         if STEP in state and not any(k.startswith(f"{STEP}/") for k in state):
             kinds = [k.removeprefix(OPTIMIZER) for k in state if k.startswith(OPTIMIZER)]
             names = {k.partition("/")[2] for k in kinds} - {""}
@@ -282,8 +282,8 @@ def trainer(
 
     Args:
         model: its parameters are updated in place.
-        criterion: called with the model's result and the label; None when the model returns its
-            loss first.
+        criterion: called with the model's result and the label; None if the model returns its loss
+            first.
         optimizer: ``torch.optim.SGD``, ``Adam``, ``AdamW``, ``NAdam``, ``RAdam``, ``Adagrad``,
             ``Adadelta``, ``RMSprop`` or ``Adamax``, or a ``steep.Optimizer``. It is read before
             every step. Rates, betas, momentum and weight decay of each group may change at each
@@ -294,7 +294,7 @@ def trainer(
             used.
         clip_norm: bound of the gradients' global norm; 0 for none.
         clip_value: bound of each element of the gradients; 0 for none.
-        predictions: whether steps return the model's result beside the loss.
+        predictions: whether steps return the model's result besides the loss.
         precision: "fp32", or "bf16" or "fp16": matrix products in 16 bits, weights in float32.
         loss_scale, loss_scale_window: with "fp16", as for ``TrainingSession``.
         seed: seed of dropout; by default PyTorch's.
@@ -308,10 +308,11 @@ def trainer(
             files.
 
     PyTorch's tracer, Dynamo, captures model and criterion as one graph. It captures them again when
-    a condition of the graph no longer holds: an attribute, a global, a hook, a mode, types. The
-    parameters of the optimizer are trained, also those of the criterion. ``train()`` and ``eval()``
-    of the model and its parts work as in a PyTorch loop. A step also writes the buffers that
-    forward writes; checkpoints contain them.
+    a
+    guard of the graph fails: an attribute, a global, a hook, a mode, dtypes. The parameters of the
+    optimizer are trained, also those of the criterion. ``train()`` and ``eval()`` of the model and
+    its submodules work as in a PyTorch loop. A step also writes the buffers that forward writes;
+    checkpoints contain them.
 
     Raises:
         ModelError: at a step, if model and criterion do not become one graph in the engine (the
@@ -319,7 +320,7 @@ def trainer(
             a way that needs another compiled step; or if a trained parameter shares its memory with
             another tensor, has a hook on its gradient, or a gradient that is always zero.
         ProviderError: a launcher (torchrun, mpirun, srun) or a process group of PyTorch has several
-            processes, and each would train alone: ask for ``parallel="torch"``, or set
+            processes, and each would train alone: pass ``parallel="torch"``, or set
             ``STEEP_ALONE=1`` if this is intended. With ``parallel``: no launcher started this
             process; at a step: another process ended.
     """
