@@ -1,1 +1,1 @@
-"""Doors that never import PyTorch: train, run and differentiate an ONNX file."""
+"""Trains, runs and differentiates ONNX files, without importing PyTorch."""

@@ -1,4 +1,4 @@
-"""Operators and optimizers of one's own, as ONNX functions."""
+"""Users' own operators and optimizers, as ONNX functions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from steep import _steep
 from steep.errors import ModelError
 
 Function = Any
-"""Text of ``onnx.parser``, an ``onnx.FunctionProto``, its bytes, or a function of onnxscript."""
+"""An ONNX function: text for ``onnx.parser``, a FunctionProto, its bytes, or one of onnxscript."""
 
 
 class _Serialisable(Protocol):
@@ -18,10 +18,10 @@ class _Serialisable(Protocol):
 
 
 class Registration:
-    """What one call registered: ``unregister``, or the end of a ``with`` block, removes it.
+    """The functions that one call registered.
 
-    Models and sessions that were made in the meantime keep it. Functions that were registered
-    before the call stay registered.
+    ``unregister``, or the end of a ``with`` block, removes them. Models and sessions that were made
+    in the meantime keep them. Functions that were registered before the call stay registered.
 
     Attributes:
         names: "domain.Name" of each new function.

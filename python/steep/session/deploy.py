@@ -1,4 +1,4 @@
-"""``model_for_inference``: a trained model as one runs it."""
+"""``model_for_inference``: converts a trained model for inference."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def model_for_inference(
         IoError: it cannot be written; a file that was at ``path`` does not change.
         TypeError: ``path`` is given, and ``model`` is not a path.
     """
-    import onnx  # here: the package is imported in half of the time without it
+    import onnx  # not at the top: it doubles the import time of the package
 
     if path is not None:
         if not isinstance(model, str | os.PathLike):

@@ -1,4 +1,4 @@
-"""``grad``: the ONNX model of a model's gradients."""
+"""``grad``: makes an ONNX model that computes the gradients of an ONNX model."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def grad(
         ModelError: a name is unknown, an operator on the way has no gradient (all are listed), or
             one cannot be expressed in ONNX.
     """
-    import onnx  # here: the package is imported in half of the time without it
+    import onnx  # not at the top: it doubles the import time of the package
 
     serialised = _steep.gradient_model(
         source_of(model), list(wrt), list(outputs or ()), limits=limits

@@ -1,4 +1,4 @@
-"""``GradientSession``: forward and backward of an ONNX model, apart."""
+"""``GradientSession``: forward and backward of an ONNX model as separate calls."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Arrays = Mapping[str, Any] | Sequence[Any]
 class GradientSession(_steep.GradientSession):
     """An ONNX model whose forward and backward are two calls.
 
-    The caller gives the gradients of the outputs, and gets those of inputs and weights. Use it for
+    The caller passes the gradients of the outputs, and gets those of inputs and weights. Use it for
     layers, losses and optimizers that are not part of an ONNX file. ``TrainingSession`` runs a
     whole step. Arrays are those of NumPy, PyTorch or any library with DLPack, with the model's
-    types; results are ``steep.Tensor``.
+    dtypes; results are ``steep.Tensor``.
 
     >>> session = GradientSession("layer.onnx", wrt=["x", "weight"])
     >>> (y,), run = session.forward({"x": x})
@@ -31,24 +31,24 @@ class GradientSession(_steep.GradientSession):
     >>> gradients["weight"]
 
     Any number of runs may wait for their backward; each run has one. A run holds the memory that
-    its backward reads. Backward frees it, or the end of the last reference to the run. Several
+    its backward reads, until its backward, or until the last reference to the run is gone. Several
     threads may call; their calls run one after the other.
 
     Forward runs the model as in training: with dropout, and with the statistics of the batch where
-    a normalisation is in training mode. Running statistics stay as the model has them; one that
-    updates them returns them as outputs. ``eval`` runs it without dropout.
+    a normalisation is in training mode. Running statistics do not change; a model that updates them
+    returns them as outputs. ``eval`` runs it without dropout.
 
     Args:
         model: path of the file, its bytes, or an ``onnx.ModelProto``.
-        wrt: inputs and initializers whose gradients ``backward`` gives: floats. The initializers
+        wrt: float inputs and initializers whose gradients ``backward`` returns. The initializers
             among them are the session's weights.
-        outputs: those that ``forward`` returns, in this order; by default all.
-        borrow: copy nothing. What is fed or bound, and the outputs, must then not be written until
-            the run's backward, which reads them where they lie.
-        seed: of dropout.
+        outputs: outputs that ``forward`` returns, in this order; by default all.
+        borrow: copy nothing. Inputs, bound arrays and outputs must then not be written until the
+            run's backward, which reads their memory.
+        seed: seed of dropout.
         precision: "fp32", or "bf16" or "fp16" for matrix products.
         memory_limit: the most memory that a forward and its backward may hold, as "2GiB" or a
-            number of bytes. Backward computes again what does not fit (docs/memory.md). "" for
+            number of bytes. Backward recomputes values that do not fit (docs/memory.md). "" for
             none.
         disabled_passes: names of passes that do not run, to find a fault (docs/look_inside.md).
         limits: a ``steep.Limits``: bounds on memory and nodes.
@@ -129,15 +129,16 @@ class GradientSession(_steep.GradientSession):
                 the model has a single output of one float32 number, the default is 1.
 
         Returns:
-            For each name in ``wrt``, its gradient, with its type; zeros if the outputs do not
+            For each name in ``wrt``, its gradient, with its dtype; zeros if the outputs do not
             depend on it.
 
         Raises:
-            DataError: the run is of another session, or had its backward; an output is unknown, or
-                does not depend on ``wrt``; there is no gradient. You may call again with the run.
+            DataError: the run belongs to another session, or had its backward; an output is
+                unknown, or does not depend on ``wrt``; there is no gradient. You may call again
+                with the run.
             ShapeError: a gradient does not have the shape or dtype of its output. You may call
                 again with the run.
-            ModelError: an operator on the way has no gradient; all are listed.
+            ModelError: an operator between ``wrt`` and the outputs has no gradient; all are listed.
         """
         given = {} if output_gradients is None else output_gradients
         named = _by_name("backward", self._outputs, given)
@@ -162,7 +163,8 @@ class GradientSession(_steep.GradientSession):
 
         Args:
             inputs: as for ``forward``; only dtypes and shapes are used.
-            html: file for the compiled graph as a page, with its memory as a picture.
+            html: path of a file; the compiled graph is written to it as a page, with a picture of
+                its memory.
             passes: return the graph before the first pass and after each pass that changed it.
 
         Raises as ``forward``, and IoError: the page cannot be written.
@@ -174,7 +176,7 @@ class GradientSession(_steep.GradientSession):
     def profile(self, path: StrPath) -> contextlib.AbstractContextManager[None]:
         """Record every kernel of ``forward`` and ``backward`` in the ``with`` block.
 
-        Afterwards a trace for ui.perfetto.dev is in the file. Raises IoError.
+        At the end, writes a trace for ui.perfetto.dev to the file. Raises IoError.
 
         >>> with session.profile("layer.json"):
         ...     outputs, run = session.forward({"x": x})

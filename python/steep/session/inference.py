@@ -1,4 +1,4 @@
-"""``InferenceSession``: run an ONNX model, in the interface of ONNX Runtime's Python package."""
+"""``InferenceSession``: runs an ONNX model, with the interface of ONNX Runtime's Python package."""
 
 from __future__ import annotations
 
@@ -179,7 +179,8 @@ class InferenceSession:
 
         Args:
             input_feed: as for ``run``; only dtypes and shapes are used.
-            html: file for the compiled graph as a page, with its memory as a picture.
+            html: path of a file; the compiled graph is written to it as a page, with a picture of
+                its memory.
             passes: return the graph before the first pass and after each pass that changed it.
 
         Raises as ``run``, and IoError: the page cannot be written.
@@ -203,7 +204,7 @@ class InferenceSession:
         return [node_arg(info) for info in self._session.default_info()]
 
     def get_outputs(self) -> list[NodeArg]:
-        """List the outputs; those that need operators that Steep does not know are not there."""
+        """List the outputs, except those that need operators which Steep does not know."""
         return [node_arg(info) for info in self._session.output_info()]
 
     def get_providers(self) -> list[str]:
@@ -211,7 +212,7 @@ class InferenceSession:
         return list(self._providers)
 
     def get_modelmeta(self) -> _steep.ModelMetadata:
-        """Return what the model says about itself: producer_name, graph_name, version, …"""
+        """Return the model's metadata: producer_name, graph_name, version, …"""
         return self._session.metadata
 
     def get_session_options(self) -> SessionOptions:
@@ -219,7 +220,10 @@ class InferenceSession:
         return self._options
 
     def end_profiling(self) -> str:
-        """Write what was recorded as a trace for ui.perfetto.dev, and return the file's name."""
+        """Write the recorded kernels as a trace for ui.perfetto.dev; return the file's name.
+
+        Raises DataError: nothing was recorded.
+        """
         if not self._recording:
             raise DataError(
                 "Nothing was recorded.", remedy="Set enable_profiling in the session's options."
@@ -231,7 +235,7 @@ class InferenceSession:
 
 
 def node_arg(info: _steep.TensorInfo) -> NodeArg:
-    """Return it as ONNX Runtime describes a value."""
+    """Return a value's description in ONNX Runtime's form."""
     dtype = _ONNX_NAMES.get(info.dtype, info.dtype.replace("_", ""))
     kind = f"tensor({dtype})"
     if info.sequence:

@@ -1,4 +1,4 @@
-"""``memory_limit``: how much memory a run may take."""
+"""The option ``memory_limit``: how much memory a run may use."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from steep import _steep
 
 
 def limit_text(limit: str | int) -> str:
-    """Return a limit of memory as the engine reads it: "2GiB", or a number of bytes.
+    """Return a memory limit as text for the engine: "2GiB", or a number of bytes.
 
     Raises:
         TypeError: it is neither text nor a whole number.

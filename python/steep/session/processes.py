@@ -1,4 +1,4 @@
-"""How many processes a launcher started for this program: those that train alone refuse several."""
+"""Detects whether a launcher started several processes, which must not each train alone."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 from steep.errors import ProviderError
 
-ALONE = "STEEP_ALONE"  # 1: each process trains by itself, and that is meant
+ALONE = "STEEP_ALONE"  # 1: each process intentionally trains by itself
 
-# Who launches, the variable that has the number of processes, and one that it sets beside it.
+# Launcher, its variable for the number of processes, and another variable that it must have set.
 _LAUNCHERS = (
     ("torchrun", "WORLD_SIZE", "RANK"),
     ("mpirun of Open MPI", "OMPI_COMM_WORLD_SIZE", ""),
@@ -24,12 +24,12 @@ _LAUNCHERS = (
 
 
 def launched(environ: Mapping[str, str]) -> str:
-    """Return who started several processes, and how many; "" for one process."""
+    """Return which launcher started several processes, and how many; "" for one process."""
     for launcher, variable, beside in _LAUNCHERS:
         size = _number(environ.get(variable))
         if size > 1 and (not beside or beside in environ):
             return f"{variable}={size}, of {launcher}"
-    # A batch job's script is one process, however many tasks the job may have.
+    # The script of a batch job is one process, even if the job has many tasks.
     script = environ.get("ENVIRONMENT") == "BATCH"
     task = "SLURM_PROCID" in environ and "SLURM_STEP_NUM_TASKS" not in environ
     tasks = _number(environ.get("SLURM_NTASKS"))
@@ -37,12 +37,12 @@ def launched(environ: Mapping[str, str]) -> str:
 
 
 def require_alone(what: str) -> None:
-    """Raise ProviderError where several processes would each train alone.
+    """Raise ProviderError if there are several processes, and each would train alone.
 
-    Launchers are known by their variables, and a process group of PyTorch by itself.
+    Launchers are detected by their environment variables, PyTorch's process group by its size.
 
     Args:
-        what: that trains, for the message.
+        what: the name of what trains, for the message.
     """
     if os.environ.get(ALONE) == "1":
         return
@@ -62,7 +62,7 @@ def require_alone(what: str) -> None:
 
 
 def _group() -> str:
-    """Return the extent of PyTorch's process group, where there is one of several processes."""
+    """Return the size of PyTorch's process group as text, if it has several processes; else ""."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return ""
@@ -71,5 +71,5 @@ def _group() -> str:
 
 
 def _number(text: str | None) -> int:
-    """Return a number that a launcher wrote; 0 for anything else."""
+    """Return the number that a launcher's variable contains; 0 for any other text."""
     return int(text) if text is not None and text.isdecimal() else 0

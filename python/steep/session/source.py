@@ -1,4 +1,4 @@
-"""What a model argument may be: a path, bytes, or a proto of the ``onnx`` package."""
+"""The types of a model argument: a path, bytes, or a proto of the ``onnx`` package."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class ModelProto(Protocol):
 
 
 def source_of(model: str | os.PathLike[str] | bytes | ModelProto) -> Any:
-    """Return the path as a string, or the model's bytes, as the engine takes them."""
+    """Return the path as a string, or the model's bytes, for the engine."""
     if isinstance(model, (bytes, str, os.PathLike)):
         return model if isinstance(model, bytes) else os.fspath(model)
     return model.SerializeToString()

@@ -38,7 +38,7 @@ class TrainingSession(_steep.TrainingSession):
     """An ONNX model, its loss and its optimizer as one compiled step.
 
     Arrays are those of NumPy, PyTorch or any library with DLPack; results are ``steep.Tensor``. If
-    the type of an array differs from the model's input, it is converted: float64 and float16 to
+    the dtype of an array differs from the model's input, it is converted: float64 and float16 to
     float32 and the reverse, int32 labels to int64. Numbers that do not fit, and floats for
     integers, are refused. Labels may be [n] for [n, 1] and the reverse, except those of "mse",
     which would broadcast. Labels of softmax cross entropy may also be floats with whole values, or
@@ -51,14 +51,14 @@ class TrainingSession(_steep.TrainingSession):
         model: path of the file, its bytes, or an ``onnx.ModelProto``.
         loss: "mse", "l1", "huber", "softmax_cross_entropy", "nll" (of log-probabilities),
             "binary_cross_entropy" (of probabilities), "binary_cross_entropy_with_logits", or ""
-            when an output of the model is the loss. Each is PyTorch's of that name.
+            if an output of the model is the loss. Each is PyTorch's loss of that name.
         output: the output that is the loss, or that the added loss reads; by default the only
             output, or "loss".
         label: name of the input for labels; the last positional array of ``step``.
         ignore_index: label that softmax cross entropy and nll skip.
         huber_delta: distance from which "huber" is linear.
-        label_smoothing: of softmax cross entropy: the part of a label that all classes share.
-        class_weights: of softmax cross entropy and nll: what each class counts.
+        label_smoothing: for softmax cross entropy: the part of a label that all classes share.
+        class_weights: for softmax cross entropy and nll: the weight of each class.
         trainable: initializers to train, and Constant nodes by the name of their output; by default
             every float initializer that the loss depends on and that acts as a weight. ``left_out``
             lists the others, each with its reason. If an initializer is also an input, as in old
@@ -76,16 +76,16 @@ class TrainingSession(_steep.TrainingSession):
             ``(names, {"lr_multiplier": 0.1})`` or ``(names, {"weight_decay": 0.0})``; or with an
             optimizer of their own, whose numbers ``set_group`` may change: ``(names,
             OptimizerOptions)``. A name may be in one group only.
-        updates: other initializers that a step writes, each with the output of the model that gives
-            its new value, such as a moving average or a counter.
+        updates: other initializers that a step writes, such as a moving average or a counter, each
+            with the name of the model's output that computes its new value.
         schedule, warmup_steps, total_steps, min_lr_ratio: "constant", "linear" or "cosine", from
             ``warmup_steps`` to ``total_steps``, down to ``min_lr_ratio`` times the rate.
         clip_norm: bound of the gradients' global norm; 0 for none.
         clip_value: bound of each element of the gradients; 0 for none.
         ema_decay: decay of the moving averages of the weights, ``ema/NAME`` of the optimizer's
-            state, which ``eval`` and ``export_onnx`` then have instead of the weights.
+            state, which ``eval`` and ``export_onnx`` then use instead of the weights.
         grad_norm: report that norm even without clipping.
-        step_outputs: outputs that ``step`` returns beside the loss.
+        step_outputs: outputs that ``step`` returns besides the loss.
         seed: seed of dropout.
         precision: "fp32", or "bf16" or "fp16": matrix products read bfloat16 or float16, everything
             else (weights, moments, norms, softmax, losses, sums, updates) stays float32.
@@ -99,7 +99,7 @@ class TrainingSession(_steep.TrainingSession):
             are not finite, and the next step reports it. Slow.
         master_weights: train weights of float16 and bfloat16 through a float32 copy of each,
             ``master/NAME`` in the optimizer's state. Forward, backward and exports use the weights
-            in their own type. With False, an update of less than half a unit in a weight's last
+            in their own dtype. With False, an update of less than half a unit in a weight's last
             place is lost. Moments of such weights are always float32.
         stochastic_rounding: without ``master_weights``, round updated bfloat16 weights up or down
             at random, so that small updates count on average.
@@ -107,7 +107,7 @@ class TrainingSession(_steep.TrainingSession):
             With False, only the parameters, the kind of loss and the moments must be the same.
         memory_limit: the most memory that one call may hold, as "2GiB" or a number of bytes:
             parameters, moments, inputs, constants, results and intermediate values. If a step does
-            not fit, backward computes values of forward again instead of keeping them; results are
+            not fit, backward recomputes values of forward instead of keeping them; results are
             the same bits (docs/memory.md). "least" is the smallest plan that is found, "" none.
         disabled_passes: rewrites of the graph to turn off, by name (docs/look_inside.md).
         limits: a ``steep.Limits``: bounds on memory, nodes and loops.
@@ -125,9 +125,9 @@ class TrainingSession(_steep.TrainingSession):
             train different models.
         DataError: a trained array of ``weights`` cannot be updated in place.
         OutOfMemoryError: at a call with new shapes: no plan fits ``memory_limit``; the error has
-            the least that would do.
+            the least limit that would do.
         ProviderError: a launcher (torchrun, mpirun, srun) or PyTorch's process group has several
-            processes, and each would train alone: ask for ``parallel="torch"``, or set
+            processes, and each would train alone: pass ``parallel="torch"``, or set
             ``STEEP_ALONE=1`` if this is intended. With ``parallel``: no launcher started this
             process; at a step: another process ended.
 
@@ -135,7 +135,7 @@ class TrainingSession(_steep.TrainingSession):
         UserWarning: the loss normalises scores that the model has normalised already.
     """
 
-    _in_one_process = True  # False where others see to it that processes agree
+    _in_one_process = True  # False in subclasses that synchronise processes themselves
     _parallel: DataParallel | None = None
 
     def __init__(
@@ -222,7 +222,8 @@ class TrainingSession(_steep.TrainingSession):
             log.info("trained: %s", ", ".join(self.parameter_names))
             for constant in self.left_out:
                 log.info("not trained: %s %s", constant.name, constant.reason)
-        # An attribute of the instance comes before the method and costs later steps nothing.
+        # An attribute of the instance hides the method; _first_step removes it, so later steps pay
+        # nothing.
         self.__dict__["step"] = self._first_step
         if self._parallel is not None:
             self.__dict__["step"] = functools.partial(self._parallel.step, self)
@@ -234,32 +235,33 @@ class TrainingSession(_steep.TrainingSession):
         return self._parallel is None or self._parallel.rank == 0
 
     def apply_gradients(self) -> _steep.StepResult:
-        """Clip and update by the mean of the gradients that wait.
+        """Clip the mean of the accumulated gradients, and update the weights by it.
 
-        As one step of all their inputs, if the parts have one size and the loss is a mean. Parts of
-        a mean cross entropy that ignores labels count by their labels. The result's loss is the
-        mean of the parts'. With ``parallel``, of the parts of all processes.
+        The result is that of one step of all their inputs, if the parts have one size and the loss
+        is a mean. The parts of a mean cross entropy that ignores labels are weighted by their
+        labels. The result's loss is the mean of the parts' losses. With ``parallel``, the parts of
+        all processes count.
 
         Raises:
-            DataError: no gradients wait.
+            DataError: no gradients were accumulated.
         """
         if self._parallel is None:
             return super().apply_gradients()
         return self._parallel.apply_gradients(self)
 
     def drop_gradients(self) -> None:
-        """Forget the gradients that wait."""
+        """Discard the accumulated gradients."""
         super().drop_gradients()
         if self._parallel is not None:
             self._parallel.drop()
 
     def set_weights(self, weights: Mapping[str, object]) -> None:
-        """Copy values in, after all were checked. Names left out keep their values."""
+        """Copy values to weights, after all were checked. Names left out keep their values."""
         super().set_weights(dict(weights))
         self._changed()
 
     def set_optimizer_state(self, moments: Mapping[str, object]) -> None:
-        """Copy moments in, after all were checked. Names left out keep their values."""
+        """Copy values to moments, after all were checked. Names left out keep their values."""
         super().set_optimizer_state(dict(moments))
         self._changed()
 
@@ -268,7 +270,7 @@ class TrainingSession(_steep.TrainingSession):
             self._parallel.refresh()
 
     def save_checkpoint(self, path: StrPath, user: str = "{}") -> None:
-        """Write a checkpoint, which replaces one at ``path`` only when it is complete.
+        """Write a checkpoint; it replaces an old one at ``path`` only when it is complete.
 
         With ``parallel``, rank 0 writes it, and the others return at once.
 
@@ -290,12 +292,12 @@ class TrainingSession(_steep.TrainingSession):
         With ``parallel``, rank 0 writes it, and the others return at once.
 
         Args:
-            path: of the file.
-            for_inference: rewrite it as ``steep.model_for_inference``, without a loss inside of the
-                model and the labels that it reads.
-            external_data: write tensors of 1 KiB and more into the file PATH.data beside it.
+            path: path of the file.
+            for_inference: rewrite it as ``steep.model_for_inference`` does, and remove a loss
+                inside the model with the labels that it reads.
+            external_data: write tensors of 1 KiB and more to the file PATH.data beside it.
             max_file_bytes: a larger model is written with external data. External data of the model
-                that is not trained stays where it is when ``path`` is in the model's folder; else
+                that is not trained stays where it is if ``path`` is in the model's folder; else
                 it is copied.
 
         Raises:
@@ -305,17 +307,17 @@ class TrainingSession(_steep.TrainingSession):
             super().export_onnx(path, for_inference, external_data, max_file_bytes)
 
     def save_artifact(self, path: StrPath, *batches: Sequence[object]) -> None:
-        """Write a file that ``libsteep.so`` trains and predicts from without the model and ONNX.
+        """Write a file from which ``libsteep.so`` trains and predicts, without the model and ONNX.
 
         With ``parallel``, rank 0 writes it, and the others return at once.
 
         Args:
-            path: of the file.
-            batches: it has a step and a prediction for the shapes of each: arrays as ``step`` takes
-                them, or without the label for a prediction alone.
+            path: path of the file.
+            batches: arrays as for ``step``, or without the label for a prediction alone. The file
+                has a step and a prediction for the shapes of each batch.
 
         Raises:
-            ModelError: an artifact cannot hold what this session does (docs/runtime.md).
+            ModelError: an artifact does not support an option of this session (docs/runtime.md).
             IoError: it cannot be written.
         """
         if self._writes:
@@ -330,7 +332,7 @@ class TrainingSession(_steep.TrainingSession):
         With ``parallel``, every rank loads it; the next step begins with the state of rank 0.
 
         Raises:
-            CheckpointError: it is damaged, or of another model; nothing has changed.
+            CheckpointError: it is damaged, or belongs to another model; nothing has changed.
         """
         user = super().load_checkpoint(path)
         if self._parallel is not None:
@@ -345,7 +347,8 @@ class TrainingSession(_steep.TrainingSession):
 
         Args:
             arrays: as for ``step``; only dtypes and shapes are used.
-            html: file for the compiled step as a page, with its memory as a picture.
+            html: path of a file; the compiled step is written to it as a page, with a picture of
+                its memory.
             passes: return the graph before the first pass and after each pass that changed it.
 
         Raises:
@@ -377,12 +380,12 @@ class TrainingSession(_steep.TrainingSession):
     def _first_step(
         self, *arrays: object, accumulate: bool = False, **named: object
     ) -> _steep.StepResult:
-        """Say what a step will need before it runs."""
+        """Log the plan of a step before the first one runs."""
         if log.isEnabledFor(logging.INFO):
             inputs = arrays or [named[i.name] for i in self.input_info() if i.name in named]
-            with contextlib.suppress(Error):  # the step itself explains it better
+            with contextlib.suppress(Error):  # the step itself raises a better error
                 log.info("step planned: %s", self.plan(*inputs))
-        self.__dict__.pop("step", None)  # another thread may have been here
+        self.__dict__.pop("step", None)  # another thread may have removed it
         return self.step(*arrays, accumulate=accumulate, **named)
 
 
@@ -423,15 +426,16 @@ def check(
 
 
 def joined(parallel: str | DataParallel) -> DataParallel:
-    """Return the part of this process in a training that several share.
+    """Return this process's part of a training in several processes.
 
     Raises:
-        ProviderError: there is no such way, or no others; or PyTorch is not installed.
+        ProviderError: the value is not "torch", no launcher started this process, or PyTorch is not
+            installed.
     """
     if not isinstance(parallel, str):
-        return parallel  # of a trainer, which has one for all of its sessions
+        return parallel  # a trainer passes one object to all of its sessions
     try:
-        from steep.parallel.data_parallel import join  # needs PyTorch, as nothing else here
+        from steep.parallel.data_parallel import join  # the only import here that needs PyTorch
     except ImportError as e:
         raise ProviderError(
             "Training in several processes needs PyTorch.",
@@ -444,7 +448,7 @@ def joined(parallel: str | DataParallel) -> DataParallel:
 
 
 def _options_of(given: Mapping[str, Any]) -> _steep.TrainingOptions:
-    """Return options with the keywords that are in the table of options; see option_rows.h."""
+    """Return options with the values of the table of options (option_rows.h)."""
     beta1, beta2 = given["betas"]
     values = {**given, "beta1": beta1, "beta2": beta2, "epsilon": given["eps"]}
     values["memory_limit"] = limit_text(given["memory_limit"])
