@@ -1,1 +1,1 @@
-"""Training that several processes share: each feeds its own rows, and all have the same weights."""
+"""Data-parallel training: each process has its own rows, and all have the same weights."""

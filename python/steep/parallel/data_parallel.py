@@ -1,14 +1,14 @@
-"""Data-parallel training: each process feeds its own rows, and all make the same update.
+"""Data-parallel training: each process has its own rows, and all make the same update.
 
 A step is two small exchanges around forward and backward, then one sum of the gradients::
 
-    open        do all train the same model? may all begin? weights of rank 0, if somebody's are new
-    accumulate  forward and backward of the own rows; gradients wait in the session
-    close       has every process its gradients, and how much do they count?
+    open        check: same model and call everywhere; copy rank 0's weights if some are new
+    accumulate  forward and backward of this process's rows; gradients stay in the session
+    close       check: every process has its gradients; exchange their weights in the mean
     sum         the mean of the gradients over all rows, in buckets
     apply       clipping and update, which are the same everywhere
 
-An error of one process is known to all before any weight changes.
+All processes learn of an error of one before any weight changes.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from steep.parallel.peers import Peers, connect
 
 log = logging.getLogger("steep")
 
-# Options of a session that may differ, or that are compared otherwise.
+# Options of a session that may differ between processes, or that other code compares.
 _APART = ("self", "__class__", "model", "weights", "parallel", "seed", "providers", "limits")
-_WORD = 1 << 32  # two of these are exact in two float64, one of 64 bits is not
-_CALLS = ("step()", "apply_gradients()")  # which begin with the exchanges open and close
+_WORD = 1 << 32  # two 32-bit halves are exact in two float64; a 64-bit number is not exact in one
+_CALLS = ("step()", "apply_gradients()")  # the calls that begin with the exchanges open and close
 
 
 @dataclasses.dataclass
 class _Opening:
-    """What a process sends before a step: numbers that float64 represents exactly."""
+    """The values that a process sends before a step: numbers that float64 represents exactly."""
 
-    call: float = 0  # of _CALLS
+    call: float = 0  # index into _CALLS
     failed: float = 0
-    described: float = 0  # of the model and options
+    described: float = 0  # digest of model and options
     described_low: float = 0
-    fresh: float = 0  # has its state changed otherwise than by steps?
+    fresh: float = 0  # whether its state changed other than by steps
     step_count: float = 0
     run_count: float = 0
     loss_scale: float = 0
@@ -56,33 +56,34 @@ class _Opening:
 
 @dataclasses.dataclass
 class _Closing:
-    """What a process says once its gradients wait."""
+    """The values that a process sends once its gradients are accumulated."""
 
     call: float = 1
     failed: float = 0
     skipped: float = 0  # gradients overflowed at this loss scale
-    weight: float = 0  # of the gradients: rows, or labels that count
-    weighs: float = 0  # are the sums multiplied by it already?
+    weight: float = 0  # weight of its gradients: rows, or labels that are not ignored
+    weighs: float = 0  # whether the sums are already multiplied by the weight
     loss: float = 0
     step_count: float = 0
     run_count: float = 0
     loss_scale: float = 0
-    settings: float = 0  # of this step's update
+    settings: float = 0  # digest of this step's update settings
     settings_low: float = 0
-    form: float = 0  # of a row
+    form: float = 0  # digest of a row's shape
     form_low: float = 0
 
 
 class DataParallel:
-    """How the processes of a group train one model. Each has a session of its own.
+    """This process's part of a training in which each process has its own session.
 
     Attributes:
-        described: what must be the same everywhere, by names for messages.
-        label: the input of labels, of whose elements the loss is the mean; "": that is not known.
-        settings: likewise, of the next step's update.
-        others: tensors that no session has and that begin as rank 0's.
-        counted: of the next step, what its mean is over, and the form of a row; None: read off the
-            arrays that the session is fed.
+        described: facts that must be the same everywhere, by name, for messages.
+        label: the input of labels; the loss is the mean over its elements. "" if unknown.
+        settings: settings of the next step's update, which must be the same everywhere.
+        others: tensors outside of the session, which start with rank 0's values.
+        counted: for the next step, the number of elements in the mean and the shape of a row as
+            text;
+            None: the session's input arrays determine them.
     """
 
     def __init__(self) -> None:
@@ -94,7 +95,7 @@ class DataParallel:
         self._peers: Peers = connect()
         self._lock = threading.RLock()
         self._fresh = True
-        self._digest = (0.0, 0.0)  # of described
+        self._digest = (0.0, 0.0)  # digest of described
         self._opened = False
         self._exchanges = 0
         self._forget()
@@ -105,8 +106,8 @@ class DataParallel:
         """Record the model and options of a new session, for comparison with the other processes.
 
         Args:
-            session: whose parameters are compared.
-            options: keywords of a ``TrainingSession``; none where ``described`` has them already.
+            session: the session, whose parameters are compared.
+            options: keywords of a ``TrainingSession``; empty if ``described`` has them already.
             model: path or bytes of its file.
         """
         parameters = {}
@@ -129,7 +130,7 @@ class DataParallel:
         self._digest = _digest(json.dumps(self.described, sort_keys=True))
 
     def warn_of_statistics(self) -> None:
-        """Say that a batch normalisation sees the rows of one process."""
+        """Warn that a batch normalisation sees the rows of one process only."""
         if self.rank == 0:
             log.warning(
                 "batch normalisation: each process normalises its own rows, and running statistics "
@@ -139,15 +140,15 @@ class DataParallel:
 
     @property
     def rank(self) -> int:
-        """Return the number of this process; the first, 0, writes files."""
+        """Number of this process; rank 0 writes files."""
         return self._peers.rank
 
     def refresh(self) -> None:
-        """Let the others have rank 0's state before the next step: this process's has changed."""
+        """Copy rank 0's state to all before the next step: this process's state has changed."""
         self._fresh = True
 
     def drop(self) -> None:
-        """Forget what waits to be applied; all processes do."""
+        """Discard accumulated gradients; all processes must do so."""
         with self._lock:
             self._opened = False
             self._forget()
@@ -159,7 +160,7 @@ class DataParallel:
         accumulate: bool = False,
         **named: object,
     ) -> _steep.StepResult:
-        """Run one step, of the rows of all processes; see ``TrainingSession.step``."""
+        """Run one step on the rows of all processes; see ``TrainingSession.step``."""
         with self._lock:
             if not isinstance(accumulate, bool):
                 raise DataError(
@@ -179,7 +180,7 @@ class DataParallel:
             try:
                 part = self._part(session, arrays, named)
             except Exception as error:
-                if accumulate:  # the others go on, and hear of it when they apply
+                if accumulate:  # the other processes learn of it when they apply
                     raise
                 self._close(session, error)
                 raise
@@ -191,12 +192,12 @@ class DataParallel:
         """Update by the gradients of all processes; see ``TrainingSession.apply_gradients``."""
         with self._lock:
             if not self._parts:
-                return _steep.TrainingSession.apply_gradients(session)  # an error
+                return _steep.TrainingSession.apply_gradients(session)  # raises
             return self._finish(session, [])
 
     @contextlib.contextmanager
     def agreed(self) -> Iterator[None]:
-        """Within is a step: an error before it reaches the session is known to the others."""
+        """Tell the other processes of an error in the ``with`` block before the session's step."""
         with self._lock:
             before = self._exchanges
             try:
@@ -245,7 +246,7 @@ class DataParallel:
         if rows == 0:
             self._parts += 1
             return _result(session, loss=math.nan)
-        # Each process draws its own numbers; between the steps the seed is everybody's.
+        # In a step each process has its own seed; between steps all have the same.
         session.set_seed((self._seed + self.rank) % 2**64)
         try:
             result = _steep.TrainingSession.step(session, *arrays, accumulate=True, **named)
@@ -275,7 +276,7 @@ class DataParallel:
             )
         waiting = session.accumulated_gradients()
         own = every[self.rank]
-        # The session's sums are of gradients times their weight where the loss weighs, else plain.
+        # If the loss is weighted, the session's sums are already multiplied by the weights.
         factor = (1 if own.weighs else own.weight / max(waiting.parts, 1)) / total
         try:
             self._peers.add([_tensor(s) for _, s in sorted(waiting.sums.items())], factor)
@@ -306,7 +307,7 @@ class DataParallel:
     def _close(
         self, session: _steep.TrainingSession, failure: Exception | None = None
     ) -> list[_Closing]:
-        """Return what each process has; raises where one failed, or they differ."""
+        """Return the values of each process; raise if a process failed, or if they differ."""
         own = _Closing(failed=failure is not None, skipped=self._skipped)
         if failure is None:
             waiting = session.accumulated_gradients()
@@ -365,7 +366,7 @@ class DataParallel:
         every: Sequence[_Closing],
         outputs: Sequence[_steep.Tensor],
     ) -> _steep.StepResult:
-        """Gradients of some process overflowed: nobody updates, and all scales become smaller."""
+        """Skip the update, since gradients of a process overflowed; use the smallest loss scale."""
         runs, loss = session.run_count, self._loss
         self._undo(session)
         session.run_count = runs
@@ -375,7 +376,7 @@ class DataParallel:
         )
 
     def _undo(self, session: _steep.TrainingSession) -> None:
-        """As if the step had not been tried."""
+        """Restore the state before the step."""
         session.run_count = self._runs
         session.drop_gradients()
         for name, value in self._kept.items():
@@ -389,10 +390,10 @@ class DataParallel:
         self._skipped, self._loss = False, math.nan
         self._form = ""
 
-    # --- what is said -----------------------------------------------------------------------------
+    # --- exchanges --------------------------------------------------------------------------------
 
     def _say(self, own: _Opening | _Closing, failure: Exception | None = None) -> list[Any]:
-        """Exchange what a dataclass has; raise where a process failed or is in another call."""
+        """Exchange a dataclass's values; raise if a process failed or is in another call."""
         self._exchanges += 1
         numbers = [float(number) for number in dataclasses.astuple(own)]
         width = max(len(dataclasses.fields(kind)) for kind in (_Opening, _Closing))
@@ -411,7 +412,7 @@ class DataParallel:
         return [type(own)(*said[: len(numbers)]) for said in every]
 
     def _tell(self, failure: Exception | None) -> NoReturn:
-        """Raise the own failure, or that of another process with its rank."""
+        """Raise this process's failure, or that of another process with its rank."""
         own = {}
         if failure is not None:
             parts = {k: v for k, v in vars(failure).items() if isinstance(v, str)}
@@ -432,7 +433,7 @@ class DataParallel:
         )
 
     def _explain_difference(self) -> NoReturn:
-        """Raise: not all processes train the same model."""
+        """Raise ModelError: the processes train different models."""
         said = [json.loads(t) for t in self._peers.gather_texts(json.dumps(self.described))]
         first = said[0]
         for i, other in enumerate(said):
@@ -452,10 +453,10 @@ class DataParallel:
 
 
 def join(way: str) -> DataParallel:
-    """Return the part of this process in a training.
+    """Return this process's part of a training.
 
     Raises:
-        ProviderError: ``way`` is not "torch"; and see ``connect``.
+        ProviderError: ``way`` is not "torch"; or see ``connect``.
     """
     if way != "torch":
         raise ProviderError(
@@ -473,7 +474,7 @@ def describe_versions() -> dict[str, str]:
 
 
 def plain(value: object) -> str:
-    """Return the text of an option: equal texts are equal options."""
+    """Return an option as text; equal texts mean equal options."""
     if isinstance(value, _steep.OptimizerOptions):
         names = [name for name in dir(value) if not name.startswith("_")]
         return plain({name: getattr(value, name) for name in names})
@@ -500,7 +501,7 @@ def _causes_first(name: str) -> tuple[bool, str]:
 
 
 def _first_difference(one: str, other: str) -> tuple[str, str]:
-    """Return the first lines that differ."""
+    """Return the first line of each text that differs."""
     lines = itertools.zip_longest(one.splitlines(), other.splitlines(), fillvalue="nothing more")
     return next(((a.strip(), b.strip()) for a, b in lines if a != b), (one, other))
 
@@ -517,7 +518,7 @@ def _tensor(shared: _steep.Tensor) -> torch.Tensor:
 def _states(
     session: _steep.TrainingSession, names: Sequence[str] | None = None
 ) -> list[torch.Tensor]:
-    """Return the memory of these states; by default of all that a step may change."""
+    """Return the tensors of states by name; by default all that a step may change."""
     if names is None:
         names = [
             *session.parameter_names,
@@ -533,9 +534,9 @@ def _counted(
     arrays: Sequence[object],
     named: Mapping[str, object],
 ) -> tuple[float, str]:
-    """Return how many elements a mean loss is over, and the form of a row, "" for any.
+    """Return over how many elements a loss is the mean, and the shape of a row, "" for any.
 
-    Those of the labels; where the loss is in the model, rows along the first axis.
+    The elements are those of the labels; if the loss is in the model, rows along the first axis.
     """
     names = [info.name for info in session.input_info()]
     fed = dict(zip(names, arrays, strict=False)) if arrays else named

@@ -1,6 +1,6 @@
 """The processes of a group, by the public interface of ``torch.distributed``.
 
-Nothing that one process sends to another is executed there: only numbers and text are exchanged.
+Processes exchange numbers and text only; nothing that is received is executed.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import torch.distributed as dist
 
 from steep.errors import ProviderError
 
-_BUCKET_BYTES = 25 << 20  # what one collective sends; DistributedDataParallel's default
-_LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what init_process_group() reads
+_BUCKET_BYTES = 25 << 20  # of one collective, as DistributedDataParallel's default
+# variables that init_process_group() reads
+_LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 class Peers:
@@ -23,9 +24,9 @@ class Peers:
 
     Attributes:
         rank: number of this process, from 0.
-        size: how many there are.
+        size: number of processes.
 
-    Each method raises ProviderError when a process is lost; from then on all methods do.
+    Each method raises ProviderError if a process is lost; from then on all methods do.
     """
 
     def __init__(self) -> None:
@@ -34,7 +35,7 @@ class Peers:
         self._lost = ""
 
     def gather(self, numbers: Sequence[float]) -> list[list[float]]:
-        """Return what each process gives, in the order of ranks; all give equally many."""
+        """Return the numbers of each process, in the order of ranks; all must pass equally many."""
         own = torch.tensor(numbers, dtype=torch.float64)
         every = [torch.empty_like(own) for _ in range(self.size)]
         with self._together():
@@ -42,7 +43,7 @@ class Peers:
         return [numbers.tolist() for numbers in every]
 
     def gather_texts(self, text: str) -> list[str]:
-        """Return the text that each process gives, in the order of ranks."""
+        """Return the text of each process, in the order of ranks."""
         own = torch.frombuffer(bytearray(text.encode() + b"\0"), dtype=torch.uint8)
         extents = [int(extent) for (extent,) in self.gather([own.numel()])]
         padded = torch.zeros(max(extents), dtype=torch.uint8)
@@ -56,20 +57,23 @@ class Peers:
         ]
 
     def add(self, tensors: Sequence[torch.Tensor], factor: float) -> None:
-        """Replace tensors by the sum over all processes of each times the process's factor."""
+        """Replace tensors by the sum over all processes of tensor times ``factor``.
+
+        Each process has its own factor.
+        """
         for bucket in _buckets(tensors):
             with self._in_one(bucket) as flat:
                 dist.all_reduce(flat.mul_(factor))
 
     def copy_from(self, rank: int, tensors: Sequence[torch.Tensor]) -> None:
-        """Replace tensors by those of one process."""
+        """Replace tensors by those of the process ``rank``."""
         for bucket in _buckets(tensors):
             with self._in_one(bucket) as flat:
                 dist.broadcast(flat.view(torch.uint8), src=rank)
 
     @contextlib.contextmanager
     def _in_one(self, bucket: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
-        """Within, one flat tensor has the elements of these; at the end they are copied back."""
+        """Yield one flat tensor with the elements of a bucket; copy them back at the end."""
         alone = len(bucket) == 1 and bucket[0].is_contiguous()
         with torch.no_grad(), self._together():
             flat = bucket[0].view(-1) if alone else torch.cat([t.reshape(-1) for t in bucket])
@@ -105,7 +109,7 @@ class Peers:
 
 
 def connect() -> Peers:
-    """Return the processes of the default group; make one of gloo where there is none.
+    """Return the processes of the default group; create one with gloo if there is none.
 
     Raises:
         ProviderError: no launcher started this process; the others cannot be reached; the group's
@@ -150,7 +154,7 @@ def _start() -> None:
 
 
 def _buckets(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Divide tensors into lists of one dtype and, if they are several, some 25 MiB at most."""
+    """Divide tensors into lists of one dtype; lists of several have at most 25 MiB."""
     kinds: dict[torch.dtype, list[torch.Tensor]] = {}
     for tensor in tensors:
         if tensor.numel() > 0:
