@@ -1,1 +1,1 @@
-"""A module of PyTorch's as an ONNX file."""
+"""Exports a PyTorch module as an ONNX file."""

@@ -1,4 +1,4 @@
-"""A PyTorch module → an ONNX file of what it computes in evaluation mode, by torch.export."""
+"""Exports what a PyTorch module computes in evaluation mode to ONNX, by torch.export."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _PREFIX = "module."
 
 
 class _Flat(torch.nn.Module):
-    """Returns the tensors among the results of a module."""
+    """Returns the tensors in the results of a module."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()
         self.module = module
-        self.training = module.training  # but let submodules keep theirs
+        self.training = module.training  # submodules keep their modes
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         with faithful():
@@ -41,27 +41,30 @@ class _Flat(torch.nn.Module):
 def export(
     module: torch.nn.Module, tensors: Sequence[torch.Tensor], *, opset: int | None = None
 ) -> onnx.ModelProto:
-    """Return the model for arguments like these, of any extents where that can be, with weights.
+    """Return the model, with weights, for arguments like ``tensors``.
 
-    Inputs are named after the parameters of ``forward``. ``opset`` is by default the exporter's.
-    Results that are no tensors, nor in lists, tuples, dicts or dataclasses, are left out. Raises
-    ModelError with the reason.
+    Extents are dynamic where possible. Inputs are named after the parameters of ``forward``.
+    ``opset`` is by default the exporter's. The outputs are the tensors in the module's result, also
+    inside lists, tuples, dicts and dataclasses; other results are left out.
+
+    Raises:
+        ModelError: the module cannot be exported, with the reason.
     """
     flat = _Flat(module)
     names = _input_names(module, len(tensors))
     auto = torch.export.Dim.AUTO
     shapes = tuple({axis: auto for axis in range(t.ndim)} for t in tensors)
     try:
-        # Its graph so far goes to stderr where it gives up.
+        # On failure torch.export prints its graph to stderr.
         with export_mode(), contextlib.redirect_stderr(io.StringIO()), _nothing_kept(module):
-            # Capturing here, once, keeps torch.onnx from trying its slower ways too.
+            # Capturing here keeps torch.onnx from trying further, slower ways of capture.
             captured = torch.export.export(
                 flat,
                 tuple(t.detach() for t in tensors),
                 dynamic_shapes={"tensors": shapes},
                 strict=False,
             )
-            with torch.no_grad():  # what is captured says all; attention is taken apart otherwise
+            with torch.no_grad():  # with gradients, attention would be decomposed differently
                 program = torch.onnx.export(
                     captured,
                     (),
@@ -79,7 +82,7 @@ def export(
             written += [n.removeprefix(_PREFIX) for n in signature.buffers_to_mutate.values()]
             if written:
                 raise RuntimeError(f"forward writes into {written[0]}")
-    except Exception as e:  # it raises whatever went wrong inside it
+    except Exception as e:  # the exporters raise any error
         raise ModelError(
             f"The module {type(module).__name__} could not be exported to ONNX.",
             received=_first_line(e),
@@ -98,7 +101,7 @@ def export(
 
 @contextlib.contextmanager
 def _nothing_kept(module: torch.nn.Module) -> Iterator[None]:
-    """Raise RuntimeError if forward stores tensors in attributes; the attributes are restored."""
+    """Raise RuntimeError if forward stores tensors in attributes; restore the attributes."""
     before = [(m, name, dict(vars(m))) for name, m in module.named_modules()]
     kept = ""
     try:
@@ -108,7 +111,8 @@ def _nothing_kept(module: torch.nn.Module) -> Iterator[None]:
             for name, value in list(vars(m).items()):
                 if not isinstance(value, torch.Tensor) or attributes.get(name) is value:
                     continue
-                # what hooks compose of parameters, such as weight_orig, is not kept
+                # tensors that hooks compute from parameters, such as weight from weight_orig, do
+                # not count
                 own = m.named_parameters(recurse=False, remove_duplicate=False)
                 if not any(parameter.startswith(f"{name}_") for parameter, _ in own):
                     kept = f"{path}.{name}".lstrip(".")
@@ -134,7 +138,7 @@ def _tensors_in(value: object) -> list[torch.Tensor]:
 
 
 def _input_names(module: torch.nn.Module, count: int) -> list[str]:
-    """Name positional arguments after the parameters of ``forward``; those of ``*xs``: xs.0 …"""
+    """Return the names of ``forward``'s parameters; xs.0, xs.1 … for ``*xs``."""
     try:
         bound = inspect.signature(module.forward).bind(*range(count))
     except TypeError as e:
