@@ -1,4 +1,4 @@
-"""Which inputs a gradient can reach: others have no part in backward, as in PyTorch."""
+"""Which inputs a gradient can reach; others have no part in backward, as in PyTorch."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _WITHOUT_GRADIENT = {
 
 
 def reached(graph: onnx.GraphProto) -> set[str]:
-    """Return the names of all that a result depends on, but for what stops gradients.
+    """Return the names of values from which a gradient path leads to a result.
 
-    One too many may be among them: this looks at names, at no types.
+    May contain too many: only names are considered, not dtypes.
     """
     needed = {output.name for output in graph.output}
     for node in reversed(graph.node):
@@ -27,12 +27,12 @@ def reached(graph: onnx.GraphProto) -> set[str]:
 
 
 def results_of_results(graph: onnx.GraphProto) -> dict[int, list[int]]:
-    """Return, by result, which later ones are computed from it, but for what stops gradients.
+    """Return, by result, which other results are computed from it along gradient paths.
 
-    One too many may be among them: this looks at names, at no types.
+    May contain too many: only names are considered, not dtypes.
     """
     own = {output.name: 1 << i for i, output in enumerate(graph.output)}
-    before: dict[str, int] = {}  # of a value, the results that it is computed from, as bits
+    before: dict[str, int] = {}  # by value, a bit for each result that it is computed from
     for node in graph.node:
         bits = 0
         if not _stops(node):
@@ -49,7 +49,7 @@ def results_of_results(graph: onnx.GraphProto) -> dict[int, list[int]]:
 
 
 def last_results_first(graph: onnx.GraphProto) -> list[int]:
-    """Return the results in the order of PyTorch's backward: what is computed last comes first."""
+    """Return the positions of results in the order of PyTorch's backward: last computed first."""
     places: dict[str, int] = {}
     for place, node in enumerate(graph.node):
         copied = node.op_type == "Identity" and node.input[0] in places

@@ -1,4 +1,4 @@
-"""A module's tensors as initializers of its graph."""
+"""Adds a module's tensors to its ONNX graph as initializers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from steep.onnx_graph.traverse import bodies_of
 def embed_weights(
     proto: onnx.ModelProto, states: Mapping[str, str], module: torch.nn.Module
 ) -> onnx.ModelProto:
-    """Give those inputs in ``states`` the module's tensor of the name there; return the model.
+    """Replace inputs by initializers with a module's tensors; return the changed model.
 
-    Inputs for one tensor, as of tied weights, become one initializer.
+    ``states`` maps inputs to names of the module's tensors. Inputs for one tensor, such as tied
+    weights, become one initializer.
     """
     tensors: dict[str, torch.Tensor] = {
         **dict(module.named_parameters(remove_duplicate=False)),
@@ -37,7 +38,10 @@ def embed_weights(
 
 
 def with_states(model: onnx.ModelProto, names: Mapping[str, str]) -> onnx.ModelProto:
-    """Return it with some inputs as initializers, under other names; they get no data."""
+    """Return a copy in which some inputs are initializers without data.
+
+    ``names`` maps these inputs to the initializers' names.
+    """
     made = onnx.ModelProto()
     made.CopyFrom(model)
     for value in [v for v in made.graph.input if v.name in names]:
@@ -52,7 +56,7 @@ def with_states(model: onnx.ModelProto, names: Mapping[str, str]) -> onnx.ModelP
 
 
 def rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
-    """Let nodes, and what their bodies see of the graph around them, read other names."""
+    """Rename the values that nodes read, also inside the bodies of nodes."""
     for node in graph.node:
         for i, name in enumerate(node.input):
             node.input[i] = names.get(name, name)

@@ -1,4 +1,4 @@
-"""A rewrite of captured graphs in ONNX, before they are differentiated."""
+"""Users' rewrites of lowered graphs, which run before differentiation."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ _local = threading.local()
 
 
 class Rewrite:
-    """Changes each ONNX model that a thread lowers, within ``rewriting``.
+    """Changes each ONNX model that a thread lowers inside ``rewriting``.
 
-    What goes wrong is kept: the capture takes any error for one of the graph's, and would let
-    PyTorch run it.
+    ``error`` keeps the first error, since the capture treats any error as a refusal of the graph,
+    and would let PyTorch run it.
 
     Args:
-        changes: each changes a ModelProto in place. It computes the same function after that, of
-            inputs and outputs with the same names.
+        changes: functions that each change a ModelProto in place. The changed model must compute
+            the same function, with the same names of inputs and outputs.
     """
 
     def __init__(self, changes: Sequence[Callable[[Any], None]]) -> None:
         self._changes = changes
-        self.error: Exception | None = None  # the first
+        self.error: Exception | None = None  # the first error
 
     def __call__(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Return a changed copy of a ModelProto; itself where nothing is to be changed."""
+        """Return a changed copy of a ModelProto; the proto itself if there are no changes."""
         if not self._changes:
             return model
         changed = type(model)()
@@ -63,7 +63,7 @@ class Rewrite:
 
 @contextlib.contextmanager
 def rewriting(rewrite: Rewrite) -> Iterator[None]:
-    """Within, graphs that this thread lowers are rewritten, before anything else is done."""
+    """Rewrite the graphs that this thread lowers in the ``with`` block, before anything else."""
     before = current_rewrite()
     _local.rewrite = rewrite
     try:
@@ -73,5 +73,5 @@ def rewriting(rewrite: Rewrite) -> Iterator[None]:
 
 
 def current_rewrite() -> Rewrite | None:
-    """Return that of the innermost ``rewriting`` of this thread."""
+    """Return the rewrite of this thread's innermost ``rewriting``, or None."""
     return getattr(_local, "rewrite", None)

@@ -1,4 +1,4 @@
-"""What a node of an ONNX graph reads, in the bodies of branches and loops too."""
+"""The values that a node of an ONNX graph reads, also in the bodies of branches and loops."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import onnx
 
 
 def bodies_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """Give the graphs among a node's attributes."""
+    """Yield the graphs among a node's attributes."""
     for attribute in node.attribute:
         yield from attribute.graphs
         if attribute.HasField("g"):
@@ -16,7 +16,7 @@ def bodies_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def read_by(node: onnx.NodeProto) -> Iterator[str]:
-    """Give the names of what a node reads, and of what is read and given within its bodies."""
+    """Yield the names that a node reads, and names that are read or returned inside its bodies."""
     yield from filter(None, node.input)
     for body in bodies_of(node):
         for inner in body.node:
