@@ -1,10 +1,10 @@
-"""ONNX Runtime Training's names, for scripts that import them: opt-in.
+"""ONNX Runtime Training's names, for scripts that import them; they are opt-in.
 
-``python -m steep.compat script.py`` runs a script under them, and ``steep.compat.install()`` this
-process. In a checkout, ``pip install ./packaging/steep-compat`` makes every process of an
-environment do so. From then on ``onnxruntime`` and ``torch_ort`` are Steep's. An import hook serves
-them: no file of another package is touched, and ``steep.compat.stock`` is the ``onnxruntime`` that
-is installed, if one is.
+``python -m steep.compat script.py`` runs a script with these names, and ``steep.compat.install()``
+makes them available in this process. In a checkout, ``pip install ./packaging/steep-compat`` does
+so for every process of an environment. From then on imports of ``onnxruntime`` and ``torch_ort``
+get Steep's modules, by an import hook: no file of another package is changed, and
+``steep.compat.stock`` is the ``onnxruntime`` that is installed, if there is one.
 
 docs/migration.md lists every name, and what to write in its place; docs/environment.md the
 environment variables.

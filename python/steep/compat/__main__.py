@@ -1,4 +1,4 @@
-"""``python -m steep.compat script.py …``: run a script under ONNX Runtime Training's names."""
+"""``python -m steep.compat script.py …``: runs a script with ONNX Runtime Training's names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Runs a Python script, in which `onnxruntime` and `torch_ort` are Steep's."""
 
 
 def main() -> None:
-    """Run what the command line names, as Python itself would."""
+    """Run the script or module of the command line, as Python would."""
     arguments = sys.argv[1:]
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE)

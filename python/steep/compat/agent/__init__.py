@@ -1,1 +1,1 @@
-"""The second API for training: a forward and a backward graph, run apart."""
+"""ONNX Runtime Training's agent API: a forward and a backward graph, run separately."""

@@ -1,4 +1,4 @@
-"""``OrtModuleGraphBuilder`` and ``GradientGraphBuilder``: a model → that of its gradients."""
+"""``OrtModuleGraphBuilder`` and ``GradientGraphBuilder``: make training graphs of models."""
 
 from __future__ import annotations
 
@@ -22,20 +22,22 @@ from steep.session.gradient_session import GradientSession
 
 @dataclasses.dataclass
 class GraphInfo:
-    """What a training graph has, by its names.
+    """The names of a training graph's inputs and outputs.
 
     Attributes:
         user_input_names: inputs of the model.
-        user_input_grad_names: the gradient of each that has one.
-        initializer_names: initializers that are inputs of the training graph, after those.
-        initializer_names_to_train: those of them that have gradients.
+        user_input_grad_names: by input, the name of its gradient, if it has one.
+        initializer_names: initializers that are inputs of the training graph, after the former.
+        initializer_names_to_train: those of the initializers that have gradients.
         initializer_grad_names_to_train: these gradients, in the same order.
         user_output_names: outputs of the model.
-        output_grad_indices_non_differentiable: places of outputs that have no gradient.
-        output_grad_indices_require_full_shape: places of those whose gradient has their shape: all.
-        module_output_indices_requires_save_for_backward: none: backward reads what it keeps itself.
-        module_output_gradient_name: gradients of outputs, which ``run_backward`` is fed in order.
-        frontier_node_arg_map, cached_node_arg_names: nothing is cached.
+        output_grad_indices_non_differentiable: positions of outputs that have no gradient.
+        output_grad_indices_require_full_shape: positions of outputs whose gradient must have their
+            shape: all.
+        module_output_indices_requires_save_for_backward: empty: backward keeps what it reads
+            itself.
+        module_output_gradient_name: gradients of outputs, the inputs of ``run_backward`` in order.
+        frontier_node_arg_map, cached_node_arg_names: empty: nothing is cached.
     """
 
     user_input_names: list[str] = dataclasses.field(default_factory=list)
@@ -75,11 +77,11 @@ class OrtModuleGraphBuilder:
         """Set the model, and which values have gradients.
 
         Raises:
-            ModelError: it is no model, or has no initializer of a name that ``config`` has.
+            ModelError: it is no model, or lacks an initializer or input that ``config`` names.
         """
         try:
             model = onnx.load_model_from_string(serialized_model)
-        except Exception as error:  # whichever kind protobuf has for it
+        except Exception as error:  # protobuf's class of error depends on its version
             raise ModelError("These bytes are not an ONNX model.", received=str(error)) from error
         graph = model.graph
         initializers = {i.name: i for i in graph.initializer}
@@ -115,13 +117,13 @@ class OrtModuleGraphBuilder:
         """Make the training graph, unless ``build_gradient_graph`` is off.
 
         Args:
-            config: taken for compatibility.
-            input_shapes: likewise: graphs keep their dynamic shapes.
+            config: accepted for compatibility.
+            input_shapes: accepted for compatibility: graphs keep their dynamic shapes.
 
         Raises:
-            DataError: ``initialize`` was not called, or nothing is to have a gradient.
+            DataError: ``initialize`` was not called, or no value is to have a gradient.
             ModelError: the model has operators that Steep does not know, or no output depends on
-                what is to have a gradient.
+                a value that is to have a gradient.
         """
         if self._config is None:
             raise DataError("The builder has no model yet.", remedy="initialize(model, config)")
@@ -153,10 +155,10 @@ class OrtModuleGraphBuilder:
         info.module_output_gradient_name = [f"{name}_grad" for name in differentiable]
 
     def get_gradient_model(self) -> bytes:
-        """Return the training graph: for an ``InferenceSession``, and that for a ``TrainingAgent``.
+        """Return the training graph, for the ``InferenceSession`` of a ``TrainingAgent``.
 
         Raises:
-            DataError: ``build`` was not called, or not to make one.
+            DataError: ``build`` was not called, or ``build_gradient_graph`` is off.
         """
         if self._training is None:
             raise DataError("There is no training graph yet.", remedy="build(config)")
@@ -170,21 +172,22 @@ class OrtModuleGraphBuilder:
         """Return the names of the graphs' inputs and outputs."""
         return self._info
 
-    get_model = get_gradient_model  # what they were called up to 1.13
+    get_model = get_gradient_model  # their names up to release 1.13
     get_inference_optimized_model = get_forward_model
 
 
 class GradientGraphBuilder:
     """Makes the model of the gradients of a scalar output.
 
-    Its outputs are that and, where the options say so, NAME_grad for each x; else these are values
-    within, which a caller makes outputs. ``steep.grad`` does it in one call.
+    Its outputs are the scalar and, with ``set_gradients_as_graph_outputs``, NAME_grad for each x;
+    otherwise the gradients are inner values, which a caller makes outputs. ``steep.grad`` does it
+    in one call.
 
     Args:
         serialized_model: bytes of the model.
         y_node_arg_names: the one output to differentiate.
         x_node_arg_names: inputs and initializers to differentiate with respect to.
-        loss_node_arg_name: the output again.
+        loss_node_arg_name: the same output.
         options: a ``GradientGraphConfiguration``.
 
     Raises:

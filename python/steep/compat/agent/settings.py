@@ -1,4 +1,4 @@
-"""Options of the builders of training graphs: which inputs have gradients, and rewrites."""
+"""Options of the builders of training graphs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Severity(enum.IntEnum):
 
 
 class PropagateCastOpsStrategy(enum.IntEnum):
-    """Where casts were moved to; ``precision=`` places them here."""
+    """How casts are moved; without effect, since ``precision=`` places casts here."""
 
     NONE = -1
     INSERT_AND_REDUCE = 0
@@ -30,7 +30,7 @@ class PropagateCastOpsStrategy(enum.IntEnum):
 
 
 class Settings:
-    """Settings by name, each with a default. Another name is an AttributeError.
+    """Settings by name, each with a default. Other names raise AttributeError.
 
     If an option without effect is set to another value than its default, a log message says so
     once.
@@ -54,7 +54,7 @@ class Settings:
 
 
 class PropagateCastOpsConfiguration(Settings):
-    """Taken for compatibility: ``precision=`` of a session places casts."""
+    """Accepted for compatibility: ``precision=`` of a session places casts."""
 
     _defaults: ClassVar[Mapping[str, Any]] = {
         "level": 1,
@@ -69,7 +69,7 @@ class PropagateCastOpsConfiguration(Settings):
 
 
 class TrainingGraphTransformerConfiguration(Settings):
-    """Taken for compatibility: the engine's passes need no settings."""
+    """Accepted for compatibility: the engine's passes need no settings."""
 
     _defaults: ClassVar[Mapping[str, Any]] = {
         "attn_dropout_recompute": False,
@@ -96,12 +96,12 @@ class OrtModuleGraphBuilderConfiguration(Settings):
 
     Attributes:
         initializer_names: initializers that become inputs, after the model's own, in this order.
-        initializer_names_to_train: those that have gradients, after those of the model's inputs, in
-            this order.
+        initializer_names_to_train: initializers that have gradients; these come after those of the
+            model's inputs, in this order.
         input_names_require_grad: inputs of the model that have gradients.
         build_gradient_graph: whether ``build`` makes a training graph.
-        use_memory_efficient_gradient, enable_caching: taken; they change nothing.
-        loglevel: taken; that of the logger ``steep`` counts.
+        use_memory_efficient_gradient, enable_caching: accepted; they have no effect.
+        loglevel: accepted; the level of the logger ``steep`` applies.
     """
 
     _defaults: ClassVar[Mapping[str, Any]] = {
@@ -125,9 +125,9 @@ class GradientGraphConfiguration(Settings):
     """Options of ``GradientGraphBuilder``.
 
     Attributes:
-        use_memory_efficient_gradient: taken; it changes nothing.
-        set_gradients_as_graph_outputs: whether gradients are outputs of the model that is made, or
-            values of their names within it.
+        use_memory_efficient_gradient: accepted; it has no effect.
+        set_gradients_as_graph_outputs: whether gradients are outputs of the new model, or inner
+            values with their names.
     """
 
     _defaults: ClassVar[Mapping[str, Any]] = {

@@ -16,21 +16,21 @@ from steep.session.gradient_session import GradientSession
 
 
 class PartialGraphExecutionState:
-    """A forward run that waits for its backward; empty before the one and after the other."""
+    """Holds a forward run until its backward; empty before and afterwards."""
 
     def __init__(self) -> None:
         self.run: _steep.GradientRun | None = None
 
 
 class OrtValueCache(dict[str, OrtValue]):
-    """Values by name. Agents keep nothing in it."""
+    """Values by name. Agents put nothing into it."""
 
     def insert(self, name: str, value: OrtValue) -> None:
         """Add a value."""
         self[name] = value
 
     def count(self, name: str) -> int:
-        """Return 1 where there is such a value, else 0."""
+        """Return 1 if there is a value of this name, else 0."""
         return int(name in self)
 
     def remove(self, name: str) -> None:
@@ -39,25 +39,25 @@ class OrtValueCache(dict[str, OrtValue]):
 
 
 class TrainingAgent:
-    """Runs a training graph of ``OrtModuleGraphBuilder``: forward, then backward, by lists.
+    """Runs a training graph of ``OrtModuleGraphBuilder``: forward, then backward, with lists.
 
-    Any number of runs may wait, each in a state of its own. ``steep.GradientSession`` does the same
-    by names.
+    Any number of runs may wait for their backward, each with its own state.
+    ``steep.GradientSession`` does the same with names.
 
     Args:
         session: an ``InferenceSession`` of the training graph.
-        fw_feed_names: names of what ``run_forward`` is fed, in order: the graph's inputs.
-        fw_outputs_device_info: where the outputs go: to CPU memory.
-        bw_fetches_names: names of the gradients that ``run_backward`` gives, in order.
-        bw_outputs_device_info: where they go.
-        local_rank: taken for compatibility.
+        fw_feed_names: names of the values for ``run_forward``, in order: all inputs of the graph.
+        fw_outputs_device_info: devices of the outputs: must be the CPU.
+        bw_fetches_names: names of the gradients that ``run_backward`` returns, in order.
+        bw_outputs_device_info: devices of the gradients: must be the CPU.
+        local_rank: accepted for compatibility.
 
     Raises:
         DataError: the session has no training graph; a device is not the CPU; a name is not the
             graph's, or one of its inputs is missing.
     """
 
-    def __init__(  # noqa: PLR0917 (the order that users know)
+    def __init__(  # noqa: PLR0917 (ONNX Runtime's order)
         self,
         session: InferenceSession,
         fw_feed_names: Sequence[str],
@@ -112,9 +112,9 @@ class TrainingAgent:
 
         Args:
             feeds: a value for each of ``fw_feed_names``, in their order.
-            fetches: to which the model's outputs are appended.
-            state: which then holds the run.
-            cache: taken for compatibility.
+            fetches: list to which the model's outputs are appended.
+            state: holds the run afterwards.
+            cache: accepted for compatibility.
 
         Raises:
             DataError, ShapeError, ProviderError: as ``steep.GradientSession.forward``.
@@ -133,8 +133,8 @@ class TrainingAgent:
 
         Args:
             feeds: the gradient of each output that has one, in their order.
-            fetches: to which the gradients are appended, in the order of ``bw_fetches_names``.
-            state: of the forward run; empty afterwards.
+            fetches: list to which the gradients are appended, in the order of ``bw_fetches_names``.
+            state: that of the forward run; empty afterwards.
 
         Raises:
             DataError: the state is empty.
