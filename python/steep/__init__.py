@@ -1,6 +1,6 @@
 """Steep trains ONNX graphs with an ahead-of-time compiled engine.
 
-Three doors lead to training:
+There are three ways to train:
 
 * ``ORTModule(module)`` runs a ``torch.nn.Module``'s forward and backward; the loop stays as it is.
 * ``ORTTrainer`` and ``trainer(model, criterion, optimizer)`` compile a PyTorch model's whole step.
@@ -8,11 +8,11 @@ Three doors lead to training:
 
 ``GradientSession("layer.onnx", wrt=["x"])`` runs forward and backward of an ONNX file as two calls.
 ``InferenceSession("model.onnx").run(None, {"x": x})`` runs an ONNX file, with the interface of ONNX
-Runtime; ``grad("model.onnx", wrt=["x"])`` is the ONNX model of its gradients, and
-``model_for_inference("trained.onnx")`` a smaller one to deploy.
+Runtime; ``grad("model.onnx", wrt=["x"])`` returns the ONNX model of its gradients, and
+``model_for_inference("trained.onnx")`` a smaller model to deploy.
 
-``register_op`` and ``register_optimizer`` add operators and optimizers of one's own, as ONNX
-functions; ``register_ops("ops.onnx")`` all those of a file.
+``register_op`` and ``register_optimizer`` add users' own operators and optimizers, as ONNX
+functions; ``register_ops("ops.onnx")`` adds all those of a file.
 
 ``check("model.onnx")`` lists every obstacle to training a model. PyTorch is imported only by the
 names that need it.
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 __version__ = extension.VERSION
 
-# Names that need PyTorch: imported when first asked for.
+# Names that need PyTorch: they are imported on first use.
 _LAZY = {
     "IODescription": "steep.trainers.ort_trainer",
     "ModelDescription": "steep.trainers.ort_trainer",
@@ -72,7 +72,7 @@ _LAZY = {
     "trainer": "steep.trainers.trainer",
 }
 
-_OF_ANY_RELEASE = {"ORTModule"}  # of PyTorch; others need one that the tests have run with
+_OF_ANY_RELEASE = {"ORTModule"}  # work with any release of PyTorch; others need a tested one
 
 __all__ = [
     "CheckpointError",

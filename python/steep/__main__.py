@@ -1,4 +1,4 @@
-"""``python -m steep``: the ``steep`` program that was installed with this package."""
+"""``python -m steep``: runs the ``steep`` program that was installed with this package."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 
 
 def _program() -> Path | None:
-    """Find the program: a wheel has it in the package, a checkout in its build."""
+    """Return the path of the program: in the package (wheel) or in the build folder (checkout)."""
     here = Path(__file__).resolve().parent
     found = [here / "bin/steep", here.parents[1] / "build/release/steep"]
     return next((p for p in found if p.is_file() and os.access(p, os.X_OK)), None)
 
 
 def main() -> None:
-    """Become the program: its signals and exit status are those of this process."""
+    """Replace this process by the program, which then has its signals and exit status."""
     program = _program()
     if program is None:
         sys.exit(

@@ -1,4 +1,4 @@
-"""``torch.compile(module, backend="steep")``, known to PyTorch once Steep is imported.
+"""Makes ``torch.compile(module, backend="steep")`` known to PyTorch once Steep is imported.
 
 An installed distribution declares the backend by an entry point. A folder of sources on Python's
 path has none, so this module adds one. PyTorch is not imported, and need not be installed.
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 GROUP, NAME, VALUE = "torch_dynamo_backends", "steep", "steep.module.torch_compile:backend"
 
-_DISTRIBUTION = "steep-sources"  # beside what is installed, whose name is steep
+_DISTRIBUTION = "steep-sources"  # the installed distribution's name is steep
 _REGISTRY = "torch._dynamo.backends.registry"
 
 
 class _Finder:
-    """Finds no modules, and one distribution: that of these sources."""
+    """A finder of one distribution, that of these sources; it finds no modules."""
 
     def find_spec(self, *_: object) -> None:
-        """Return None: modules are found by others."""
+        """Return None: other finders find modules."""
 
     def find_distributions(self, context: object = None) -> list[Distribution]:
-        """Return the distribution where all are asked for, or it by its name."""
+        """Return the distribution if all are requested, or this one by its name."""
         if getattr(context, "name", None) not in (None, _DISTRIBUTION):
             return []
         from importlib.metadata import Distribution
@@ -49,7 +49,7 @@ def announce() -> None:
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder())  # type: ignore[arg-type]
     registry = sys.modules.get(_REGISTRY)
-    known = getattr(registry, "_BACKENDS", None)  # there may be none in releases to come
+    known = getattr(registry, "_BACKENDS", None)  # later releases may not have it
     if isinstance(known, dict) and NAME not in known:
         from importlib.metadata import EntryPoint
 

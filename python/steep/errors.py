@@ -1,7 +1,7 @@
-"""What Steep raises.
+"""The exceptions of Steep.
 
 Every exception is an ``Error`` whose message names, where they exist, the node, the operator, what
-was expected, what came instead, and the remedy. The same parts are attributes.
+was expected, what was received instead, and the remedy. The same parts are attributes.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ __all__ = [
 
 
 class Error(Exception):
-    """Base of everything that Steep raises.
+    """Base class of all exceptions of Steep.
 
     Attributes, each empty where it does not apply:
-        what: one sentence: what went wrong.
-        node: name of the node; of the value, argument or file where there is no node.
+        what: one sentence that says what went wrong.
+        node: name of the node; of the value, argument or file if there is no node.
         op: operator of the node.
         expected: what would have been right.
         received: what was found instead.
@@ -73,23 +73,23 @@ class ShapeError(Error, ValueError):
 
 
 class DataError(Error, ValueError):
-    """The values fed are wrong: a missing input, a label out of range."""
+    """Input values are wrong: a missing input, a label out of range."""
 
 
 class OutOfRangeError(DataError, IndexError, RuntimeError):
     """An index in a captured module is out of range.
 
-    PyTorch raises an IndexError at some operators (embedding, index_select, x[i], labels of losses)
-    and a RuntimeError at others (gather, scatter): this is both.
+    PyTorch raises an IndexError in some operators (embedding, index_select, x[i], labels of losses)
+    and a RuntimeError in others (gather, scatter): this class is both.
     """
 
 
 class VerificationError(Error):
-    """The engine and PyTorch differ, where ``verify=True`` compares them."""
+    """The values of engine and PyTorch differ, in a comparison by ``verify=True``."""
 
 
 class ProviderError(Error):
-    """No kernel for a node, or the device failed."""
+    """There is no kernel for a node, or the device failed."""
 
 
 class CheckpointError(Error):

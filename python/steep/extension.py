@@ -1,7 +1,7 @@
-"""The compiled part, ``steep._steep``: found, loaded, and of the version of these files.
+"""Loads the compiled part, ``steep._steep``, and checks that its version is that of these files.
 
-Importing this module is the check: it raises ``InstallationError`` before anything else of Steep
-is imported, or ``DataError`` if a variable such as ``STEEP_MAX_BYTES`` cannot be read.
+The import of this module does the check: it raises ``InstallationError`` before anything else of
+Steep is imported, or ``DataError`` if a variable such as ``STEEP_MAX_BYTES`` cannot be read.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _not_loaded(reason: str) -> InstallationError:
 
 
 def _not_read(reason: str) -> DataError:
-    """What the compiled part says of a variable of the environment, with its parts."""
+    """Convert the extension's message about an environment variable to a DataError."""
     what, *lines = reason.splitlines()
     parts = dict(line.strip().split(":", 1) for line in lines if ":" in line)
     return DataError(
@@ -73,11 +73,11 @@ def require(version: str) -> None:
     """Load the compiled part and compare its version.
 
     Args:
-        version: what it has to be.
+        version: the version that it must have.
 
     Raises:
-        DataError: a variable of the environment that it reads cannot be read.
-        InstallationError: it is not there, for another Python, cannot be loaded, or is of another
+        DataError: an environment variable that it reads has an invalid value.
+        InstallationError: it is missing, for another Python, cannot be loaded, or has another
             version.
     """
     try:
@@ -87,7 +87,7 @@ def require(version: str) -> None:
             raise
         raise _not_found() from None
     except ImportError as error:
-        if str(error).startswith("STEEP_"):  # it was found, but cannot read this variable
+        if str(error).startswith("STEEP_"):  # it was found, but this variable is not valid
             raise _not_read(str(error)) from None
         raise _not_loaded(str(error)) from error
     found = getattr(extension, "__version__", "one that does not say")

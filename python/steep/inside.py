@@ -14,9 +14,9 @@ StrPath = str | os.PathLike[str]
 
 
 def dumped(dump: Callable[[str], str], html: StrPath | None, passes: bool) -> str:
-    """Return the dump that was asked for as text; write it as a page where ``html`` says.
+    """Return a dump as text; also write it as a page to the path ``html``, if given.
 
-    ``dump`` is given "text", "passes" or "html". Raises IoError.
+    ``dump`` is called with "text", "passes" or "html". Raises IoError.
     """
     if html is not None:
         _steep.write_file(os.fspath(html), dump("html").encode())
@@ -27,7 +27,7 @@ def dumped(dump: Callable[[str], str], html: StrPath | None, passes: bool) -> st
 def profiled(
     start: Callable[[], None], write: Callable[[str], None], path: StrPath
 ) -> Iterator[None]:
-    """Within, all kernels are recorded; then the trace is written. Raises IoError."""
+    """Record all kernels in the ``with`` block; write the trace at the end. Raises IoError."""
     start()
     try:
         yield
@@ -36,19 +36,19 @@ def profiled(
 
 
 class Recorded(Protocol):
-    """A graph of which every kernel can be recorded."""
+    """A graph whose kernels can be recorded."""
 
     def start_profile(self) -> None:
-        """Record from now on."""
+        """Start recording."""
 
     def end_profile(self) -> str:
-        """Return the events as JSON, with times from when it began."""
+        """Return the events as JSON; times are relative to the start."""
 
 
 def trace_of(recorded: Sequence[tuple[Recorded, float]]) -> str:
-    """End these profiles; return one trace, a process for each.
+    """End these profiles; return one trace, with a process for each.
 
-    With each comes when it began, in seconds.
+    Each profile comes with its start time in seconds.
     """
     first = min((began for _, began in recorded), default=0.0)
     events: list[dict[str, Any]] = []
@@ -64,7 +64,7 @@ def trace_of(recorded: Sequence[tuple[Recorded, float]]) -> str:
 
 
 def one_page(pages: Sequence[str]) -> str:
-    """Join pages, each of one graph, to one."""
+    """Join HTML pages, one for each graph, to one page."""
     head, _, _ = pages[0].partition("<body>")
     bodies = []
     for number, page in enumerate(pages, 1):
@@ -76,6 +76,6 @@ def one_page(pages: Sequence[str]) -> str:
 
 
 def tell(kind: str, text: str) -> None:
-    """Write to standard error what ``STEEP_LOGS`` asks for; nothing where it does not."""
+    """Write text to standard error if ``STEEP_LOGS`` contains ``kind``."""
     if _steep.logs(kind):
         _steep.log(kind, text)

@@ -1,4 +1,4 @@
-"""Where sessions run: the CPU, and devices that plug-ins add."""
+"""The providers on which sessions run: the CPU, and devices of plug-ins."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from steep.errors import ProviderError
 log = logging.getLogger("steep")
 
 Providers = Sequence[str | tuple[str, Mapping[str, Any]]]
-"""Names, or names with options, in the order in which a node is offered to them."""
+"""Names, or (name, options) pairs; a node runs on the first one that has a kernel for it."""
 
 _GROUP = "steep.providers"
 
@@ -59,18 +59,19 @@ def _load_installed() -> None:
         try:
             found = point.load()
             register_provider(found() if callable(found) else found)
-        except Exception as e:  # noqa: BLE001 - of a stranger's code, which is not to break calls
+        except Exception as e:  # noqa: BLE001 - foreign code must not break calls
             name = f"{point.name} ({point.value})"
             log.warning("the provider %s cannot be loaded: %s: %s", name, type(e).__name__, e)
 
 
 def choices_of(providers: Providers | None) -> list[_steep.ProviderChoice]:
-    """Return what the engine is told; nothing for None.
+    """Return the providers as the engine's options; empty for None.
 
-    As in ONNX Runtime, a provider that is not there is left out with a warning, if another is.
+    As in ONNX Runtime, a provider that is not available is left out with a warning, if another is
+    available.
 
     Raises:
-        ProviderError: none of them is there.
+        ProviderError: none of them is available.
         TypeError: an entry is neither a name nor a name with a mapping of options.
     """
     if providers is None:
@@ -95,7 +96,7 @@ def choices_of(providers: Providers | None) -> list[_steep.ProviderChoice]:
         )
     for name in missing:
         log.warning("the provider %s is not available here, only %s", name, ", ".join(there))
-    # The CPU takes whatever comes, and its options are those of other runtimes.
+    # The CPU has no options: those given for it are meant for other runtimes.
     return [
         _steep.ProviderChoice(name, {} if name == there[-1] else options)
         for name, options in pairs
