@@ -6,7 +6,7 @@ import enum
 
 
 class LogLevel(enum.IntEnum):
-    """How much is said by the logger ``steep``."""
+    """Levels of the logger ``steep``."""
 
     VERBOSE = 0
     DEVINFO = 1

@@ -10,12 +10,12 @@ _said: set[str] = set()
 
 
 def say_once(subject: str, why: str) -> None:
-    """Warn, at the first time in this process, that ``subject`` changes nothing, and why."""
+    """Warn, the first time in this process, that ``subject`` has no effect, and why."""
     if subject not in _said:
         _said.add(subject)
         log.warning("%s changes nothing here: %s", subject, why)
 
 
 def forget() -> None:
-    """Forget which warnings were given. For tests."""
+    """Forget which warnings were logged. For tests."""
     _said.clear()

@@ -1,4 +1,4 @@
-"""What is raised for a name of ONNX Runtime that Steep does not have."""
+"""The exception for names of ONNX Runtime that Steep does not have."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from steep.errors import Error
 
 
 class NotOffered(Error, ImportError):
-    """A name that Steep does not have under ``steep.compat``; the remedy says what it has."""
+    """Steep does not have this name under ``steep.compat``; the remedy names a replacement."""

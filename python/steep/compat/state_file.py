@@ -1,8 +1,8 @@
-"""The file of a training state: parameters, an optimizer's states, properties.
+"""The file of a training state: parameters, an optimizer's state, properties.
 
-A safetensors file: a header in JSON, then the tensors' bytes. What is not a tensor stands in the
-header's metadata, with a SHA-256 of everything else, so that a damaged file is known before any of
-it is used. Nothing in it can be executed.
+It is a safetensors file: a header in JSON, then the tensors' bytes. Other data is in the header's
+metadata, with a SHA-256 of everything else, so that a damaged file is detected before any of it is
+used. Nothing in it can be executed.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ _REMEDY = "load a file that generate_artifacts or CheckpointState.save_checkpoin
 
 @dataclasses.dataclass
 class OptimizerState:
-    """What an optimizer keeps between steps.
+    """The state of an optimizer between steps.
 
     Attributes:
-        step: steps made so far.
-        lr, initial_lr: the present rate, and the one that a schedule starts from.
+        step: number of steps so far.
+        lr, initial_lr: the present learning rate, and the initial one of a schedule.
         moments: arrays by the names of the optimizer model's inputs.
     """
 
@@ -63,15 +63,15 @@ class OptimizerState:
 
 @dataclasses.dataclass
 class TrainingState:
-    """What a checkpoint holds.
+    """The content of a checkpoint.
 
     Attributes:
         values: parameters by name, each contiguous and writable, in the order of the file.
-        trained: names of those that an optimizer updates.
-        properties: numbers and text of the user's.
-        optimizer: None where none was saved.
-        nominal: the values are placeholders; only names, dtypes and shapes count.
-        draws: runs so far; dropout draws by their number.
+        trained: names of the parameters that an optimizer updates.
+        properties: numbers and text of the user.
+        optimizer: the optimizer's state; None if none was saved.
+        nominal: whether the values are placeholders, with only names, dtypes and shapes.
+        draws: number of runs so far, which determines the random numbers of dropout.
     """
 
     values: dict[str, np.ndarray[Any, Any]]
@@ -83,7 +83,7 @@ class TrainingState:
 
 
 def storable(name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return it contiguous, in this machine's byte order. Raises DataError for other dtypes."""
+    """Return the array contiguous, in native byte order. Raises DataError for other dtypes."""
     if array.dtype.newbyteorder("=") not in _NAMES:
         raise DataError(
             "A tensor has a dtype that a checkpoint cannot hold.",
@@ -96,7 +96,7 @@ def storable(name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def checked_property(name: object, value: object) -> Property:
-    """Return the value of a property. Raises DataError for what cannot be one."""
+    """Return the value of a property. Raises DataError if name or value is not supported."""
     fits = isinstance(name, str) and name != "" and not isinstance(value, bool)
     if isinstance(value, int):
         fits = fits and -(2**63) <= value < 2**63
@@ -111,7 +111,7 @@ def checked_property(name: object, value: object) -> Property:
 
 
 def blank(shape: Sequence[int], dtype: DTypeLike) -> np.ndarray[Any, Any]:
-    """Return zeros. Raises ValueError for more than ``steep.Limits`` has, and negative extents."""
+    """Return zeros. Raises ValueError above ``steep.Limits``, or for negative extents."""
     size, most = math.prod(shape) * np.dtype(dtype).itemsize, Limits().max_bytes
     if size > most:
         raise ValueError(f"a tensor of {size} bytes, more than max_bytes of steep.Limits, {most}")
@@ -155,7 +155,7 @@ def encode(state: TrainingState, with_optimizer: bool) -> bytes:
 
 
 def decode(content: bytes, where: str) -> TrainingState:
-    """Return what the bytes of a file hold.
+    """Return the content of a file's bytes.
 
     Raises:
         CheckpointError: they are damaged, or of another kind of file.
@@ -222,7 +222,7 @@ def read(uri: str | os.PathLike[str]) -> bytes:
 
 
 def require_writable(path: Path) -> None:
-    """Raise IoError where ``write`` would for what is there."""
+    """Raise IoError if ``write`` could not replace or create this file."""
     replaces = path.exists()
     if (replaces and not path.is_file()) or not os.access(path.parent, os.W_OK):
         raise IoError(
@@ -234,7 +234,7 @@ def require_writable(path: Path) -> None:
 
 
 def write(uri: str | os.PathLike[str], content: bytes) -> None:
-    """Replace a file as a whole, or make a new one. Raises IoError; then the old one stays."""
+    """Replace a file as a whole, or create it. Raises IoError; then the old file stays."""
     write_file(os.fspath(uri), content)
 
 
@@ -287,7 +287,7 @@ def _under(prefix: str, tensors: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _property_text(value: Property) -> list[str]:
-    if isinstance(value, float):  # NumPy's too, as its own types are not all JSON
+    if isinstance(value, float):  # also for NumPy's floats, which JSON does not support
         return ["float", float(value).hex()]
     return ["int" if isinstance(value, int) else "str", str(value)]
 

@@ -1,11 +1,11 @@
-"""The ``onnxruntime`` that is installed, while the name is ours.
+"""The installed ``onnxruntime``, while ``onnxruntime`` is served by Steep.
 
 >>> from steep.compat import stock
 >>> stock.InferenceSession("model.onnx")
 >>> stock.quantization.quantize_dynamic("model.onnx", "small.onnx")
 
-Its code imports itself by the name ``onnxruntime``, at times only when it runs; ``in_place`` gives
-the name back for a while.
+Its code imports itself by the name ``onnxruntime``, at times only when it runs; ``in_place``
+restores the name for a while.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROOTS = ("onnxruntime", "torch_ort")
 
 
 class Hook(Protocol):
-    """What serves the names in the place of the installed packages, while it is active."""
+    """The import hook that, while active, serves the names instead of the installed packages."""
 
     active: bool
 
@@ -35,28 +35,28 @@ _hooks: list[Hook] = []  # at most one
 
 
 def is_served(module: str) -> bool:
-    """Return whether the import hook answers for a module of this name."""
+    """Return whether the import hook serves a module of this name."""
     return module.partition(".")[0] in ROOTS
 
 
 def stand_before(hook: Hook | None) -> None:
-    """Say what serves the names from now on; None: the installed packages do."""
+    """Set the import hook that serves the names; None: the installed packages do."""
     _hooks[:] = [] if hook is None else [hook]
 
 
 def keep(modules: Mapping[str, ModuleType]) -> None:
-    """Take over what was imported before the names were served."""
+    """Store modules of the installed package."""
     _modules.update(modules)
 
 
 def kept() -> dict[str, ModuleType]:
-    """Return the modules of the installed package that are loaded, by name."""
+    """Return the loaded modules of the installed package, by name."""
     return dict(_modules)
 
 
 @contextlib.contextmanager
 def in_place() -> Iterator[None]:
-    """Within, ``onnxruntime`` is the installed package: for the whole process, threads included."""
+    """Make ``onnxruntime`` the installed package inside the ``with`` block, for all threads."""
     if not _hooks:
         yield
         return

@@ -1,4 +1,4 @@
-"""``TrainingSession`` of ONNX Runtime up to 1.16, which ``TrainingParameters`` told what to do."""
+"""``TrainingSession`` of ONNX Runtime up to 1.16, with its options in ``TrainingParameters``."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class TrainingParameters(Settings):
     Attributes:
         loss_output_name: the output that is the loss.
         weights_to_train: initializers; by default every one that acts as a weight.
-        weights_not_to_train, immutable_weights: taken away from these.
+        weights_not_to_train, immutable_weights: initializers to exclude from the former.
         training_optimizer_name: "SGDOptimizer", "AdamOptimizer" or "LambOptimizer".
         optimizer_attributes_map: by weight: "alpha", "beta", "lambda", "epsilon", "max_norm_clip".
         optimizer_int_attributes_map: by weight: "do_bias_correction", "weight_decay_mode" (0).
-        lr_params_feed_name: of the learning rate among what ``run`` is fed.
-        enable_grad_norm_clip: bounds the gradients' norm by "max_norm_clip" (1), but for SGD.
-        gradient_accumulation_steps: runs whose gradients make one update, by their mean.
-        use_mixed_precision, loss_scale: float16 products, and the first scale (0: 65536).
+        lr_params_feed_name: name of the learning rate among the inputs of ``run``.
+        enable_grad_norm_clip: bounds the gradients' norm by "max_norm_clip" (1), except for SGD.
+        gradient_accumulation_steps: number of runs for one update by the mean of their gradients.
+        use_mixed_precision, loss_scale: float16 products, and the initial loss scale (0: 65536).
 
     Options that divide a model among processes must be 1; another value is an error. Options that
     are not listed here have no effect.
@@ -105,7 +105,7 @@ class TrainingParameters(Settings):
     loss_scale: float
 
     def set_optimizer_initial_state(self, state: Mapping[str, Any]) -> None:
-        """Refuse: ``load_state`` of the session takes moments. Raises DataError."""
+        """Raise DataError: ``load_state`` of the session takes moments."""
         raise DataError(
             "TrainingParameters cannot hold the state of an optimizer.",
             node="set_optimizer_initial_state",
@@ -114,9 +114,10 @@ class TrainingParameters(Settings):
 
 
 class TrainingSession(training.TrainingSession):
-    """A model's step: what ``run`` is fed, with the learning rate; the optimizer is told before.
+    """A model's training step, configured by ``TrainingParameters``.
 
-    Without ``parameters`` it is ``steep.TrainingSession``, with that one's arguments.
+    ``run`` takes the model's inputs and the learning rate. Without ``parameters`` this is
+    ``steep.TrainingSession``, with its arguments.
 
     >>> parameters = TrainingParameters()
     >>> parameters.loss_output_name = "loss"
@@ -125,8 +126,8 @@ class TrainingSession(training.TrainingSession):
     >>> (loss,) = session.run(["loss"], {"X": x, "label": y, "Learning_Rate": rate})
 
     Raises:
-        DataError: the parameters ask for an optimizer that is not there, for several processes, or
-            for gradients among the outputs.
+        DataError: the parameters request an unknown optimizer, several processes, or gradients
+            among the outputs.
         ModelError: as ``steep.TrainingSession``.
     """
 
@@ -155,7 +156,7 @@ class TrainingSession(training.TrainingSession):
         }
         if sess_options is not None:
             arguments |= {"seed": sess_options.seed, "limits": sess_options.limits}
-        # Its outputs are known once it is made; attributes of weights, with the weights.
+        # A first session tells the names of outputs and weights, which the final one needs.
         plain = training.TrainingSession(source, **arguments)
         names = [info.name for info in plain.output_info()]
         loss = parameters.loss_output_name or (names[0] if len(names) == 1 else "loss")
@@ -166,7 +167,7 @@ class TrainingSession(training.TrainingSession):
         super().__init__(source, step_outputs=self._names, **arguments)
 
     @property
-    def _sess(self) -> TrainingSession:  # what Python's class wrapped
+    def _sess(self) -> TrainingSession:  # ONNX Runtime's class wraps a session of this name
         return self
 
     def run(
@@ -180,15 +181,15 @@ class TrainingSession(training.TrainingSession):
         Args:
             output_names: outputs of the model; None for all.
             input_feed: the model's inputs, and the learning rate under its name.
-            run_options: with ``only_execute_path_to_fetches``, nothing is updated, and dropout is
+            run_options: with ``only_execute_path_to_fetches``, no weight is updated, and dropout is
                 off.
 
         Returns:
             The outputs, as they were before the update.
 
         Raises:
-            DataError: an output is unknown; the options tell the run to stop; and, as ShapeError,
-                what ``steep.TrainingSession.step`` raises.
+            DataError: an output is unknown; the options terminate the run; and DataError and
+                ShapeError as ``steep.TrainingSession.step``.
         """
         parameters = self._require_parameters()
         check_run(run_options)
@@ -229,7 +230,7 @@ class TrainingSession(training.TrainingSession):
         return {self._loss: loss, **dict(zip(self._names, result.outputs, strict=True))}
 
     def run_with_iobinding(self, iobinding: SessionIOBinding, run_options: object = None) -> None:
-        """Run a step on what is bound; the binding then has the outputs. Raises as ``run``."""
+        """Run a step on bound inputs; the binding then has the outputs. Raises as ``run``."""
         iobinding.fill(self.run(iobinding.output_names(), iobinding.inputs, run_options))
 
     def run_with_ort_values(
@@ -247,7 +248,7 @@ class TrainingSession(training.TrainingSession):
         return SessionIOBinding(self)
 
     def get_inputs(self) -> list[NodeArg]:
-        """List what ``run`` is fed: the model's inputs and the learning rate."""
+        """List the inputs of ``run``: the model's inputs and the learning rate."""
         rate = self._require_parameters().lr_params_feed_name
         return [*map(node_arg, self.input_info()), NodeArg(rate, "tensor(float)", [1])]
 
@@ -263,11 +264,11 @@ class TrainingSession(training.TrainingSession):
         return state
 
     def load_state(self, state_dict: Mapping[str, Any], strict: bool = False) -> None:
-        """Copy in what ``get_state`` returned.
+        """Copy in a result of ``get_state``.
 
         Raises:
             ModelError: with ``strict``, a name is missing; a name is unknown.
-            ShapeError: a value has another type.
+            ShapeError: a value has another dtype or shape.
         """
         moments = {_moment(name): name for name in self.optimizer_state_names}
         weights = {name: v for name, v in state_dict.items() if name not in moments}
@@ -290,7 +291,7 @@ class TrainingSession(training.TrainingSession):
         return state
 
     def get_partition_info_map(self) -> dict[str, Any]:
-        """Return nothing: the weights are whole."""
+        """Return {}: the weights are not partitioned."""
         return {}
 
     def is_output_fp32_node(self, name: str) -> bool:

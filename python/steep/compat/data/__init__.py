@@ -1,1 +1,1 @@
-"""``onnxruntime.training.utils``: samplers, nested arguments, names of types."""
+"""``onnxruntime.training.utils``: samplers, nested arguments, names of dtypes."""

@@ -1,4 +1,4 @@
-"""Nested data as a list of tensors and a schema, and back."""
+"""Converts nested data to a list of tensors and a schema, and back."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from steep.errors import DataError
 
 
 class PrimitiveType:
-    """What is known of Python's numbers."""
+    """Functions for Python numbers."""
 
     @staticmethod
     def is_primitive_type(value: object) -> bool:
-        """Return whether it is an int, a bool or a float, and of no type derived from these."""
+        """Return whether it is exactly an int, a bool or a float; subclasses do not count."""
         return type(value) in (int, bool, float)
 
     @staticmethod
     def get_tensor(value: float, device: torch.device | str | None) -> torch.Tensor:
-        """Return the number as a tensor of no axes."""
+        """Return the number as a tensor without dimensions."""
         return torch.tensor(value, device=device)
 
     @staticmethod
     def get_primitive_dtype(value: float) -> str:
-        """Return its type as text, in which a bool has its value, too."""
+        """Return its type as text; for a bool, with its value."""
         return f"{type(value)}_{value}" if isinstance(value, bool) else str(type(value))
 
 
 @dataclasses.dataclass(eq=True)
 class TensorStub:
-    """The place of a tensor in a schema.
+    """Stands for a tensor in a schema.
 
     Attributes:
-        tensor_idx: its number in the list.
-        name: the keys and numbers that lead to it, joined by "_".
-        dtype: as text.
-        shape: not known.
-        shape_dims: the number of axes.
+        tensor_idx: its index in the list.
+        name: the keys and indices that lead to it, joined by "_".
+        dtype: its dtype as text.
+        shape: not used.
+        shape_dims: number of dimensions.
     """
 
     tensor_idx: int
@@ -63,25 +63,26 @@ ORTModelInputOutputSchemaType: Any = (
 def extract_data_and_schema(
     data: object, constant_as_tensor: bool = False, device: torch.device | str | None = None
 ) -> tuple[list[torch.Tensor], Any]:
-    """Take the tensors out of nested data, depth first, keys in their order by sorting.
+    """Take the tensors out of nested data, depth first, with keys in sorted order.
 
     >>> extract_data_and_schema({"b": x, "a": [y, None]})
     ([y, x], {"a": [TensorStub(0, …), None], "b": TensorStub(1, …)})
 
     Args:
         data: tensors, None, text, numbers and arrays, in lists, tuples, named tuples and dicts.
-        constant_as_tensor: numbers become tensors as well.
-        device: of these.
+        constant_as_tensor: convert numbers to tensors too.
+        device: device of these tensors.
 
     Returns:
-        The tensors, and the data with a ``TensorStub`` in the place of each. What else it holds
-        stays as it is.
+        The tensors, and the data with a ``TensorStub`` in place of each. Other values do not
+        change.
 
     Raises:
-        DataError: it holds a value of another kind.
+        DataError: the data contains a value of another kind.
 
     Warns:
-        UserWarning: it holds text, a number or an array, of which a graph may make a constant.
+        UserWarning: the data contains text, a number or an array, which a graph may treat as a
+            constant.
     """
     tensors: list[torch.Tensor] = []
 
@@ -124,10 +125,10 @@ def extract_data_and_schema(
 
 
 def unflatten_data_using_schema(data: Sequence[torch.Tensor], schema: object) -> Any:
-    """Put tensors in the places that a schema has for them.
+    """Put tensors in the places of a schema.
 
     Raises:
-        DataError: a place has no tensor, or the schema holds a value of another kind.
+        DataError: a place has no tensor, or the schema contains a value of another kind.
     """
     if isinstance(schema, TensorStub):
         place = schema.tensor_idx
@@ -160,7 +161,7 @@ def _sequence(kind: Any, parts: list[Any]) -> Any:
 def _mapping(like: Mapping[Any, Any], parts: dict[Any, Any]) -> Any:
     if type(like) is dict:
         return parts
-    made: Any = copy.copy(like)  # keeps what the class has beside its entries
+    made: Any = copy.copy(like)  # keeps the instance's other attributes
     for key, part in parts.items():
         made[key] = part
     return made

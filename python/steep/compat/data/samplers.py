@@ -1,4 +1,4 @@
-"""Samplers that give the processes of a distributed run batches of like cost."""
+"""Samplers that give the processes of a distributed run batches of similar cost."""
 
 from __future__ import annotations
 
@@ -23,23 +23,24 @@ class LoadBalancingDistributedSampler(Sampler[int]):
     """Indices of a dataset for one of several processes, which get samples of similar cost.
 
     Samples are sorted by their complexity, and neighbours go to different processes. Then each
-    process goes through its samples in an order that is drawn, the same in all.
+    process goes through its samples in a random order, which is the same in all processes.
 
     Args:
-        dataset: with a length and items.
-        complexity_fn: an item's cost, an integer: its length, for instance.
+        dataset: a dataset with a length and items.
+        complexity_fn: returns an item's cost, an integer: its length, for instance.
         world_size, rank: of the processes; by default the distributed group's.
-        shuffle: draw the order.
-        group_size: sort only within so many neighbours, and draw the order of these groups.
-        seed: of what is drawn, with the epoch; the same in all processes.
+        shuffle: use a random order.
+        group_size: sort only within groups of so many neighbours, and shuffle the groups.
+        seed: seed of random numbers, together with the epoch; the same in all processes.
         drop_last: leave out samples that do not divide evenly, instead of repeating some.
-        random_level: 0 to 1: how far, in the range of complexities, sorting may be wrong.
+        random_level: 0 to 1: amount of random noise in sorting, relative to the range of
+            complexities.
 
     Raises:
         ValueError: a number is out of range.
     """
 
-    def __init__(  # noqa: PLR0917 (the order that users know)
+    def __init__(  # noqa: PLR0917 (ONNX Runtime's order)
         self,
         dataset: _Items,
         complexity_fn: Callable[[Any], int],
@@ -72,14 +73,14 @@ class LoadBalancingDistributedSampler(Sampler[int]):
         return self.num_samples
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next iteration draw another order."""
+        """Set the epoch, so that the next iteration has another random order."""
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[int]:
         return iter([alike[self.rank] for alike in self.rows()])
 
     def rows(self) -> list[list[int]]:
-        """Return what all processes take: rows of like samples, one for each process."""
+        """Return the indices of all processes: rows of similar samples, one for each process."""
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
         order = self._sorted(generator)
         total = self.num_samples * self.world_size
@@ -110,15 +111,15 @@ class LoadBalancingDistributedSampler(Sampler[int]):
 
 
 class LoadBalancingDistributedBatchSampler(Sampler[list[int]]):
-    """Batches of whatever sizes, as many in each process.
+    """Batches of any sizes, equally many in each process.
 
     Args:
-        sampler: of the indices; one that drops nothing.
-        batch_fn: makes batches, lists of indices, of a process's indices.
-        drop_last: drop batches that other processes do not have, instead of giving some twice.
+        sampler: sampler of the indices, with ``drop_last=False``.
+        batch_fn: makes batches (lists of indices) from a process's indices.
+        drop_last: drop batches that other processes do not have, instead of repeating some.
 
     Raises:
-        ValueError: the sampler is none of ours, or drops samples.
+        ValueError: the sampler is not a ``LoadBalancingDistributedSampler``, or drops samples.
     """
 
     def __init__(
@@ -132,11 +133,11 @@ class LoadBalancingDistributedBatchSampler(Sampler[list[int]]):
                 "sampler must be a LoadBalancingDistributedSampler whose drop_last is False"
             )
         self.sampler, self.batch_fn, self.drop_last = sampler, batch_fn, drop_last
-        self._made_for: int | None = None  # the epoch
+        self._made_for: int | None = None  # epoch of _batches
         self._batches: list[list[int]] = []
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next iteration draw another order."""
+        """Set the epoch, so that the next iteration has another random order."""
         self.sampler.set_epoch(epoch)
 
     def __len__(self) -> int:
@@ -146,7 +147,7 @@ class LoadBalancingDistributedBatchSampler(Sampler[list[int]]):
         return iter(self._made())
 
     def _made(self) -> list[list[int]]:
-        """Return this process's batches; each process makes those of all, to count them."""
+        """Return this process's batches; to count batches, each process makes those of all."""
         if self._made_for == self.sampler.epoch:
             return self._batches
         rows = self.sampler.rows()

@@ -1,4 +1,4 @@
-"""PyTorch's dtypes, the names of its scalar types, and ONNX's numbers for them."""
+"""PyTorch's dtypes, their names as scalar types, and ONNX's numbers for them."""
 
 from __future__ import annotations
 

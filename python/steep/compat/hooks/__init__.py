@@ -1,1 +1,1 @@
-"""``onnxruntime.training.utils.hooks``: statistics of activations, and what merges their files."""
+"""``onnxruntime.training.utils.hooks``: statistics of activations, and how to compare them."""

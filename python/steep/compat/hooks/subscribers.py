@@ -14,9 +14,9 @@ from steep.torch_internals.pytree import tree_leaves
 
 
 class SubscriberBase:
-    """Is told of activations and their gradients in the steps [start_step, end_step).
+    """Receives activations and their gradients in the steps [start_step, end_step).
 
-    A class of one's own overrides ``activation`` and ``gradient``.
+    Subclasses override ``activation`` and ``gradient``.
     """
 
     def __init__(self, start_step: int | None = None, end_step: int | None = None) -> None:
@@ -24,33 +24,33 @@ class SubscriberBase:
         self.end_step = end_step
 
     def wants(self, step: int) -> bool:
-        """Return whether a step is one of those."""
+        """Return whether a step is in this range."""
         return self.start_step <= step and (self.end_step is None or step < self.end_step)
 
     def activation(self, name: str, step: int, tensor: torch.Tensor) -> None:
-        """Take an activation, without history; ``name`` says of what."""
+        """Receive a detached activation; ``name`` names the submodule's output."""
 
     def gradient(self, name: str, step: int, tensor: torch.Tensor) -> None:
-        """Take the gradient of an activation."""
+        """Receive the gradient of an activation."""
 
 
 class StatisticsSubscriber(SubscriberBase):
     """Writes statistics of activations and gradients, for comparing two runs.
 
     ``step_N/order.txt`` lists names in their order; ``step_N/CLASS_I_Kth_output_forward``, and
-    ``…_backward``, have the numbers of one: the I-th part of the model, its K-th output.
+    ``…_backward``, have the statistics of one tensor: the K-th output of the I-th submodule.
 
     Args:
         output_dir: a new folder.
         start_step, end_step: as for ``SubscriberBase``.
-        override_output_dir: write into a folder that is there.
-        run_on_cpu, bucket_size: taken for compatibility: how statistics were computed on a GPU.
+        override_output_dir: write into an existing folder.
+        run_on_cpu, bucket_size: accepted for compatibility; they are for GPUs.
 
     Raises:
-        FileExistsError: the folder is there.
+        FileExistsError: the folder exists.
     """
 
-    def __init__(  # noqa: PLR0917 (the order that users know)
+    def __init__(  # noqa: PLR0917 (ONNX Runtime's order)
         self,
         output_dir: str,
         start_step: int | None = None,
@@ -93,23 +93,23 @@ class StatisticsSubscriber(SubscriberBase):
 
 @dataclasses.dataclass
 class GlobalStates:
-    """Of a run: ``execution_step``, how many forwards of the model have ended."""
+    """State of a run: ``execution_step``, the number of completed forwards of the model."""
 
     execution_step: int = 0
 
 
 @dataclasses.dataclass
 class RunContext:
-    """What ``SubscriberManager.get_run_context`` returns."""
+    """The result of ``SubscriberManager.get_run_context``."""
 
     global_states: GlobalStates
 
 
 class SubscriberManager:
-    """Tells subscribers of what every part of a model gives. A step ends with the model's forward.
+    """Passes the outputs of every submodule to subscribers. A step ends with the model's forward.
 
-    PyTorch runs the parts that are watched, one by one, and the engine what is between their hooks:
-    use it to inspect a model; it is slow.
+    PyTorch runs the watched submodules one by one, and the engine only the code between their
+    hooks: use it to inspect a model; it is slow.
     """
 
     def __init__(self) -> None:
@@ -117,11 +117,11 @@ class SubscriberManager:
         self._context = RunContext(GlobalStates())
 
     def get_run_context(self) -> RunContext:
-        """Return the state of the run, which goes on."""
+        """Return the state of the run; it changes with later steps."""
         return self._context
 
     def subscribe(self, module: torch.nn.Module, subscribers: Sequence[SubscriberBase]) -> None:
-        """Tell subscribers of a model, an ORTModule or not, from now on.
+        """Pass the activations of a model, an ORTModule or not, to subscribers from now on.
 
         Raises:
             DataError: one is no ``SubscriberBase``, or there are subscribers already.
@@ -137,19 +137,19 @@ class SubscriberManager:
                 )
         self._subscribers = list(subscribers)
         for index, part in enumerate(module.modules()):
-            name = part.__class__.__name__  # an ORTModule's is that of what it wraps
+            name = part.__class__.__name__  # for an ORTModule, the wrapped module's class
             part.register_forward_hook(self._hook(f"{name}_{index}"))
         module.register_forward_hook(self._end)
 
     def get_subscriber(self, kind: type[SubscriberBase]) -> SubscriberBase:
-        """Return the subscriber of this type. Raises DataError where there is none."""
+        """Return the subscriber of this class. Raises DataError if there is none."""
         for subscriber in self._subscribers:
             if isinstance(subscriber, kind):
                 return subscriber
         raise DataError("There is no such subscriber.", received=kind.__name__)
 
     def tell(self, name: str, tensor: torch.Tensor) -> None:
-        """Tell of a tensor, and later of its gradient."""
+        """Pass a tensor to the subscribers, and later its gradient."""
         step = self._context.global_states.execution_step
         for subscriber in self._subscribers:
             if not subscriber.wants(step):
@@ -185,7 +185,7 @@ GlobalSubscriberManager = SubscriberManager()
 
 
 def inspect_activation(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Tell the global manager's subscribers of a tensor within ``forward``; return it."""
+    """Pass a tensor in ``forward`` to the global manager's subscribers; return it."""
     _inspect(name, tensor)
     return tensor
 
@@ -198,7 +198,7 @@ def _inspect(name: str, tensor: torch.Tensor) -> None:
 def configure_ort_compatible_zero_stage3(
     debug: bool = False, stats_output_dir: str = "./", stats_overwrite: bool = False
 ) -> None:
-    """Do nothing: an ORTModule works within DeepSpeed's ZeRO 3 as it is. It is said once."""
+    """Do nothing but log once: an ORTModule works within DeepSpeed's ZeRO 3 without changes."""
     say_once("configure_ort_compatible_zero_stage3", _GATHERED)
 
 

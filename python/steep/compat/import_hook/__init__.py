@@ -1,1 +1,1 @@
-"""Which name of the old package is served by what: the import hook and its tables."""
+"""The import hook for ``onnxruntime`` and ``torch_ort``, and its tables of names."""

@@ -18,7 +18,7 @@ class Finder(MetaPathFinder, Loader):
     """Serves the modules of ``names.MODULES``, and refuses others of the same packages.
 
     Attributes:
-        active: False while the installed packages are to be found instead.
+        active: whether imports get Steep's modules; False: those of the installed packages.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Finder(MetaPathFinder, Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec of a module of ours; None for other packages.
+        """Return the spec of one of Steep's modules; None for other packages.
 
         Raises:
             NotOffered: it is a module of these packages that Steep does not have.
@@ -41,7 +41,7 @@ class Finder(MetaPathFinder, Loader):
         return ModuleSpec(fullname, self, origin="steep.compat", is_package=True)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Give a module its names, each imported when it is first asked for."""
+        """Give a module its names; each is imported on first use."""
         fullname = module.__name__
         offered = names.MODULES.get(fullname, {})
 
@@ -66,7 +66,7 @@ class Finder(MetaPathFinder, Loader):
         )
 
     def get_code(self, fullname: str) -> CodeType:
-        """Return what ``python -m`` runs: only for modules that are made to be run so."""
+        """Return the code that ``python -m`` runs, for modules that are programs."""
         place = names.RUN.get(fullname)
         if place is None:
             raise ImportError(f"{fullname} cannot be run as a program", name=fullname)
@@ -75,7 +75,7 @@ class Finder(MetaPathFinder, Loader):
 
 
 def refusal(name: str, remedy: str | None) -> NotOffered:
-    """Return what is raised for a name that Steep does not have."""
+    """Return the exception for a name that Steep does not have."""
     return NotOffered(
         "The name is one of ONNX Runtime's that Steep does not have.",
         node=name,
@@ -91,9 +91,9 @@ def _is_ours(module: ModuleType) -> bool:
 
 
 def install() -> None:
-    """Serve the names from now on. A second time does nothing.
+    """Serve the names from now on. A second call does nothing.
 
-    An ``onnxruntime`` that was imported before stays with those who did; it is
+    If ``onnxruntime`` was imported before, code that imported it keeps it; it is then
     ``steep.compat.stock``.
     """
     if FINDER in sys.meta_path:
@@ -102,14 +102,14 @@ def install() -> None:
     waiting = {name for name, module in imported.items() if _is_ours(module)}
     stock.keep({name: sys.modules.pop(name) for name in imported.keys() - waiting})
     stock.stand_before(FINDER)
-    for name in waiting:  # packages that the distribution found, and left to this
+    for name in waiting:  # placeholders that the distribution steep-compat imported
         imported[name].__dict__["__spec__"].loader = FINDER
         FINDER.exec_module(imported[name])
     sys.meta_path.insert(0, FINDER)
 
 
 def uninstall() -> None:
-    """Serve them no longer; who has imported them keeps them."""
+    """Stop serving the names; code that has imported them keeps them."""
     if FINDER not in sys.meta_path:
         return
     sys.meta_path.remove(FINDER)

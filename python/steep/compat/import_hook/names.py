@@ -1,4 +1,4 @@
-"""Every name of ONNX Runtime Training, by the module that had it: what serves it, or what to do.
+"""Every name of ONNX Runtime Training, by its module: where Steep has it, or what to do instead.
 
 The names are those of 1.19, the last release with training, and of the ``ORTTrainer`` of 1.6 to
 1.16.
@@ -9,11 +9,11 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable
 
-VERSION = "1.19.2"  # of which these are the names
+VERSION = "1.19.2"  # the release that had these names
 
 
 def at(place: str) -> object:
-    """Return what is at "module:name", or the module "module"."""
+    """Return the object at "module:name", or the module "module"."""
     module, _, name = place.partition(":")
     found = importlib.import_module(module)
     return getattr(found, name) if name else found
@@ -270,7 +270,7 @@ MODULES: dict[str, dict[str, str]] = {
         "OptimizationStyle",
         "generate_artifacts",
     ),
-    # where 1.5 had the ORTTrainer of onnxruntime.training
+    # release 1.5 had the ORTTrainer of onnxruntime.training here
     "onnxruntime.experimental": {**_TRAINER, **_OPTIONS},
     "onnxruntime.experimental.orttrainer": {**_TRAINER, **_OPTIONS},
     "onnxruntime.experimental.orttrainer_options": _OPTIONS,
@@ -348,7 +348,7 @@ MODULES: dict[str, dict[str, str]] = {
     ),
     "torch_ort.configure": {},
 }
-"""By module, its names and where each is: "module:name"."""
+"""By module, its names, and where Steep has each: "module:name"."""
 
 RUN = {
     "torch_ort.configure.__main__": _INSTALL,
@@ -357,7 +357,7 @@ RUN = {
         f"{_COMPAT}.hooks.merge_activation_summary:main"
     ),
 }
-"""What ``python -m`` runs, and the function that does it."""
+"""By module that ``python -m`` runs, the function that does it."""
 
 
 def _refused(names: Iterable[str], remedy: str) -> dict[str, str]:
@@ -432,7 +432,7 @@ REFUSED: dict[str, dict[str, str]] = {
     "onnxruntime.capi._pybind_state": _PYBIND,
     "onnxruntime.capi.onnxruntime_pybind11_state": _PYBIND,
 }
-"""By module, the names that it had and Steep has not, each with what to do."""
+"""By module, the names that Steep does not have, each with what to do instead."""
 
 REFUSED_MODULES = {
     "onnxruntime.training.ortmodule.experimental.pipe": REFUSED[
@@ -446,14 +446,14 @@ REFUSED_MODULES = {
     **{f"onnxruntime.{m}": _STOCK for m in ("quantization", "transformers", "tools", "backend")},
     "onnxruntime.datasets": _STOCK,
 }
-"""Modules that Steep has not, each with what to do."""
+"""Modules that Steep does not have, each with what to do instead."""
 
 
 def remedy_of(module: str) -> str | None:
-    """Return what to do in place of a module: by its own name, or by a module that it is of.
+    """Return what to do instead of a module, by its own name or that of a parent module.
 
-    None where the tables have neither, as of a name that never was; what is beside training is
-    looked for in the onnxruntime that is installed.
+    None if the tables have neither, such as for a name that never existed. For modules other than
+    training, the remedy is the onnxruntime that is installed.
     """
     root, _, rest = module.partition(".")
     own = None

@@ -1,8 +1,8 @@
-"""``python -m torch_ort.configure``, which compiled PyTorch extensions."""
+"""``python -m torch_ort.configure``, which compiled PyTorch extensions; here it does nothing."""
 
 from __future__ import annotations
 
 
 def main() -> None:
-    """Say that there is nothing to compile."""
+    """Print that there is nothing to compile."""
     print("Steep needs no PyTorch extensions: there is nothing to configure.")

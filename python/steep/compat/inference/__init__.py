@@ -1,1 +1,1 @@
-"""``onnxruntime``: sessions, bindings, and the values that pass through them."""
+"""``onnxruntime``: sessions, bindings, and their values."""

@@ -1,4 +1,4 @@
-"""``OrtDevice``: where a value is. Values are in CPU memory, all of them."""
+"""``OrtDevice``: the device of a value. All values are in CPU memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _TYPES = ("cpu", "cuda", "fpga", "npu")
 
 
 class OrtDevice:
-    """A kind of device, of memory, and a number: a name for places, most of which are not here.
+    """A kind of device, a kind of memory, and a device number; most devices do not exist here.
 
     >>> OrtDevice(OrtDevice.cpu(), OrtDevice.default_memory(), 0)
     OrtDevice(cpu, 0)
@@ -19,7 +19,7 @@ class OrtDevice:
 
     @classmethod
     def make(cls, ort_device_name: str, device_id: int = 0) -> OrtDevice:
-        """Return the device of a name, such as "cpu"."""
+        """Return the device of a name, such as "cpu". Raises DataError for an unknown name."""
         if ort_device_name.lower() not in _TYPES:
             raise DataError(
                 "There is no such kind of device.",
@@ -30,29 +30,29 @@ class OrtDevice:
 
     @staticmethod
     def cpu() -> int:
-        """Return the number of the kind "cpu"."""
+        """Return the number for the kind "cpu"."""
         return 0
 
     @staticmethod
     def cuda() -> int:
-        """Return the number of the kind "cuda"."""
+        """Return the number for the kind "cuda"."""
         return 1
 
     @staticmethod
     def default_memory() -> int:
-        """Return the number of a device's own memory."""
+        """Return the number for a device's own memory."""
         return 0
 
     def device_type(self) -> int:
-        """Return the number of the kind."""
+        """Return the number of the kind of device."""
         return self._place[0]
 
     def mem_type(self) -> int:
-        """Return the number of the memory."""
+        """Return the number of the kind of memory."""
         return self._place[1]
 
     def device_id(self) -> int:
-        """Return which one of its kind it is."""
+        """Return the number of the device among those of its kind."""
         return self._place[2]
 
     def __eq__(self, other: object) -> bool:
@@ -67,7 +67,7 @@ class OrtDevice:
 
 
 def require_cpu(device: OrtDevice | str, device_id: int = 0) -> None:
-    """Raise DataError unless a device, or one of this name, is the CPU."""
+    """Raise DataError unless a device, given as an object or by name, is the CPU."""
     if isinstance(device, OrtDevice):
         here, text = device.device_type() == OrtDevice.cpu(), repr(device)
     else:

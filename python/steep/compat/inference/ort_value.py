@@ -1,4 +1,4 @@
-"""``OrtValue``: an array in the shell that scripts pass around, and ``OrtValueVector`` of such."""
+"""``OrtValue``: ONNX Runtime's class for an array, and ``OrtValueVector``, a list of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 
 
 class OrtValue:
-    """A tensor in CPU memory. Sessions and modules take it like an array; it speaks DLPack.
+    """A tensor in CPU memory. Sessions and modules accept it like an array; it supports DLPack.
 
     >>> value = OrtValue.ortvalue_from_numpy(np.ones((2, 3), np.float32))
     >>> value.shape(), value.data_type()
@@ -38,7 +38,7 @@ class OrtValue:
     def ortvalue_from_numpy(
         cls, numpy_obj: Array, device_type: str | OrtDevice = "cpu", device_id: int = 0
     ) -> OrtValue:
-        """Return one that shares an array's memory; of a copy if it is not contiguous.
+        """Return a value that shares an array's memory; that of a copy if it is not contiguous.
 
         Raises:
             DataError: it is no array of numbers, or the device is not "cpu".
@@ -55,7 +55,7 @@ class OrtValue:
         device_type: str | OrtDevice = "cpu",
         device_id: int = 0,
     ) -> OrtValue:
-        """Return one of zeros: of a NumPy dtype, or of a number of ``onnx.TensorProto``.
+        """Return a value of zeros, of a NumPy dtype or of a number of ``onnx.TensorProto``.
 
         Raises:
             DataError: the device is not "cpu", or there is no such dtype.
@@ -74,11 +74,11 @@ class OrtValue:
 
     @classmethod
     def from_dlpack(cls, data: object, is_bool_tensor: bool = False) -> OrtValue:
-        """Return one that shares the memory of a DLPack capsule, or of what has ``__dlpack__``.
+        """Return a value that shares the memory of a DLPack capsule or an array with DLPack.
 
         Args:
-            data: in CPU memory.
-            is_bool_tensor: its bytes are booleans, which old versions of DLPack have no type for.
+            data: the capsule or array; in CPU memory.
+            is_bool_tensor: its bytes are booleans, for which old versions of DLPack have no type.
 
         Raises:
             DataError: it is no array in CPU memory.
@@ -91,7 +91,7 @@ class OrtValue:
         return _steep.Tensor(self._array).__dlpack__()
 
     @property
-    def _ortvalue(self) -> OrtValue:  # what Python's class wrapped
+    def _ortvalue(self) -> OrtValue:  # ONNX Runtime's class wraps a value of this name
         return self
 
     def numpy(self) -> Array:
@@ -104,7 +104,7 @@ class OrtValue:
         return list(self._array.shape)
 
     def data_type(self) -> str:
-        """Return the type as ONNX writes it: "tensor(float)"."""
+        """Return the type in ONNX's notation: "tensor(float)"."""
         name = {"float32": "float", "float64": "double"}.get(self._array.dtype.name)
         return f"tensor({name or self._array.dtype.name})"
 
@@ -161,7 +161,7 @@ class OrtValue:
 
 
 class OrtValueVector(list[OrtValue]):
-    """A list of OrtValues, as ``TrainingAgent`` takes and fills them.
+    """A list of OrtValues, for the calls of ``TrainingAgent``.
 
     >>> feeds = OrtValueVector()
     >>> feeds.push_back(OrtValue.ortvalue_from_numpy(np.ones((2, 3), np.float32)))
@@ -192,14 +192,14 @@ class OrtValueVector(list[OrtValue]):
         shapes: Sequence[Sequence[int]] = (),
         devices: Sequence[OrtDevice] = (),
     ) -> None:
-        """Append the memory of several tensors, which say themselves what the rest repeats."""
+        """Append the memory of several tensors; the other arguments are redundant."""
         for device in devices:
             require_cpu(device)
         for tensor in torch_tensors:
             self.push_back(tensor)
 
     def reserve(self, count: int) -> None:
-        """Do nothing: a list grows by itself."""
+        """Do nothing: a list grows on demand."""
 
     def shrink_to_fit(self) -> None:
         """Do nothing."""
@@ -213,11 +213,11 @@ class OrtValueVector(list[OrtValue]):
         return self[index].element_type()
 
     def bool_tensor_indices(self) -> list[int]:
-        """Return the places of the booleans."""
+        """Return the positions of boolean values."""
         boolean = int(helper.np_dtype_to_tensor_dtype(np.dtype(np.bool_)))
         return [i for i, value in enumerate(self) if value.element_type() == boolean]
 
     def to_dlpacks(self, to_tensor: Callable[[Any], Any] | None = None) -> list[Any]:
-        """Return a DLPack capsule of each, or what ``to_tensor`` makes of it."""
+        """Return a DLPack capsule of each value, or the results of ``to_tensor`` for them."""
         capsules = [value.to_dlpack() for value in self]
         return capsules if to_tensor is None else [to_tensor(capsule) for capsule in capsules]

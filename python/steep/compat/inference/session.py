@@ -1,4 +1,4 @@
-"""``InferenceSession`` with bindings: inputs and outputs that are said before the run."""
+"""``InferenceSession`` with bindings: inputs and outputs that are bound before the run."""
 
 from __future__ import annotations
 
@@ -27,10 +27,13 @@ class RunOptions:
     """Options of one run.
 
     Attributes:
-        terminate: a run with it is an error, as one that was told to stop.
-        training_mode: False; ``GradientSession`` and ``TrainingAgent`` run a model as in training.
-        only_execute_path_to_fetches: taken; what no asked output needs is never computed.
-        log_severity_level, log_verbosity_level, logid, synchronize_execution_providers: taken.
+        terminate: if set, a run raises an error, as if it had been terminated.
+        training_mode: must be False; ``GradientSession`` and ``TrainingAgent`` run a model as in
+            training.
+        only_execute_path_to_fetches: accepted; values that no requested output needs are never
+            computed.
+        log_severity_level, log_verbosity_level, logid, synchronize_execution_providers: accepted;
+            without effect.
     """
 
     def __init__(self) -> None:
@@ -49,12 +52,12 @@ class RunOptions:
         say_once(f"the run's setting {key!r}", "settings of a run by name are not supported")
 
     def get_run_config_entry(self, key: str) -> str:
-        """Return a setting that was kept. Raises KeyError."""
+        """Return a stored setting. Raises KeyError."""
         return self._entries[key]
 
 
 def check_run(options: object) -> None:
-    """Raise DataError for a run that is to stop."""
+    """Raise DataError if the options terminate the run."""
     if getattr(options, "terminate", False):
         raise DataError("The run options ask the run to terminate.", node="RunOptions.terminate")
 
@@ -62,7 +65,7 @@ def check_run(options: object) -> None:
 def with_options(
     providers: Providers | None, provider_options: Sequence[Mapping[str, Any]] | None
 ) -> Providers | None:
-    """Join names of providers with their options, which ONNX Runtime takes apart."""
+    """Join names of providers with their options, which ONNX Runtime takes as two lists."""
     if not provider_options:
         return providers
     if providers is None or len(providers) != len(provider_options):
@@ -76,9 +79,9 @@ def with_options(
 
 
 class InferenceSession(inference.InferenceSession):
-    """``steep.InferenceSession`` with bindings. Arguments as there, and ``provider_options``.
+    """``steep.InferenceSession`` with bindings; its arguments, and ``provider_options``.
 
-    It takes a training graph of ``OrtModuleGraphBuilder``, too, which ``TrainingAgent`` runs.
+    It also accepts a training graph of ``OrtModuleGraphBuilder``, which ``TrainingAgent`` runs.
     """
 
     def __init__(
@@ -100,17 +103,17 @@ class InferenceSession(inference.InferenceSession):
         self.providers = chosen
 
     @property
-    def _sess(self) -> InferenceSession:  # what Python's class wrapped
+    def _sess(self) -> InferenceSession:  # ONNX Runtime's class wraps a session of this name
         return self
 
     def get_inputs(self) -> list[NodeArg]:
-        """List what is fed; of a training graph, its inputs and weights."""
+        """List the inputs; for a training graph, its inputs and weights."""
         if self.training_graph is None:
             return super().get_inputs()
         return [_node_arg(info) for info in self.training_graph.graph.input]
 
     def get_outputs(self) -> list[NodeArg]:
-        """List the outputs; of a training graph, the gradients."""
+        """List the outputs; for a training graph, the gradients."""
         if self.training_graph is None:
             return super().get_outputs()
         return [_node_arg(info) for info in self.training_graph.graph.output]
@@ -121,11 +124,11 @@ class InferenceSession(inference.InferenceSession):
         input_feed: Mapping[str, Any],
         run_options: object = None,
     ) -> list[Any]:
-        """Run the model, as ``steep.InferenceSession.run`` does it.
+        """Run the model, as ``steep.InferenceSession.run`` does.
 
         Raises:
-            DataError: as there; the model is a training graph; or the options tell the run to stop,
-                or to run as in training.
+            DataError: as there; the model is a training graph; or the options terminate the run, or
+                request training mode.
         """
         check_run(run_options)
         if self.training_graph is not None:
@@ -158,19 +161,19 @@ class InferenceSession(inference.InferenceSession):
         return IOBinding(self)
 
     def run_with_iobinding(self, iobinding: SessionIOBinding, run_options: object = None) -> None:
-        """Run the model on what is bound; the binding then has the outputs. Raises as ``run``."""
+        """Run the model on bound inputs; the binding then has the outputs. Raises as ``run``."""
         iobinding.fill(self.run(iobinding.output_names(), iobinding.inputs, run_options))
 
 
 class _WithOutputs(Protocol):
-    """A session, of inference or training."""
+    """A session for inference or training."""
 
     def get_outputs(self) -> Sequence[NodeArg]:
         """List the outputs."""
 
 
 class SessionIOBinding:
-    """Inputs, and places for outputs, of a session's next runs.
+    """Inputs, and memory for outputs, of a session's next runs.
 
     >>> binding = session.io_binding()
     >>> binding.bind_cpu_input("x", np.ones((8, 4), np.float32))
@@ -186,11 +189,11 @@ class SessionIOBinding:
         self._results = OrtValueVector()
 
     @property
-    def _iobinding(self) -> SessionIOBinding:  # what Python's class wrapped
+    def _iobinding(self) -> SessionIOBinding:  # ONNX Runtime's class wraps a binding of this name
         return self
 
     def bind_input(self, name: str, *place: Any) -> None:
-        """Bind an array; or memory: device, (its number,) dtype, shape, address.
+        """Bind an array; or memory, as device, (device number,) dtype, shape and address.
 
         Raises:
             DataError: the device is not the CPU; it is no array.
@@ -206,7 +209,7 @@ class SessionIOBinding:
         self.inputs[name] = ortvalue
 
     def bind_output(self, name: str, *place: Any) -> None:
-        """Ask for an output: in new memory, or with dtype, shape and address, where these say.
+        """Request an output: in new memory, or in memory given by device, dtype, shape and address.
 
         Raises:
             DataError: the device is not the CPU; the model has no such output.
@@ -219,11 +222,11 @@ class SessionIOBinding:
             self._outputs[name] = OrtValue(_at(*place))
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
-        """Ask for an output, to be written into a value of its dtype and shape."""
+        """Request an output, which is written to a value of its dtype and shape."""
         self._ask(name, ortvalue)
 
     def output_names(self) -> list[str]:
-        """Return the names of the outputs that are asked for.
+        """Return the names of the requested outputs.
 
         Raises:
             DataError: there is none.
@@ -237,10 +240,10 @@ class SessionIOBinding:
         return list(self._outputs)
 
     def fill(self, results: Sequence[Any]) -> None:
-        """Take a run's results, in the order of ``output_names()``.
+        """Store a run's results, in the order of ``output_names()``.
 
         Raises:
-            ShapeError: a value that an output is to be written into has another dtype or shape.
+            ShapeError: the value for an output has another dtype or shape.
         """
         values = OrtValueVector()
         for bound, result in zip(self._outputs.values(), results, strict=True):
@@ -259,11 +262,11 @@ class SessionIOBinding:
         return [value.numpy() for value in self._results]
 
     def clear_binding_inputs(self) -> None:
-        """Forget the inputs."""
+        """Remove all inputs."""
         self.inputs.clear()
 
     def clear_binding_outputs(self) -> None:
-        """Forget the outputs."""
+        """Remove all outputs."""
         self._outputs.clear()
 
     def synchronize_inputs(self) -> None:
@@ -284,11 +287,11 @@ class SessionIOBinding:
 
 
 class IOBinding(SessionIOBinding):
-    """The same, under the name of Python's class."""
+    """``SessionIOBinding`` under the name of ONNX Runtime's Python class."""
 
 
 def _at(*place: Any) -> Array:
-    """Return the array at device, (its number,) dtype, shape, address: the memory itself."""
+    """Return the array at device, (device number,) dtype, shape, address; it shares the memory."""
     names = isinstance(place[0], str)
     require_cpu(place[0], *(place[1:2] if names else ()))
     wanted = 5 if names else 4

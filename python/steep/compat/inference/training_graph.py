@@ -1,8 +1,8 @@
-"""A training graph: forward, a YieldOp that waits for the gradients of outputs, the gradients.
+"""A training graph: forward, a YieldOp that waits for the outputs' gradients, and the gradients.
 
-Its inputs are the model's and the weights, its outputs the gradients. Between YieldOp and these is
-one node, ``steep.training.Gradient``: the engine writes backward when it compiles, once for each
-pattern of outputs that have a gradient, so that the file does not say it.
+Its inputs are the model's inputs and the weights, its outputs the gradients. Between YieldOp and
+the gradients is one node, ``steep.training.Gradient``. The file does not contain backward: the
+engine generates it when it compiles, once for each set of outputs that have a gradient.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def build(
     """Return the training graph of a model.
 
     Args:
-        forward: all that is to have a gradient is an input of it.
-        differentiable: those of its outputs that may have a gradient.
-        wrt: inputs; the outputs of the result are their gradients, NAME_grad.
+        forward: the model; all values that are to have a gradient must be inputs of it.
+        differentiable: its outputs that may have a gradient.
+        wrt: names of inputs; the outputs of the result are their gradients, NAME_grad.
     """
     made = onnx.ModelProto()
     made.CopyFrom(forward)
@@ -60,7 +60,7 @@ def build(
 
 
 def read(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> onnx.ModelProto | None:
-    """Return the training graph that a file, or its bytes, holds; None for other models."""
+    """Return the training graph in a file or its bytes; None for other models."""
     if isinstance(source, onnx.ModelProto):
         model = source
     elif isinstance(source, bytes):
@@ -68,7 +68,7 @@ def read(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> onnx.Model
             return None
         model = onnx.load_model_from_string(source)
     else:
-        path = Path(source)  # that it cannot be read is said by who reads it
+        path = Path(source)  # if it cannot be read, the session raises the error
         if not path.is_file() or path.stat().st_size == 0:
             return None
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -79,14 +79,14 @@ def read(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> onnx.Model
 
 
 def wrt_of(training: onnx.ModelProto) -> dict[str, str]:
-    """Return, by gradient, the input that it is the gradient of."""
+    """Return, by name of a gradient, the input that it belongs to."""
     (node,) = (n for n in training.graph.node if n.domain == DOMAIN)
     (names,) = ([s.decode() for s in a.strings] for a in node.attribute if a.name == "wrt")
     return dict(zip(node.output, names, strict=True))
 
 
 def differentiable_of(training: onnx.ModelProto) -> list[str]:
-    """Return the outputs of forward that wait for a gradient, in order."""
+    """Return the outputs of forward that have a gradient, in order."""
     waiting = _waiting(training)
     without = {
         i for a in waiting.attribute if a.name == "non_differentiable_outputs" for i in a.ints
@@ -95,7 +95,7 @@ def differentiable_of(training: onnx.ModelProto) -> list[str]:
 
 
 def forward_of(training: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model whose outputs wait for their gradients."""
+    """Return the forward model of a training graph."""
     made = onnx.ModelProto()
     made.CopyFrom(training)
     outputs = list(_waiting(training).input)

@@ -1,1 +1,1 @@
-"""``onnxruntime.training.api``: training from files, without PyTorch."""
+"""``onnxruntime.training.api``: on-device training from files, without PyTorch."""

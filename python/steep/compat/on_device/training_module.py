@@ -1,4 +1,4 @@
-"""``Module``: calls of a model that add up gradients, or evaluate."""
+"""``Module``: calls of a model that accumulate gradients, or evaluate."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from steep.session.training import TrainingSession
 
 Path = str | os.PathLike[str]
 
-# An "optimizer" whose state is the sum of gradients; lr is 0 in the first call of a sum.
+# An "optimizer" whose state is the sum of gradients; lr 0 begins a new sum, lr 1 adds to it.
 _GATHER = "compat_gather"
 _FUNCTION = f"""<domain: "steep.optimizer", opset_import: ["": 18]>
 {_GATHER} (w, g, total, lr, step) => (new_w, new_total) {{
@@ -41,9 +41,10 @@ class Module:
     """A model that is trained or evaluated by calling it.
 
     In training mode a call returns the training model's outputs and adds the gradients of the
-    first, the loss, to those of the calls before; after ``lazy_reset_grad`` the next call begins
-    anew. In evaluation mode it returns the evaluation model's outputs. Both read the state's own
-    memory, which an ``Optimizer`` updates. Calls from several threads take turns.
+    first output, the loss, to those of earlier calls; after ``lazy_reset_grad`` the next call
+    begins a new sum. In evaluation mode it returns the evaluation model's outputs. Both read the
+    state's own memory, which an ``Optimizer`` updates. Calls from several threads run one after the
+    other.
 
     >>> state = CheckpointState.load_checkpoint("artifacts/checkpoint")
     >>> module = Module("artifacts/training_model.onnx", state, "artifacts/eval_model.onnx")
@@ -54,20 +55,21 @@ class Module:
     >>> module.lazy_reset_grad()
 
     Args:
-        train_model_uri: the path of a training model.
+        train_model_uri: path of a training model.
         state: its parameters.
-        eval_model_uri: the path of an evaluation model; without it there is no evaluation.
+        eval_model_uri: path of an evaluation model; without it there is no evaluation.
         device: "cpu".
-        session_options: a ``SessionOptions``: its seed, limits and ``check_finite`` count.
+        session_options: a ``SessionOptions``; only its seed, limits and ``check_finite`` have
+            effect.
 
     Raises:
         ModelError: a file is no such model.
-        CheckpointError: the state is of another model.
-        DataError: another device; or the state is none.
+        CheckpointError: the state belongs to another model.
+        DataError: the device is not the CPU; or ``state`` is no ``CheckpointState``.
         IoError: a file cannot be read.
 
     Attributes:
-        training: the mode.
+        training: whether calls train.
     """
 
     def __init__(
@@ -112,7 +114,7 @@ class Module:
             self._eval_parameters = [n for n in eval_inputs if n in state.parameters]
             self._evaluation = InferenceSession(serialised(self._eval), self._options)
         self._train_inputs = [i.name for i in self._session.input_info() if i.name not in self._fed]
-        self._begins = True  # the next call begins a sum
+        self._begins = True  # whether the next call begins a new sum
         self._called = False
         state._gradient = self._gradient
 
@@ -120,7 +122,7 @@ class Module:
         """Run a step of training or evaluation.
 
         Args:
-            user_inputs: NumPy arrays, what speaks DLPack, or ``OrtValue``, in the order of
+            user_inputs: NumPy arrays, arrays with DLPack, or ``OrtValue``, in the order of
                 ``input_names``. Floats of another width, and integers that fit, are converted.
 
         Returns:
@@ -140,16 +142,16 @@ class Module:
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def train(self, mode: bool = True) -> Module:
-        """Let calls train, or with False evaluate; return the module."""
+        """Set the mode of calls: training, or with False evaluation; return the module."""
         self.training = bool(mode)
         return self
 
     def eval(self) -> Module:
-        """Let calls evaluate; return the module."""
+        """Set evaluation mode; return the module."""
         return self.train(False)
 
     def lazy_reset_grad(self) -> None:
-        """Let the next training call begin a new sum of gradients."""
+        """Make the next training call begin a new sum of gradients."""
         self._begins = True
 
     def get_parameters_size(self, trainable_only: bool = True) -> int:
@@ -157,12 +159,12 @@ class Module:
         return sum(self._value(name).size for name in self._chosen(trainable_only))
 
     def get_contiguous_parameters(self, trainable_only: bool = False) -> OrtValue:
-        """Return the parameters one after the other, as a float32 ``OrtValue`` of rank 1.
+        """Return all parameters concatenated, as a float32 ``OrtValue`` of rank 1.
 
         They are in the order of the training model's inputs.
 
         Raises:
-            DataError: one is of another dtype, or a nominal state has no values.
+            DataError: one has another dtype, or a nominal state has no values.
         """
         self._state._require_values()
         values = [self._float(name).reshape(-1) for name in self._chosen(trainable_only)]
@@ -171,11 +173,11 @@ class Module:
     def copy_buffer_to_parameters(
         self, buffer: OrtValue | Array, trainable_only: bool = True
     ) -> None:
-        """Set parameters from what ``get_contiguous_parameters`` returned, or an array like it.
+        """Set parameters from a result of ``get_contiguous_parameters``, or an array like it.
 
         Raises:
             ShapeError: it is not float32, of rank 1 and of ``get_parameters_size`` elements.
-            DataError: a parameter is of another dtype; or the state is nominal and not all are set.
+            DataError: a parameter has another dtype; or the state is nominal and not all are set.
         """
         array = np.asarray(buffer)
         size = self.get_parameters_size(trainable_only)
@@ -198,11 +200,11 @@ class Module:
     def export_model_for_inferencing(
         self, inference_model_uri: Path, graph_output_names: Sequence[str]
     ) -> None:
-        """Write the evaluation model with the present parameters, as far as some values need it.
+        """Write the part of the evaluation model that computes some values, with its parameters.
 
         Args:
-            inference_model_uri: the file.
-            graph_output_names: values of the evaluation model that are to be the outputs.
+            inference_model_uri: path of the file.
+            graph_output_names: values of the evaluation model that become the outputs.
 
         Raises:
             DataError: there is no evaluation model.
@@ -236,13 +238,13 @@ class Module:
         state_file.write(inference_model_uri, serialised(model))
 
     def input_names(self) -> list[str]:
-        """Name what a call in the present mode takes. Raises DataError without a model for it."""
+        """Return the inputs' names in the present mode. Raises DataError without a model for it."""
         if self.training:
             return list(self._train_inputs)
         return [i.name for i in self._inputs_of_evaluation()]
 
     def output_names(self) -> list[str]:
-        """Name what a call in the present mode returns. Raises DataError without a model for it."""
+        """Return the outputs' names in the present mode. Raises DataError without its model."""
         if self.training:
             return list(self._train_outputs)
         return [output.name for output in self._evaluated().graph.output]
@@ -250,10 +252,10 @@ class Module:
     # --- inside -----------------------------------------------------------------------------------
 
     def _compiled(self, model: onnx.ModelProto) -> tuple[TrainingSession, dict[str, Array]]:
-        """Return a session, and the parameters that it is fed beside a call's inputs.
+        """Return a session, and the parameters that are inputs of its steps.
 
         Trained parameters and running statistics are states of the session, in the memory of the
-        training's state. Others are inputs: as constants they would be folded away.
+        ``CheckpointState``. Other parameters are inputs: as constants they would be folded.
         """
         graph = model.graph
         inside = [*self._trained, *statistics(graph, self._names)]
@@ -319,7 +321,7 @@ class Module:
         return total
 
     def _require_gradients(self) -> dict[str, Array]:
-        """Return the sums of gradients. Raises DataError where no call has begun them."""
+        """Return the sums of gradients. Raises DataError if no call has begun them."""
         if self._begins:
             raise DataError(
                 "There are no gradients to apply.",
@@ -349,7 +351,7 @@ class Module:
 
 
 def _read(uri: Path, kind: str, state: CheckpointState) -> onnx.ModelProto:
-    """Return the model of a file, after a look at what it is and whether the state is its own."""
+    """Return the model of a file; check its kind, and that the state belongs to it."""
     model = parsed(uri)
     where = os.fspath(uri)
     told = marked(model)
@@ -413,19 +415,19 @@ def _count(names: Sequence[str], given: Sequence[Any]) -> None:
 
 
 def _like(info: onnx.ValueInfoProto, given: object) -> Array:
-    """Return an input in the dtype of the model, as a training call converts it.
+    """Return an input in the dtype of the model, converted as in a training call.
 
-    Raises DataError where a training call does, as for a finite number that becomes infinite.
+    Raises DataError as a training call, such as for a finite number that becomes infinite.
     """
     array = np.asarray(given)
     dtype = np.dtype(helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type))
     numbers = array.dtype.kind in "fiu" and dtype.kind in "fiu"
     if array.dtype == dtype or not numbers or (array.dtype.kind == "f" and dtype.kind != "f"):
-        return array  # the engine says what is wrong with it
+        return array  # the engine raises the error
     made: Array = _steep.convert(array, dtype.name, info.name).numpy()
     return made
 
 
 def described(values: Mapping[str, Array]) -> str:
-    """Say names and types of arrays. For messages."""
+    """Return names and types of arrays as text, for messages."""
     return ", ".join(f"{n}: {a.dtype}{list(a.shape)}" for n, a in values.items())

@@ -19,19 +19,19 @@ from steep.session.inference import InferenceSession
 
 
 class Optimizer:
-    """Updates the parameters of a module by the gradients that its calls have added up.
+    """Updates the parameters of a module by the gradients that its calls have accumulated.
 
-    The rate is 0.001 until it is set. Moments, step and rate are the state's: a checkpoint that
-    was saved with them goes on where it was.
+    The learning rate is 0.001 until it is set. Moments, step and rate belong to the state: training
+    from a checkpoint that was saved with them continues without a difference.
 
     Args:
-        optimizer_uri: the path of an optimizer model: of ``generate_artifacts``, or another whose
+        optimizer_uri: path of an optimizer model, of ``generate_artifacts`` or another whose
             inputs and outputs have the names of ``compat/onnxblock/optimizers.py``.
-        module: whose parameters it updates.
+        module: the module whose parameters it updates.
 
     Raises:
         ModelError: the file is no such model, or trains other parameters.
-        CheckpointError: the state's moments are another optimizer's.
+        CheckpointError: the state has the moments of another optimizer.
         IoError: the file cannot be read.
     """
 
@@ -75,10 +75,10 @@ class Optimizer:
         self._session = InferenceSession(serialised(model), module._options)
 
     def step(self) -> None:
-        """Update the parameters. The gradients stay, until ``lazy_reset_grad`` and the next call.
+        """Update the parameters. The gradients stay until the next call after ``lazy_reset_grad``.
 
         Raises:
-            DataError: no call of the module in training mode has begun them.
+            DataError: no training call of the module has computed gradients.
         """
         with self._state._lock:
             self._update(self._module._require_gradients())
@@ -100,7 +100,7 @@ class Optimizer:
         held.step += 1
 
     def set_learning_rate(self, learning_rate: float) -> None:
-        """Set the rate of the next steps. Raises DataError for what is negative or not finite."""
+        """Set the rate of the next steps. Raises DataError if it is negative or not finite."""
         self._held.lr = _rate(learning_rate)
 
     def get_learning_rate(self) -> float:
@@ -108,7 +108,10 @@ class Optimizer:
         return self._held.lr
 
     def _joined(self, fresh: dict[str, Array]) -> OptimizerState:
-        """Return the state's, which is this optimizer's from now on."""
+        """Return the optimizer state in the checkpoint state; add it there if it is missing.
+
+        Raises CheckpointError: the checkpoint state has the moments of another optimizer.
+        """
         held = self._state._held.optimizer
         if held is None:
             held = self._state._held.optimizer = OptimizerState(moments=fresh)
@@ -124,23 +127,24 @@ class Optimizer:
 
 
 class LinearLRScheduler:
-    """A rate that rises from 0 in the first steps, then falls to 0, by steps of the optimizer.
+    """A learning rate that rises linearly from 0, then falls to 0, by steps of the optimizer.
 
     At step t it is ``initial_lr`` · t / ``warmup_step_count`` until that many steps, and then
     ``initial_lr`` · (``total_step_count`` - t) / (``total_step_count`` - ``warmup_step_count``).
-    It sets the rate of the next step when it is made, and at each ``step``.
+    The constructor and each ``step`` set the rate of the next step.
 
     >>> scheduler = LinearLRScheduler(optimizer, 100, 1000, 1e-3)
     >>> optimizer.step()
     >>> scheduler.step()
 
     Args:
-        optimizer: whose rate it sets.
-        warmup_step_count, total_step_count: counts of steps.
+        optimizer: the optimizer whose rate it sets.
+        warmup_step_count, total_step_count: numbers of steps.
         initial_lr: the highest rate.
 
     Raises:
-        DataError: the counts are negative or the wrong way round, or the rate is no rate.
+        DataError: the counts are negative or in the wrong order, or the rate is negative or not
+            finite.
     """
 
     def __init__(
@@ -162,7 +166,7 @@ class LinearLRScheduler:
         self.step()
 
     def step(self) -> None:
-        """Set the optimizer's rate by the steps that it has made."""
+        """Set the optimizer's rate according to its number of steps."""
         held = self._optimizer._held
         if held.step < self._warmup:
             factor = held.step / self._warmup

@@ -1,4 +1,4 @@
-"""``CheckpointState``: the parameters of on-device training, and what goes with them."""
+"""``CheckpointState``: parameters, optimizer state and properties of on-device training."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Array = np.ndarray[Any, Any]
 
 
 class Parameter:
-    """One parameter of a state; ``state.parameters[name]`` gives it.
+    """One parameter of a state: ``state.parameters[name]``.
 
     Attributes:
-        name: in the model.
+        name: its name in the model.
         requires_grad: whether it is trained.
     """
 
@@ -31,10 +31,10 @@ class Parameter:
 
     @property
     def data(self) -> Array:
-        """A copy of its present value; assigned to, the value changes everywhere.
+        """A copy of its present value; an assignment changes the value in all modules of the state.
 
         Raises:
-            ShapeError: what is assigned has another dtype or shape.
+            ShapeError: the assigned array has another dtype or shape.
             DataError: a nominal checkpoint has no values.
         """
         self._state._require_values()
@@ -43,7 +43,7 @@ class Parameter:
 
     @data.setter
     def data(self, value: Array) -> None:
-        # Alone it makes no nominal state whole: that takes all parameters at once.
+        # One value does not complete a nominal state: all parameters must be set at once.
         self._state._require_values()
         held = self._state._held.values[self.name]
         array = np.asarray(value)
@@ -58,9 +58,9 @@ class Parameter:
 
     @property
     def grad(self) -> Array | None:
-        """A copy of what calls of the module have added up; None before the first, or if frozen.
+        """A copy of its accumulated gradient; None before the first call, or if it is frozen.
 
-        Of several modules of a state it is the one that was made last.
+        If several modules share the state, it is the gradient of the module that was made last.
         """
         return self._state._gradient(self.name)
 
@@ -69,7 +69,7 @@ class Parameter:
 
 
 class Parameters:
-    """The parameters of a state by name. Iterating gives pairs of name and ``Parameter``."""
+    """The parameters of a state by name. Iterating yields pairs of name and ``Parameter``."""
 
     def __init__(self, state: CheckpointState) -> None:
         self._state = state
@@ -99,7 +99,7 @@ class Parameters:
 
 
 class Properties:
-    """Numbers and text that a user keeps in a state, by name. Iterating gives pairs."""
+    """Numbers and text that users store in a state, by name. Iterating yields pairs."""
 
     def __init__(self, held: dict[str, Property]) -> None:
         self._held = held
@@ -126,7 +126,7 @@ class Properties:
 
 
 class CheckpointState:
-    """The state of a training: parameters, the optimizer's states, properties.
+    """The state of a training: parameters, optimizer state and properties.
 
     A ``Module`` trains the state's own memory. Modules of one state share it.
 
@@ -145,7 +145,7 @@ class CheckpointState:
                 f"CheckpointState.load_checkpoint makes a state, not {type(state).__name__}"
             )
         self._held = state
-        self._lock = threading.RLock()  # of calls of modules and steps of optimizers
+        self._lock = threading.RLock()  # held by calls of modules and steps of optimizers
         self._gradient: Callable[[str], Array | None] = lambda name: None
         self.parameters = Parameters(self)
         self.properties = Properties(state.properties)
@@ -155,7 +155,7 @@ class CheckpointState:
         """Read a file that ``save_checkpoint`` or ``generate_artifacts`` wrote.
 
         Raises:
-            CheckpointError: it is damaged, or no such file; those of ONNX Runtime are not.
+            CheckpointError: it is damaged, or not such a file; files of ONNX Runtime are not.
             IoError: it cannot be read.
         """
         return cls(state_file.decode(state_file.read(checkpoint_uri), os.fspath(checkpoint_uri)))
@@ -172,16 +172,16 @@ class CheckpointState:
         checkpoint_uri: str | os.PathLike[str],
         include_optimizer_state: bool = False,
     ) -> None:
-        """Write a file, or replace it as a whole.
+        """Write a file; an existing one is replaced as a whole.
 
         Args:
-            state: what to save.
-            checkpoint_uri: the file.
-            include_optimizer_state: moments, step and rate as well; without them an optimizer
-                that goes on from the file begins anew.
+            state: the state to save.
+            checkpoint_uri: path of the file.
+            include_optimizer_state: save moments, step and rate too; without them an optimizer that
+                continues from the file starts anew.
 
         Raises:
-            IoError: it cannot be written; the old one stays.
+            IoError: it cannot be written; the old file stays.
             DataError: it is no state.
         """
         if not isinstance(state, cls):

@@ -1,1 +1,1 @@
-"""``onnxruntime.training.onnxblock`` and ``artifacts``: training models built of blocks."""
+"""``onnxruntime.training.onnxblock`` and ``artifacts``: training models made of blocks."""

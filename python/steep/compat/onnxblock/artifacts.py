@@ -1,4 +1,4 @@
-"""``generate_artifacts``: the files of on-device training, from a forward model."""
+"""``generate_artifacts``: makes the files of on-device training from a forward model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from steep.errors import DataError, IoError, ModelError
 
 log = logging.getLogger("steep")
 
-_OLDEST = 12  # opset: the first with SoftmaxCrossEntropyLoss
+_OLDEST = 12  # the first opset with SoftmaxCrossEntropyLoss
 
 
 class LossType(enum.Enum):
@@ -43,7 +43,7 @@ class OptimType(enum.Enum):
 
 
 class OptimizationStyle(enum.Enum):
-    """When ONNX Runtime optimised a model in its ORT format, which Steep does not have."""
+    """When ONNX Runtime optimises a model of its ORT format, which Steep does not have."""
 
     Fixed = 0
     Runtime = 1
@@ -60,7 +60,7 @@ class _WithLoss(TrainingBlock):
         return (*outputs, *(name for name in self._more if name not in outputs))
 
 
-def generate_artifacts(  # noqa: PLR0917 (the order that users know)
+def generate_artifacts(  # noqa: PLR0917 (ONNX Runtime's order)
     model: onnx.ModelProto | str | os.PathLike[str],
     requires_grad: Sequence[str] | None = None,
     frozen_params: Sequence[str] | None = None,
@@ -74,12 +74,11 @@ def generate_artifacts(  # noqa: PLR0917 (the order that users know)
     nominal_checkpoint: bool = False,
     loss_input_names: Sequence[str] | None = None,
 ) -> None:
-    """Write what ``training.api`` trains: models for training, evaluation and the optimizer's step,
-    and a checkpoint.
+    """Write the files for ``training.api``: models and a checkpoint.
 
     ``PREFIXtraining_model.onnx`` and ``PREFIXeval_model.onnx`` are the model with the loss, whose
-    parameters are inputs; the second is without dropout, and normalises by running statistics.
-    ``PREFIXoptimizer_model.onnx`` is a step in ONNX's operators
+    parameters are inputs; the second has no dropout, and normalises by running statistics.
+    ``PREFIXoptimizer_model.onnx`` is an optimizer's step in ONNX's operators
     (``compat/onnxblock/optimizers.py``), and ``PREFIXcheckpoint`` has the parameters. Everything is
     made before the first file is written, and each file is replaced as a whole.
 
@@ -90,22 +89,22 @@ def generate_artifacts(  # noqa: PLR0917 (the order that users know)
     Args:
         model: a model or its path, of opset 12 or newer.
         requires_grad: initializers that are trained: float32 or float64.
-        frozen_params: initializers that are parameters and stay as they are.
-        loss: which loss, or an ``onnxblock.Block`` of one; None: the first output is the loss.
-        optimizer: which optimizer, or a block of one; None: no file of it.
-        artifact_directory: where to write; by default here.
-        prefix: of the files' names.
+        frozen_params: initializers that are parameters and do not change.
+        loss: a loss, or an ``onnxblock.Block`` of one; None: the first output is the loss.
+        optimizer: an optimizer, or a block of one; None: no optimizer model is written.
+        artifact_directory: folder of the files; by default the current one.
+        prefix: prefix of the files' names.
         ort_format: must be False: there is one format.
         custom_op_library: must be None; ``steep.register_op`` adds operators.
-        additional_output_names: values of the model that calls return beside the loss.
-        nominal_checkpoint: write ``PREFIXnominal_checkpoint`` too, of names and shapes alone.
-        loss_input_names: what the loss is called with; by default all outputs of the model.
+        additional_output_names: values of the model that calls return besides the loss.
+        nominal_checkpoint: also write ``PREFIXnominal_checkpoint``, with names and shapes only.
+        loss_input_names: arguments of the loss; by default all outputs of the model.
 
     Raises:
         ModelError: a name is not one of the model's, or a model is not valid.
-        DataError: nothing is trained, or an argument is of another kind.
-        ShapeError: the loss is not one element.
-        NotOffered: ``ort_format``, ``custom_op_library``.
+        DataError: no parameter is trained, or an argument has a wrong type.
+        ShapeError: the loss does not have one element.
+        NotOffered: ``ort_format`` or ``custom_op_library`` is set.
         IoError: a file cannot be read or written.
     """
     _refuse(ort_format, custom_op_library)
@@ -138,7 +137,7 @@ def generate_artifacts(  # noqa: PLR0917 (the order that users know)
     }
     if optimizer_block is not None:
         opset = next(o.version for o in proto.opset_import if not o.domain)
-        with empty_base(max(opset, 15)):  # CastLike's
+        with empty_base(max(opset, 15)):  # the first opset with CastLike
             optimizer_block(block.parameters())
         files["optimizer_model.onnx"] = serialised(optimizer_block.to_model_proto())
     if nominal_checkpoint:
@@ -151,7 +150,7 @@ def generate_artifacts(  # noqa: PLR0917 (the order that users know)
             node=str(folder),
             remedy="create it, or name another with artifact_directory",
         )
-    for name in files:  # before the first is written
+    for name in files:  # check all before writing the first
         state_file.require_writable(folder / f"{prefix}{name}")
     for name, content in files.items():
         state_file.write(folder / f"{prefix}{name}", content)
@@ -159,7 +158,7 @@ def generate_artifacts(  # noqa: PLR0917 (the order that users know)
 
 
 def state_of(parameters: Parameters) -> state_file.TrainingState:
-    """Return the state of parameters as a ``TrainingBlock`` has them. Raises DataError."""
+    """Return the state of the parameters of a ``TrainingBlock``. Raises DataError."""
     values = {
         tensor.name: state_file.storable(tensor.name, numpy_helper.to_array(tensor))
         for part in parameters
@@ -169,7 +168,7 @@ def state_of(parameters: Parameters) -> state_file.TrainingState:
 
 
 def serialised(model: onnx.ModelProto) -> bytes:
-    """Return a model's bytes. Raises ModelError for those that are too many for a file."""
+    """Return a model's bytes. Raises ModelError if they are too many for a file."""
     try:
         content: bytes = model.SerializeToString()
         return content
@@ -220,7 +219,7 @@ def _loaded(model: object) -> onnx.ModelProto:
 
 
 def _tensors(message: Message) -> Iterator[onnx.TensorProto]:
-    """Yield every tensor in a message: of initializers, attributes, bodies, functions."""
+    """Yield every tensor in a message: in initializers, attributes, bodies and functions."""
     if isinstance(message, onnx.TensorProto):
         yield message
         return
@@ -231,7 +230,7 @@ def _tensors(message: Message) -> Iterator[onnx.TensorProto]:
 
 
 def parsed(path: str | os.PathLike[str]) -> onnx.ModelProto:
-    """Return the model of a file. Raises IoError, and ModelError for what is no model."""
+    """Return the model of a file. Raises IoError, and ModelError if it is no model."""
     content = state_file.read(path)
     try:
         model = onnx.load_model_from_string(content)

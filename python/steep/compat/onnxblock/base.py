@@ -1,4 +1,4 @@
-"""What blocks build on: the model at hand, names in it, and what is known of its values."""
+"""The base of blocks: the current model, names in it, and the types of its values."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from steep.session.custom_ops import register_ops
 
 Path = str | os.PathLike[str]
 
-_SMALL = 1024  # elements of an integer initializer that shapes may depend on
+_SMALL = 1024  # most elements of an integer initializer that shapes may depend on
 
 
 class ModelAccessor:
-    """What is being built on.
+    """The current model of blocks.
 
     Attributes:
         model: the ``onnx.ModelProto`` that blocks change.
@@ -38,12 +38,12 @@ class ModelAccessor:
 
     @property
     def has_path(self) -> bool:
-        """Whether ``base`` was told where the model's file is."""
+        """Whether ``base`` was given the path of the model's file."""
         return self._path is not None
 
     @property
     def path(self) -> Path:
-        """Where the model's file is. Raises DataError where ``base`` was not told."""
+        """Path of the model's file. Raises DataError if ``base`` was not given it."""
         if self._path is None:
             raise DataError(
                 "The path of the model is not known.", remedy="onnxblock.base(model, model_path)"
@@ -51,7 +51,7 @@ class ModelAccessor:
         return self._path
 
 
-# Of each thread its own.
+# Each thread has its own current model.
 _at_hand: contextvars.ContextVar[ModelAccessor | None] = contextvars.ContextVar(
     "at_hand", default=None
 )
@@ -62,12 +62,12 @@ def base(model: onnx.ModelProto, model_path: Path | None = None) -> Iterator[Mod
     """Let blocks build on a copy of a model: ``with base(model) as accessor``.
 
     Args:
-        model: what is copied.
-        model_path: its file, beside which external data lie that ``onnx.load`` was told to leave
-            there; they are read.
+        model: the model to copy.
+        model_path: path of its file, if ``onnx.load`` did not load external data; they are read
+            from the file's folder.
 
     Raises:
-        DataError: it is no model, or another is being built on.
+        DataError: it is no model, or another base is active.
         IoError: external data cannot be read.
     """
     if not isinstance(model, onnx.ModelProto):
@@ -90,7 +90,7 @@ def empty_base(opset_version: int | None = None) -> Iterator[ModelAccessor]:
     """Let blocks build on an empty model of an opset, by default the newest.
 
     Raises:
-        DataError: another model is being built on.
+        DataError: another base is active.
     """
     opsets = [helper.make_opsetid("", opset_version or onnx.defs.onnx_opset_version())]
     graph = helper.make_graph([], "graph", [], [])
@@ -101,18 +101,18 @@ def empty_base(opset_version: int | None = None) -> Iterator[ModelAccessor]:
 
 @contextlib.contextmanager
 def custom_op_library(custom_op_library_path: Path) -> Iterator[Path]:
-    """Have operators of one's own while blocks build: functions in a model file.
+    """Register users' own operators, functions in a model file, while blocks build.
 
     >>> with onnxblock.custom_op_library("ops.onnx"), onnxblock.base(model):
     ...     block(name)
 
     Args:
-        custom_op_library_path: as ``steep.register_ops`` takes it, within the context. Models that
-            have such operators need them when they are run, too.
+        custom_op_library_path: as for ``steep.register_ops``. The operators are registered inside
+            the context only; to run models that use them, register them again.
 
     Raises:
         NotOffered: it is a shared library, whose kernels another runtime would load.
-        ModelError, IoError: what ``steep.register_ops`` raises.
+        ModelError, IoError: as ``steep.register_ops``.
     """
     if os.path.splitext(custom_op_library_path)[1] not in (".onnx", ".pb"):
         raise NotOffered(
@@ -156,7 +156,7 @@ def _as_base(model: onnx.ModelProto, path: Path | None = None) -> Iterator[Model
 
 
 def at_hand() -> onnx.ModelProto:
-    """Return the model that is being built on. Raises DataError outside of a base."""
+    """Return the current model. Raises DataError outside of a base."""
     accessor = _at_hand.get()
     if accessor is None:
         raise DataError(
@@ -172,11 +172,11 @@ class Block(ABC):
     """A part of a graph. ``build`` adds nodes to ``self.base`` and returns names of values.
 
     Attributes:
-        base: the model that is being built on, while the block is called.
+        base: the current model, while the block is called.
     """
 
     def __init__(self, temp_file_name: str = "temp.onnx") -> None:
-        """Nothing is written: ``temp_file_name`` is taken for compatibility."""
+        """Accept ``temp_file_name`` for compatibility: no file is written."""
         self.base: onnx.ModelProto | None = None
 
     @abstractmethod
@@ -184,20 +184,20 @@ class Block(ABC):
         """Add nodes; return the name of the result, or a tuple of names."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Build on the model at hand; return what ``build`` does.
+        """Build on the current model; return the result of ``build``.
 
         Raises:
-            DataError: there is no model at hand.
+            DataError: there is no current model.
             ModelError: a name is not one of its values.
         """
         self.base = at_hand()
         return self.build(*args, **kwargs)
 
     def infer_shapes_on_base(self) -> onnx.ModelProto:
-        """Return a copy of the model at hand with the types that ONNX's inference finds.
+        """Return a copy of the current model with the types that ONNX's inference finds.
 
         Raises:
-            DataError: there is no model at hand.
+            DataError: there is no current model.
             ModelError: types in the model contradict each other.
         """
         model = at_hand()
@@ -210,7 +210,7 @@ class Block(ABC):
         return made
 
     def add_node(self, op: str, inputs: Sequence[str], domain: str = "", **settings: Any) -> str:
-        """Add a node of one output; return that output's name.
+        """Add a node with one output; return that output's name.
 
         Raises:
             ModelError: an input is not a value of the model.
@@ -232,14 +232,14 @@ class Block(ABC):
         return name
 
     def dtype_of(self, name: str) -> np.dtype[Any]:
-        """Return the dtype of a value; float32 where it cannot be inferred."""
+        """Return the dtype of a value; float32 if it cannot be inferred."""
         info = info_of(at_hand(), name)
         kind = 0 if info is None else info.type.tensor_type.elem_type
         return np.dtype(helper.tensor_dtype_to_np_dtype(kind)) if kind else np.dtype(np.float32)
 
 
 def value_names(model: onnx.ModelProto) -> list[str]:
-    """Return the names of inputs, initializers and what nodes give."""
+    """Return the names of inputs, initializers and outputs of nodes."""
     graph = model.graph
     names = [value.name for value in (*graph.input, *graph.initializer)]
     return names + [name for node in graph.node for name in node.output if name]
@@ -286,7 +286,7 @@ def skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def info_of(model: onnx.ModelProto, name: str) -> onnx.ValueInfoProto | None:
-    """Return what is known of a value's type; None where nothing is."""
+    """Return the known type of a value, or None."""
     require_values(model, [name], "")
     found = inferred(model).graph
     for info in (*found.input, *found.output, *found.value_info):
@@ -296,9 +296,9 @@ def info_of(model: onnx.ModelProto, name: str) -> onnx.ValueInfoProto | None:
 
 
 def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model without large data, with what types ONNX's inference finds.
+    """Return the model without large data, with the types that ONNX's inference finds.
 
-    Raises ModelError where they contradict each other.
+    Raises ModelError if they contradict each other.
     """
     try:
         return onnx.shape_inference.infer_shapes(skeleton(model))
@@ -309,7 +309,7 @@ def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def prune(graph: onnx.GraphProto) -> set[str]:
-    """Leave the nodes and constants that outputs need; return the names of all that is read."""
+    """Remove nodes and constants that no output needs; return the names of all values read."""
     needed = {output.name for output in graph.output}
     kept = []
     for node in reversed(graph.node):

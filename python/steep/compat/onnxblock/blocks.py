@@ -38,15 +38,15 @@ class Add(_Binary):
 
 
 class Sub(_Binary):
-    """The first less the second."""
+    """The first value minus the second."""
 
 
 class Mul(_Binary):
-    """The product of two values, by element."""
+    """The elementwise product of two values."""
 
 
 class Div(_Binary):
-    """The first divided by the second."""
+    """The first value divided by the second."""
 
 
 class Sigmoid(_Unary):
@@ -70,10 +70,10 @@ class SequenceConstruct(_Operator):
 
 
 class _Reduce(_Unary):
-    """Over all elements: of shape [1, 1, …], as ONNX's operators are by default, or a scalar.
+    """A reduction over all elements: of shape [1, 1, …], as ONNX's default, or a scalar.
 
     Args:
-        keepdims: the result has the rank of the input.
+        keepdims: whether the result has the rank of the input.
     """
 
     def __init__(self, keepdims: bool = True) -> None:
@@ -94,7 +94,7 @@ class ReduceSum(_Reduce):
 
 
 class Pow(Block):
-    """A value to the power of a number."""
+    """A value to the power of a constant."""
 
     def __init__(self, exponent: float) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ class ReduceAllL2(Block):
 
 
 class Clip(Block):
-    """A value, bounded."""
+    """A value, limited to a range."""
 
     def __init__(self, clip_min: float | None = None, clip_max: float | None = None) -> None:
         super().__init__()
@@ -157,7 +157,7 @@ class PassThrough(Block):
 
 
 class InputLike(Block):
-    """An input of the dtype and shape of another value of the model."""
+    """A new input with the dtype and shape of another value of the model."""
 
     def __init__(self, like: str) -> None:
         super().__init__()
@@ -183,20 +183,20 @@ class InputLike(Block):
 class LabelEncoder(Block):
     """Maps keys to values, both int64 or float32; other inputs map to a default.
 
-    It is spelt out in operators that run everywhere. An argument for text must be left out.
+    It consists of standard operators. Arguments for text must be left out.
 
     Args:
-        default_float, default_int64: for what is no key, by the kind of the values.
-        default_string: taken for compatibility.
-        keys_floats, keys_int64s: one of them.
-        values_floats, values_int64s: one of them, of the same length.
+        default_float, default_int64: the default, according to the dtype of the values.
+        default_string: accepted for compatibility.
+        keys_floats, keys_int64s: pass one of them.
+        values_floats, values_int64s: pass one of them, of the same length.
 
     Raises:
         NotOffered: keys or values are text.
-        DataError: there are none, two kinds of them, or numbers that differ.
+        DataError: there are none, two kinds of them, or their numbers differ.
     """
 
-    def __init__(  # noqa: PLR0917 (the order that users know)
+    def __init__(  # noqa: PLR0917 (ONNX Runtime's order)
         self,
         default_float: float = 0.0,
         default_int64: int = -1,
@@ -229,7 +229,7 @@ class LabelEncoder(Block):
         self._default = np.array(default, self._values.dtype)
 
     def build(self, value: str) -> str:
-        """Add the nodes; return the name of what keys become, of the input's shape."""
+        """Add the nodes; return the name of the mapped values, which have the input's shape."""
         keys = self.add_constant("keys", self._keys)
         values = self.add_constant("values", self._values)
         apart = self._unsqueezed(value)
@@ -246,7 +246,7 @@ class LabelEncoder(Block):
 
 
 class Cast(Block):
-    """A value as another dtype, a number of ``onnx.TensorProto``."""
+    """A value cast to another dtype, given as a number of ``onnx.TensorProto``."""
 
     def __init__(self, to: int) -> None:
         super().__init__()
@@ -262,7 +262,7 @@ class Linear(Block):
 
     Args:
         in_features, out_features: the extents of W.
-        bias: add b.
+        bias: whether to add b.
         alpha, beta: factors of the product and of b.
     """
 
@@ -307,7 +307,7 @@ def _one_of(
 
 
 def add_input(model: onnx.ModelProto, name: str, like: onnx.ValueInfoProto) -> str:
-    """Add an input of the type of ``like``; return its name. Raises ModelError if it is taken."""
+    """Add an input with the type of ``like``; return its name. Raises ModelError if it exists."""
     if name in value_names(model):
         raise ModelError(
             "A new input has the name of an existing value.", node=name, remedy="choose another"

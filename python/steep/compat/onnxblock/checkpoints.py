@@ -1,4 +1,4 @@
-"""Checkpoints of parameters that blocks have taken out of a model, and back into one."""
+"""Writes parameters of blocks to checkpoints, and reads them back into a model."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ def save_checkpoint(
     path_to_checkpoint: str | os.PathLike[str],
     nominal_checkpoint: bool = False,
 ) -> None:
-    """Write a checkpoint of what ``TrainingBlock.parameters`` returned.
+    """Write a checkpoint of the parameters that ``TrainingBlock.parameters`` returned.
 
     Args:
-        parameters: trained ones, and others.
-        path_to_checkpoint: the file.
-        nominal_checkpoint: of names, dtypes and shapes alone.
+        parameters: trained parameters, and others.
+        path_to_checkpoint: path of the file.
+        nominal_checkpoint: write only names, dtypes and shapes.
 
     Raises:
-        DataError: a parameter is of a dtype that a checkpoint cannot hold.
+        DataError: a parameter has a dtype that a checkpoint does not support.
         IoError: the file cannot be written; the old one stays.
     """
     state = state_of(parameters)
@@ -37,11 +37,11 @@ def save_checkpoint(
 def load_checkpoint_to_model(
     path_to_checkpoint: str | os.PathLike[str], model: onnx.ModelProto
 ) -> None:
-    """Give the initializers of a model the values that parameters of their names have in a file.
+    """Set initializers of a model to the values of a checkpoint's parameters of the same names.
 
     Raises:
-        CheckpointError: the file is damaged or nominal, or an initializer is of another type;
-            then the model stays as it is.
+        CheckpointError: the file is damaged or nominal, or an initializer has another type;
+            the model then does not change.
         DataError: no initializer has the name of a parameter.
         IoError: the file cannot be read.
     """

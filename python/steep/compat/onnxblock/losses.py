@@ -1,4 +1,4 @@
-"""Blocks of losses: PyTorch's of the same names."""
+"""Blocks of losses, which are those of PyTorch of the same names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Loss(Block):
         return str((ReduceMean if self._reduction == "mean" else ReduceSum)(keepdims=False)(value))
 
     def _target(self, scores: str, name: str) -> str:
-        """Return the target's name; a new input like the scores where there is none."""
+        """Return the target's name; add an input like the scores if there is no such value."""
         return name if name in value_names(at_hand()) else str(InputLike(scores)(name))
 
 
@@ -59,12 +59,12 @@ class L1Loss(_Loss):
 
 
 class CrossEntropyLoss(_Loss):
-    """Cross entropy of scores, whose axis 1 is of classes, and integer labels.
+    """Cross entropy of scores, with classes on axis 1, and integer labels.
 
     Args:
         weight: an array with a factor for each class.
-        reduction: "mean" (by the weights of what counts), "sum" or "none".
-        ignore_index: a label that does not count.
+        reduction: "mean" (weighted), "sum" or "none".
+        ignore_index: a label to ignore.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class BCEWithLogitsLoss(_Loss):
     """Binary cross entropy of scores before the sigmoid.
 
     Args:
-        weight: an array of factors, of a shape that broadcasts to the scores'.
+        weight: an array of factors whose shape broadcasts to that of the scores.
         reduction: "mean", "sum" or "none".
         pos_weight: an array of factors for positive targets.
     """
@@ -129,7 +129,7 @@ class BCEWithLogitsLoss(_Loss):
 
     def build(self, loss_input_name: str, target_name: str = "target") -> str:
         """Add the loss, and an input for the target unless there is a value of that name."""
-        # (1 - t) x + w log(1 + exp(-x)), with w = 1 + (p - 1) t: nothing in it overflows
+        # (1 - t) x + w log(1 + exp(-x)), with w = 1 + (p - 1) t; Softplus does not overflow
         x, dtype = loss_input_name, self.dtype_of(loss_input_name)
         target = self._target(x, target_name)
         one = self.add_constant("bceloss.one", np.array(1, dtype))

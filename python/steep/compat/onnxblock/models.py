@@ -17,13 +17,13 @@ from steep.onnx_graph.traverse import bodies_of
 
 log = logging.getLogger("steep")
 
-ARTIFACT = "steep.artifact"  # key of the metadata that says what a file is
+ARTIFACT = "steep.artifact"  # metadata key for the kind of a file
 
 Parameters = tuple[list[onnx.TensorProto], list[onnx.TensorProto]]
 
 
 def mark(model: onnx.ModelProto, kind: str, parameters: Sequence[str] = ()) -> None:
-    """Say in a model's metadata what it is, and which of its inputs are parameters."""
+    """Record in a model's metadata its kind, and which of its inputs are parameters."""
     entries = [entry for entry in model.metadata_props if entry.key != ARTIFACT]
     del model.metadata_props[:]
     model.metadata_props.extend(entries)
@@ -32,7 +32,7 @@ def mark(model: onnx.ModelProto, kind: str, parameters: Sequence[str] = ()) -> N
 
 
 def marked(model: onnx.ModelProto) -> dict[str, Any]:
-    """Return what ``mark`` said; {} where nothing is said."""
+    """Return the record of ``mark``; {} if there is none."""
     for entry in model.metadata_props:
         if entry.key == ARTIFACT:
             try:
@@ -85,10 +85,10 @@ class ForwardBlock(Block):
 
 
 class TrainingBlock(Block):
-    """A block whose first result is the loss of a model that is to be trained.
+    """A block whose first result is the loss of a model to train.
 
-    Parameters become inputs of both models: their values are the checkpoint's. Running statistics
-    of normalisations in training mode are parameters that are never trained. The engine makes the
+    Parameters become inputs of both models: the checkpoint has their values. Running statistics of
+    normalisations in training mode are parameters that are never trained. The engine generates the
     gradients when a ``Module`` reads the training model.
     """
 
@@ -103,11 +103,11 @@ class TrainingBlock(Block):
         """Add nodes; return the name of the loss, or a tuple of names that begins with it."""
 
     def requires_grad(self, argument_name: str, value: bool = True) -> None:
-        """Say of an initializer that it is trained, or that it is a parameter and is not."""
+        """Make an initializer a parameter, which is trained or, with False, is not."""
         self._requires_grad[argument_name] = bool(value)
 
     def parameters(self) -> Parameters:
-        """Return the trained parameters, and those that are not, in the order of the model.
+        """Return the trained parameters, and the others, in the order of the model.
 
         Raises:
             DataError: the block was not called yet.
@@ -126,10 +126,10 @@ class TrainingBlock(Block):
         """Build, and make the pair of models; return the names of their outputs.
 
         Raises:
-            ModelError: a parameter is no initializer, the loss does not depend on one that is
-                trained, or the model is not valid.
-            ShapeError: the loss is not one element.
-            DataError: nothing is to be trained.
+            ModelError: a parameter is no initializer, the loss does not depend on a trained
+                parameter, or the model is not valid.
+            ShapeError: the loss does not have one element.
+            DataError: no parameter is to be trained.
         """
         result = super().__call__(*args, **kwargs)
         model = at_hand()
@@ -150,7 +150,7 @@ class TrainingBlock(Block):
         return result
 
     def _taken_out(self, model: onnx.ModelProto) -> Parameters:
-        """Return the parameters, which become inputs of the model."""
+        """Turn the parameters into inputs of the model, and return them."""
         graph = model.graph
         there = {tensor.name: tensor for tensor in graph.initializer}
         floats = [t.name for t in graph.initializer if t.data_type in _FLOATS]
@@ -171,7 +171,8 @@ class TrainingBlock(Block):
                 received=", ".join(trained) + ": running statistics" if trained else "none",
                 remedy=f"name some of: {', '.join(floats[:20])}",
             )
-        # As constants, or trained by gradients of zeros, they would never follow the batches.
+        # Running statistics must be parameters: as constants, or trained, they would not be
+        # updated.
         follow = statistics(graph, list(there))
         named = [name for name in follow if self._requires_grad.get(name)]
         if named:
@@ -188,7 +189,7 @@ class TrainingBlock(Block):
         graph.initializer.extend(kept)
         constants = {t.name for t in kept}
         for value in [v for v in graph.input if v.name in constants]:
-            graph.input.remove(value)  # old files list all initializers; calls feed none of them
+            graph.input.remove(value)  # old files also list initializers as inputs
         already = {value.name for value in graph.input}
         for p in (*chosen[0], *chosen[1]):
             if p.name not in already:
@@ -205,7 +206,7 @@ _FLOATS = (
 
 
 def check(model: onnx.ModelProto) -> None:
-    """Raise ModelError unless a model follows the standard."""
+    """Raise ModelError unless a model conforms to the ONNX standard."""
     try:
         onnx.checker.check_model(model)
     except (onnx.checker.ValidationError, ValueError) as error:
@@ -240,7 +241,7 @@ def _set_outputs(model: onnx.ModelProto, names: Sequence[str]) -> None:
     declared = {value.name: value for value in model.graph.output}
     del model.graph.output[:]
     for name in names:
-        # first what is inferred: a declaration may know less
+        # the inferred type may be more precise than the declared one
         info = info_of(model, name) or declared.get(name)
         model.graph.output.append(info or onnx.ValueInfoProto(name=name))
 
@@ -275,7 +276,7 @@ def _require_path(model: onnx.ModelProto, trained: Sequence[str]) -> None:
 
 
 def _to_evaluation(graph: onnx.GraphProto) -> None:
-    """Without dropout, and normalising by the running statistics; in bodies of loops, too."""
+    """Remove dropout, and normalise by running statistics; also in bodies of loops."""
     for node in list(graph.node):
         for body in bodies_of(node):
             _to_evaluation(body)

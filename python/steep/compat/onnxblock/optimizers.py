@@ -1,8 +1,9 @@
 """Blocks of optimizers: models of one step, in ONNX's own operators.
 
-Inputs of such a model are ``learning_rate`` (float32) and ``step`` (int64, from 1), both scalars;
-and of each trained parameter P: ``P`` itself, its gradient ``P_grad``, and moments ``NAME/P``. An
-output ``updated/X`` is what becomes of the input X.
+The inputs of such a model are ``learning_rate`` (float32) and ``step`` (int64, from 1), both
+scalars;
+and for each trained parameter P: ``P`` itself, its gradient ``P_grad``, and moments ``NAME/P``. The
+output ``updated/X`` is the new value of the input X.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ def gradient_name(parameter: str) -> str:
 
 
 class ClipGradNorm(Block):
-    """Scales gradients so that the norm of all together is at most ``max_norm``.
+    """Scales gradients so that their global norm is at most ``max_norm``.
 
-    The factor is min(1, max_norm / (norm + 1e-6)), as PyTorch's.
+    The factor is min(1, max_norm / (norm + 1e-6)), as in PyTorch.
     """
 
     def __init__(self, max_norm: float) -> None:
@@ -47,7 +48,7 @@ class ClipGradNorm(Block):
         bound = self.add_constant("max_norm", np.float32(self._max_norm))
         one = self.add_constant("one", np.float32(1))
         ratio = self.add_node("Div", [bound, self.add_node("Add", [norm, small])])
-        # Min keeps NaN, so that a gradient that is none does not pass for one that is bounded
+        # Min propagates NaN, so that a NaN norm is not mistaken for a small one
         factor = self.add_node("Min", [ratio, one])
         like = [self.add_node("CastLike", [factor, gradient]) for gradient in gradients]
         return [self.add_node("Mul", pair) for pair in zip(gradients, like, strict=True)]
@@ -64,14 +65,14 @@ class _Optimizer(ForwardBlock):
         """Add a step of all trained parameters.
 
         Args:
-            parameters: what ``TrainingBlock.parameters`` returns: trained ones, and others.
+            parameters: the result of ``TrainingBlock.parameters``: trained ones, and others.
 
         Returns:
-            The names of what is updated.
+            The names of the updated values.
 
         Raises:
-            DataError: none is trained; or one is neither float32 nor float64, or has a name that
-                is an input of the model already.
+            DataError: none is trained; or one is neither float32 nor float64, or has the name of
+                another input of the model.
         """
         model, (trained, _) = at_hand(), parameters
         if not trained:
@@ -112,7 +113,7 @@ class _Optimizer(ForwardBlock):
         return tuple(outputs)
 
     def prepare(self) -> None:
-        """Add what all parameters share."""
+        """Add nodes that all parameters share."""
 
     @abstractmethod
     def update(self, parameter: onnx.TensorProto, gradient: str) -> dict[str, str]:
@@ -123,7 +124,7 @@ class _Optimizer(ForwardBlock):
         return self.add_constant("number", np.array(value, dtype))
 
     def moment(self, kind: str, parameter: onnx.TensorProto) -> str:
-        """Add an input that begins as zeros; return its name."""
+        """Add an input for a moment, which starts as zeros; return its name."""
         info = helper.make_tensor_value_info(
             f"{kind}/{parameter.name}", parameter.data_type, parameter.dims
         )
@@ -133,7 +134,7 @@ class _Optimizer(ForwardBlock):
 
 
 class SGD(_Optimizer):
-    """w - lr g.
+    """Stochastic gradient descent: w - lr g.
 
     Args:
         clip_grad: a ``ClipGradNorm``.
@@ -147,14 +148,14 @@ class SGD(_Optimizer):
 
 
 class AdamW(_Optimizer):
-    """AdamW as transformers' is: epsilon beside the root, decay after the update.
+    """AdamW as in transformers: epsilon is added to the root, and weights decay after the update.
 
     With moments m and v, corrected by c₁ = 1 - β₁ᵗ and c₂ = 1 - β₂ᵗ (both 1 without
     ``bias_correction``): w₁ = w - lr √c₂ / c₁ · m / (√v + eps), and then w₁ (1 - lr weight_decay).
 
     Args:
-        bias_correction: correct moments for having begun as zeros.
-        betas, eps, weight_decay: the numbers.
+        bias_correction: correct moments for their start at zero.
+        betas, eps, weight_decay: the numbers of these formulas.
         clip_grad: a ``ClipGradNorm``.
     """
 
@@ -178,7 +179,7 @@ class AdamW(_Optimizer):
         self._rate = RATE
 
     def prepare(self) -> None:
-        """Add the rate with its corrections, in float64: 1 - 0.999 has four digits in float32."""
+        """Add the corrected rate, in float64: in float32 1 - 0.999 has only four digits."""
         self._rate = self.add_node("Cast", [RATE], to=TensorProto.DOUBLE)
         if self._bias_correction:
             t = self.add_node("Cast", [STEP], to=TensorProto.DOUBLE)

@@ -12,13 +12,13 @@ from steep.errors import DataError
 
 
 class _OptimizerConfig:
-    """An optimizer by name, its numbers, and those of groups of parameters.
+    """An optimizer by name, its settings, and those of parameter groups.
 
     Attributes:
         name: "SGDOptimizer", "AdamOptimizer" or "LambOptimizer".
-        defaults: numbers by name, "lr" among them; each is an attribute as well, but for the rate
-            it is the attribute ``lr`` that counts.
-        params: groups: ``{"params": [names], …}`` with numbers that differ.
+        defaults: settings by name, "lr" among them. For the learning rate, the attribute ``lr``
+            applies.
+        params: groups: ``{"params": [names], …}`` with settings that differ.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class _OptimizerConfig:
     def options(
         self, lr: float | None = None, group: Mapping[str, Any] | None = None
     ) -> _steep.OptimizerOptions:
-        """Return how a group of parameters learns in the engine; None for those in no group."""
+        """Return the engine's options of a parameter group; None: of parameters in no group."""
         numbers = {**self.defaults, **(group or {})}
         options = _steep.OptimizerOptions()
         options.kind = _KINDS[self.name]
@@ -77,7 +77,7 @@ class _OptimizerConfig:
 
     @property
     def max_norm_clip(self) -> float:
-        """Bound of the gradients' global norm; infinity where there is none."""
+        """Bound of the gradients' global norm; infinity for none."""
         return float(self.defaults.get("max_norm_clip", math.inf))
 
 
@@ -92,8 +92,8 @@ class SGDConfig(_OptimizerConfig):
     """Stochastic gradient descent.
 
     Args:
-        params: must be empty: all parameters learn alike.
-        lr: the rate.
+        params: must be empty: all parameters have the same settings.
+        lr: the learning rate.
     """
 
     def __init__(self, params: Sequence[Mapping[str, Any]] = (), lr: float = 0.001) -> None:
@@ -106,15 +106,15 @@ class AdamConfig(_OptimizerConfig):
     """Adam with decoupled weight decay.
 
     Args:
-        params: groups: ``{"params": [names], "lambda_coef": 0.0}``, with numbers that differ.
-        lr: the rate.
-        alpha, beta: of the moments.
+        params: groups: ``{"params": [names], "lambda_coef": 0.0}``, with settings that differ.
+        lr: the learning rate.
+        alpha, beta: decay rates of the moments.
         lambda_coef: weight decay.
-        epsilon: beside the root of the second moment.
+        epsilon: added to the root of the second moment.
         max_norm_clip: bound of the gradients' global norm.
-        do_bias_correction: correct moments for having begun as zeros.
-        weight_decay_mode: decay before the update, as PyTorch's AdamW. The other order is
-            ``FusedAdam``'s.
+        do_bias_correction: correct moments for their start at zero.
+        weight_decay_mode: must be decay before the update, as PyTorch's AdamW. ``FusedAdam`` has
+            the other order.
     """
 
     class DecayMode(enum.IntEnum):
@@ -123,7 +123,7 @@ class AdamConfig(_OptimizerConfig):
         BEFORE_WEIGHT_UPDATE = 0
         AFTER_WEIGHT_UPDATE = 1
 
-    def __init__(  # noqa: PLR0917 (the order that users know)
+    def __init__(  # noqa: PLR0917 (ONNX Runtime's order)
         self,
         params: Sequence[Mapping[str, Any]] = (),
         lr: float = 0.001,
@@ -152,11 +152,11 @@ class LambConfig(_OptimizerConfig):
 
     Args:
         params, lr, alpha, beta, lambda_coef, epsilon, max_norm_clip: as for ``AdamConfig``.
-        ratio_min, ratio_max: bounds of the trust ratio; only minus and plus infinity, none.
-        do_bias_correction: correct moments for having begun as zeros.
+        ratio_min, ratio_max: bounds of the trust ratio; must be -infinity and infinity (none).
+        do_bias_correction: correct moments for their start at zero.
     """
 
-    def __init__(  # noqa: PLR0917 (the order that users know)
+    def __init__(  # noqa: PLR0917 (ONNX Runtime's order)
         self,
         params: Sequence[Mapping[str, Any]] = (),
         lr: float = 0.001,

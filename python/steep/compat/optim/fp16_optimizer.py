@@ -1,4 +1,4 @@
-"""``FP16_Optimizer``: a scaled loss, an overflow test and clipping around an optimizer."""
+"""``FP16_Optimizer``: loss scaling, an overflow check and clipping around an optimizer."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from steep.compat.notices import say_once
 from steep.compat.optim.loss_scalers import DynamicLossScaler, LossScaler
 from steep.torch_internals.operators import foreach_mul_
 
-# Of packages whose optimizers do all this themselves.
+# Packages whose optimizers do all this themselves.
 _SCALE_THEMSELVES = ("accelerate", "apex", "deepspeed", "megatron")
-_APEX_MARK = "_amp_stash"  # what apex.amp.initialize leaves on an optimizer of PyTorch's
+_APEX_MARK = "_amp_stash"  # attribute that apex.amp.initialize adds to a PyTorch optimizer
 
 
 def FP16_Optimizer(
@@ -32,17 +32,17 @@ def FP16_Optimizer(
     >>> optimizer.backward(loss)
     >>> optimizer.step()
 
-    After ``loss.backward()`` of one's own gradients are taken as they are: tested, and clipped.
+    If users call ``loss.backward()`` themselves, gradients are not scaled, but checked and clipped.
 
-    An optimizer of DeepSpeed, Apex, Megatron or Accelerate scales, tests and clips by itself: it is
-    returned as it is, and that is said once. ONNX Runtime changed these only to save GPU kernel
+    An optimizer of DeepSpeed, Apex, Megatron or Accelerate scales, checks and clips by itself: it
+    is returned unchanged, with one log message. ONNX Runtime changed these only to save GPU kernel
     launches.
 
     Args:
-        optimizer: of PyTorch's kind, ``FusedAdam`` for one; or of the packages above.
+        optimizer: a PyTorch optimizer, such as ``FusedAdam``; or one of the packages above.
         loss_scaler: by default a ``DynamicLossScaler``.
         max_norm: bound of the gradients' global norm; 0 for none.
-        unused: what Megatron's optimizers needed.
+        unused: accepted for compatibility: arguments that Megatron's optimizers needed.
 
     Raises:
         TypeError: it is no optimizer.
@@ -58,46 +58,46 @@ def FP16_Optimizer(
 
 
 class ScaledOptimizer(torch.optim.Optimizer):
-    """An optimizer whose gradients are of a scaled loss; groups and state are the optimizer's.
+    """An optimizer for gradients of a scaled loss; it shares groups and state with ``optimizer``.
 
     Attributes:
-        optimizer: what takes the steps.
+        optimizer: the optimizer that makes the steps.
         overflow: whether the last step was skipped.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, scaler: LossScaler, max_norm: float):
-        # One set of tables for both: schedulers see the groups that steps read.
+        # Both share their tables, so that schedulers change the groups that steps read.
         self.__dict__.update({k: v for k, v in vars(optimizer).items() if k != "step"})
         self.optimizer = optimizer
         self.overflow = False
         self._scaler = scaler
         self._max_norm = max_norm
-        self._divided = True  # gradients are not those of a scaled loss
+        self._divided = True  # whether gradients are unscaled
 
     @property
     def loss_scale(self) -> float:
-        """By which the next loss is multiplied."""
+        """Factor of the next loss."""
         return self._scaler.loss_scale
 
     def backward(self, loss: torch.Tensor, **options: object) -> None:
-        """Add the gradients of the scaled loss; ``options`` are ``Tensor.backward``'s."""
+        """Add the gradients of the scaled loss; ``options`` are those of ``Tensor.backward``."""
         before = [p.grad for p in self._parameters()]
-        if self._divided and before:  # all are to be of one scale
+        if self._divided and before:  # scale existing gradients too
             foreach_mul_(before, self.loss_scale)
         (loss * self.loss_scale).backward(**options)
         self._divided = False
 
     def clip_master_grads(self, max_norm: float, norm_type: float = 2.0) -> float:
-        """Bound the global norm of gradients before ``step``; return it, or -1 at an overflow."""
+        """Clip the gradients' global norm before ``step``; return it, or -1 at an overflow."""
         if not self._divide():
             return -1.0
         return float(clip_grad_norm_(self._parameters(), max_norm, norm_type))
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        """Update, unless a gradient is not finite; then the scale changes.
+        """Update, or skip the update if a gradient is not finite; adapt the scale.
 
-        ``overflow`` says which it was. Raises RuntimeError for a closure, whose gradients would not
-        be scaled.
+        ``overflow`` tells which of the two. Raises RuntimeError for a closure, whose gradients
+        would not be scaled.
         """
         if closure is not None:
             raise RuntimeError("FP16_Optimizer takes no closure: call backward(loss), then step()")
@@ -108,12 +108,12 @@ class ScaledOptimizer(torch.optim.Optimizer):
                 clip_grad_norm_(self._parameters(), self._max_norm)
             result = self.optimizer.step()
         self.overflow = not finite
-        self._divided = True  # those that overflowed are dropped now, by whoever drops them
+        self._divided = True  # gradients that overflowed are useless; the caller drops them
         self._scaler.update(SimpleNamespace(all_finite=finite))
         return result
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drop gradients, or fill them with zeros."""
+        """Set gradients to None, or fill them with zeros."""
         self.optimizer.zero_grad(set_to_none)
         self._divided = True
 
@@ -124,7 +124,7 @@ class ScaledOptimizer(torch.optim.Optimizer):
         return {"optimizer": self.optimizer.state_dict(), "loss_scaler": own}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:  # type: ignore[override]
-        """Load what ``state_dict`` returned."""
+        """Load a result of ``state_dict``."""
         self.optimizer.load_state_dict(state["optimizer"])
         if isinstance(self._scaler, DynamicLossScaler):
             self._scaler.load_state_dict(state["loss_scaler"])
@@ -143,9 +143,9 @@ class ScaledOptimizer(torch.optim.Optimizer):
         return [p for group in groups for p in group["params"] if p.grad is not None]
 
     def _divide(self) -> bool:
-        """Divide gradients by the scale, once; return whether all are finite."""
+        """Divide gradients by the scale, if not done yet; return whether all are finite."""
         gradients = [p.grad for p in self._parameters()]
-        # the greatest, which does not overflow where it is summed up
+        # the maximum norm, which does not overflow by summation
         finite = math.isfinite(float(get_total_norm(gradients, math.inf)))
         if finite and not self._divided:
             foreach_mul_(gradients, 1 / self.loss_scale)

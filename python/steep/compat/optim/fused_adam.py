@@ -18,9 +18,9 @@ class AdamWMode(enum.IntEnum):
     """The variant of Adam: where weight decay and epsilon are applied.
 
     ADAM_L2_REGULARIZATION: decay is a part of the gradient, as in ``torch.optim.Adam``.
-    ADAMW_TRANSFORMERS: decay after the update, of what is new; epsilon beside the root that is not
-        corrected: transformers' AdamW.
-    ADAMW_TORCH: decay before the update: ``torch.optim.AdamW``.
+    ADAMW_TRANSFORMERS: decay of the new weight, after the update; epsilon is added to the
+        uncorrected root, as in transformers' AdamW.
+    ADAMW_TORCH: decay before the update, as in ``torch.optim.AdamW``.
     """
 
     ADAM_L2_REGULARIZATION = 0
@@ -39,25 +39,26 @@ class FusedAdam(torch.optim.Optimizer):
     """Adam whose step is one compiled program of the engine, for all parameters at once.
 
     ``state`` has PyTorch's names ("step", "exp_avg", "exp_avg_sq") and is the engine's own memory.
-    Weights are those of PyTorch's, to the last bit but for a tensor's last few elements, where
-    ``torch.optim``'s fused kernels round in another way.
-    The program is compiled at the first step, and anew when other parameters have gradients, or
+    New weights equal those of PyTorch to the last bit, except a tensor's last few elements, where
+    ``torch.optim``'s fused kernels round differently.
+
+    The program is compiled at the first step, and again when other parameters have gradients, or
     ``bias_correction`` changes.
 
     >>> optimizer = FusedAdam(model.parameters(), lr=1e-3)
 
     Args:
         params: as for ``torch.optim``: parameters of float32 or float64, or groups of them.
-        lr, betas, eps, weight_decay: the numbers; they may change between steps.
-        bias_correction: correct moments for having begun as zeros.
+        lr, betas, eps, weight_decay: the numbers of Adam; they may change between steps.
+        bias_correction: correct moments for their start at zero.
         adam_w_mode: an ``AdamWMode``, or its number.
-        set_grad_none: ``zero_grad`` drops gradients, instead of filling them with zeros.
+        set_grad_none: ``zero_grad`` sets gradients to None, instead of filling them with zeros.
 
     Raises:
         ValueError: a number is out of range, or there is no such mode.
     """
 
-    def __init__(  # noqa: PLR0917 (the order that users know)
+    def __init__(  # noqa: PLR0917 (ONNX Runtime's order)
         self,
         params: Iterable[Any],
         lr: float = 1e-3,
@@ -83,7 +84,7 @@ class FusedAdam(torch.optim.Optimizer):
         super().__init__(params, {**numbers, "bias_correction": bias_correction, "step": 0})
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # what is compiled stays behind, in copies and in pickles
+        # copies and pickles do not contain the compiled program
         super().__setstate__({**state, "_update": None, "_shared": None, "_holds_for": []})
 
     def __getstate__(self) -> dict[str, Any]:
@@ -91,16 +92,16 @@ class FusedAdam(torch.optim.Optimizer):
         return {**super().__getstate__(), **own}
 
     def zero_grad(self, set_to_none: bool | None = None) -> None:
-        """Drop gradients, or fill them with zeros: by default as ``set_grad_none`` said."""
+        """Set gradients to None, or fill them with zeros; by default as ``set_grad_none`` says."""
         super().zero_grad(self._set_grad_none if set_to_none is None else set_to_none)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        """Update the parameters that have gradients; return what ``closure`` gives.
+        """Update the parameters that have gradients; return the result of ``closure``.
 
         Raises:
             RuntimeError: a gradient is sparse.
-            DataError: a parameter cannot be updated in place, or is in two places of the groups;
-                or a loaded count of steps is none.
+            DataError: a parameter cannot be updated in place, or is in the groups twice; or a
+                loaded step count is not valid.
         """
         result = None
         if closure is not None:
@@ -122,7 +123,7 @@ class FusedAdam(torch.optim.Optimizer):
         return result
 
     def _groups(self) -> list[_Group]:
-        """Return what has gradients."""
+        """Return the parameters that have gradients, by group."""
         found = []
         for settings in self.param_groups:
             require_count(settings["step"], "step of a group")
@@ -134,7 +135,7 @@ class FusedAdam(torch.optim.Optimizer):
     def _compiled(
         self, groups: list[_Group], options: list[_steep.OptimizerOptions]
     ) -> TensorUpdate:
-        """Return the program for these parameters, with these numbers."""
+        """Return the program for these parameters, with the settings ``options``."""
         holds_for = [group.compiled_in() for group in groups]
         if self._update is not None and self._shared is not None and holds_for == self._holds_for:
             for i, numbers in enumerate(options):
@@ -155,7 +156,7 @@ class FusedAdam(torch.optim.Optimizer):
         return update
 
     def _options(self, settings: dict[str, Any]) -> _steep.OptimizerOptions:
-        """Return how a group of parameters learns in its next step."""
+        """Return the engine's options for the next step of a parameter group."""
         options = _steep.OptimizerOptions()
         options.kind = _KINDS[self._mode]
         options.beta1, options.beta2 = settings["betas"]
@@ -167,12 +168,12 @@ class FusedAdam(torch.optim.Optimizer):
 
 @dataclasses.dataclass
 class _Group:
-    """Parameters with gradients, and what they learn by."""
+    """Parameters with gradients, and their settings."""
 
     settings: dict[str, Any]
     parameters: list[torch.Tensor]
 
     def compiled_in(self) -> tuple[bool, list[tuple[int, int]]]:
-        """Return what a program holds for: a flag, and parameters with memory of theirs."""
+        """Return what a program depends on: a flag, and the parameters with their addresses."""
         addresses = [(id(p), p.data_ptr()) for p in self.parameters]
         return bool(self.settings["bias_correction"]), addresses

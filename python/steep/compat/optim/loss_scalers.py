@@ -1,4 +1,4 @@
-"""Scales of a loss, which keep small gradients of 16-bit arithmetic from vanishing."""
+"""Loss scales, which keep small 16-bit gradients from becoming zero."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from steep.compat.optim.step_info import StepInfo
 
 
 class LossScaler:
-    """A scale of the loss, and what becomes of it after a step.
+    """A constant loss scale.
 
     Attributes:
-        loss_scale: by which the loss is multiplied, and gradients are divided.
+        loss_scale: factor of the loss; gradients are divided by it.
     """
 
     def __init__(self, loss_scale: float) -> None:
         self._initial = self.loss_scale = float(loss_scale)
 
     def reset(self) -> None:
-        """Begin anew, with the first scale."""
+        """Restore the initial scale."""
         self.loss_scale = self._initial
 
     def update(self, train_step_info: StepInfo) -> float:
@@ -25,11 +25,11 @@ class LossScaler:
 
 
 class DynamicLossScaler(LossScaler):
-    """A scale that halves when gradients overflow, and doubles after a while without.
+    """A scale that halves when gradients overflow, and doubles after some steps without overflow.
 
     Args:
-        automatic_update: change by itself; False leaves it to who owns it.
-        loss_scale: at first.
+        automatic_update: whether ``update`` changes the scale.
+        loss_scale: the initial scale.
         up_scale_window: steps without overflow after which it doubles.
         min_loss_scale, max_loss_scale: its bounds.
 
@@ -59,12 +59,12 @@ class DynamicLossScaler(LossScaler):
         self._stable_steps = 0
 
     def reset(self) -> None:
-        """Begin anew, with the first scale."""
+        """Restore the initial scale."""
         super().reset()
         self._stable_steps = 0
 
     def update(self, train_step_info: StepInfo) -> float:
-        """Return the scale of the next step: by ``train_step_info.all_finite`` of the last one."""
+        """Return the scale of the next step, by ``train_step_info.all_finite`` of the last step."""
         if not self.automatic_update:
             return self.loss_scale
         if not train_step_info.all_finite:
@@ -78,10 +78,10 @@ class DynamicLossScaler(LossScaler):
         return self.loss_scale
 
     def state_dict(self) -> dict[str, float]:
-        """Return the scale, and how long there was no overflow."""
+        """Return the scale, and the number of steps without overflow."""
         return {"loss_scale": self.loss_scale, "stable_steps": self._stable_steps}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        """Load what ``state_dict`` returned."""
+        """Load a result of ``state_dict``."""
         self.loss_scale = float(state["loss_scale"])
         self._stable_steps = int(state["stable_steps"])

@@ -1,4 +1,4 @@
-"""Learning rates that warm up, for ``ORTTrainerOptions``."""
+"""Learning rate schedules with a warm-up, for ``ORTTrainerOptions``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from steep.compat.optim.step_info import StepInfo
 
 
 class _LRScheduler:
-    """A rate for each step: what a class of one's own overrides is ``get_lr``."""
+    """A learning rate for each step; subclasses override ``get_lr``."""
 
     def __init__(self) -> None:
         self._last_lr: list[float] = []
@@ -23,7 +23,7 @@ class _LRScheduler:
         raise NotImplementedError("get_lr")
 
     def get_last_lr(self) -> list[float]:
-        """Return what ``get_lr`` gave at the last step; empty before the first."""
+        """Return the result of ``get_lr`` for the last step; empty before the first."""
         return self._last_lr
 
     def _step(self, train_step_info: StepInfo) -> list[float]:
@@ -32,10 +32,10 @@ class _LRScheduler:
 
 
 class _Warmup(_LRScheduler):
-    """The rate grows from 0 over a fraction of all steps; then ``_after`` has it.
+    """The rate grows from 0 over a fraction of all steps; then ``_after`` computes it.
 
     Args:
-        total_steps: of the training.
+        total_steps: number of steps of the training.
         warmup: fraction of them, in [0, 1).
 
     Raises:
@@ -52,7 +52,7 @@ class _Warmup(_LRScheduler):
         self._warmup_steps = warmup * total_steps
 
     def get_lr(self, train_step_info: StepInfo) -> list[float]:
-        """See ``_LRScheduler``."""
+        """Return the rate of a step; see ``_LRScheduler``."""
         step, base = train_step_info.optimization_step, train_step_info.optimizer_config.lr
         if step < self._warmup_steps:
             return [base * step / max(1.0, self._warmup_steps)]
@@ -60,7 +60,7 @@ class _Warmup(_LRScheduler):
         return [self._after((step - self._warmup_steps) / rest, base)]
 
     def _after(self, progress: float, base: float) -> float:
-        """Return the rate after the warm-up, given the fraction of the rest that is done."""
+        """Return the rate after the warm-up; ``progress`` is the done fraction of later steps."""
         raise NotImplementedError("_after")
 
 
@@ -75,7 +75,7 @@ class CosineWarmupLRScheduler(_Warmup):
     """After the warm-up, cosine waves down from the base rate; by default half a wave, to 0.
 
     Args:
-        total_steps, warmup: as for the others.
+        total_steps, warmup: as for the other schedules.
         cycles: number of waves.
     """
 
@@ -90,19 +90,19 @@ class CosineWarmupLRScheduler(_Warmup):
 
 
 class LinearWarmupLRScheduler(_Warmup):
-    """After the warm-up, a line down to 0."""
+    """After the warm-up, linear decay to 0."""
 
     def _after(self, progress: float, base: float) -> float:
         return base * max(0.0, 1 - progress)
 
 
 class PolyWarmupLRScheduler(_Warmup):
-    """After the warm-up, a power of a line down to ``lr_end``, where it stays.
+    """After the warm-up, polynomial decay to ``lr_end``, which then stays.
 
     Args:
-        total_steps, warmup: as for the others.
+        total_steps, warmup: as for the other schedules.
         lr_end: the last rate, below the base rate.
-        power: of the line.
+        power: exponent of the polynomial.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What scalers and schedules read of a trainer's ``TrainStepInfo``."""
+"""The facts that scalers and schedules read from a trainer's ``TrainStepInfo``."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from typing import Protocol
 
 
 class Rate(Protocol):
-    """A configuration of an optimizer.
+    """An optimizer's configuration.
 
     Attributes:
-        lr: its base rate.
+        lr: its base learning rate.
     """
 
     lr: float
 
 
 class StepInfo(Protocol):
-    """What is known of a training so far.
+    """The state of a training.
 
     Attributes:
-        all_finite: whether the last update's gradients were.
-        optimization_step: updates so far.
-        optimizer_config: of the trainer.
+        all_finite: whether the gradients of the last update were finite.
+        optimization_step: number of updates so far.
+        optimizer_config: the configuration of the trainer's optimizer.
     """
 
     all_finite: bool

@@ -1,4 +1,4 @@
-"""An optimizer's step over tensors of PyTorch and their gradients, as one compiled program."""
+"""An optimizer's step on PyTorch tensors and their gradients, as one compiled program."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from steep.session.training import TrainingSession
 
 _DTYPES = {torch.float32: TensorProto.FLOAT, torch.float64: TensorProto.DOUBLE}
 _DOMAIN = "compat"
-# A loss of nothing, whose gradient by w is what the step is given: the engine's updates are all
-# that is left of the program.
+# A loss that is constant 0, but whose gradient with respect to w is declared to be the input g: the
+# program then consists of the engine's updates only.
 _GIVEN = f'<domain: "{_DOMAIN}", opset_import: ["": 18]>'
 _LOSS = f"{_GIVEN} Given (w, g) => (y) {{ y = Constant <value_float = 0.0> () }}"
 _GRADIENT = f'{_GIVEN} GivenGrad (w, g, y, dy) => (dw, "") {{ dw = Identity (g) }}'
@@ -25,18 +25,18 @@ _registering = threading.Lock()
 
 
 class _Update(TrainingSession):
-    _in_one_process = False  # gradients are given, and may be a mean over processes
+    _in_one_process = False  # gradients are inputs, and may be a mean over processes
 
 
 class TensorUpdate:
     """Updates parameters in place, all of them in one call.
 
     Args:
-        groups: parameters by name, float32 or float64, contiguous, in CPU memory; with how they
-            learn. What an ``OptimizerOptions`` says may differ between groups.
+        groups: pairs of parameters by name and their ``OptimizerOptions``, which may differ between
+            groups. Parameters are float32 or float64, contiguous, in CPU memory.
 
     Raises:
-        DataError: a parameter is of another kind, or there twice.
+        DataError: a parameter is of another kind, or in the groups twice.
         ModelError: an option is out of range.
     """
 
@@ -65,7 +65,7 @@ class TensorUpdate:
             )
 
     def _model(self) -> onnx.ModelProto:
-        """Return a model whose gradients are its inputs, in the order of the parameters."""
+        """Return a model whose inputs are the gradients, in the order of the parameters."""
         nodes, inputs, initializers = [], [], []
         for i, (name, parameter) in enumerate(self.parameters.items()):
             dtype, shape = _DTYPES[parameter.dtype], list(parameter.shape)
@@ -79,9 +79,10 @@ class TensorUpdate:
         return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
     def step(self, gradients: Sequence[torch.Tensor]) -> None:
-        """Update every parameter by its gradient, given in their order: of their dtypes and shapes.
+        """Update every parameter by its gradient.
 
-        Raises ShapeError before anything changes.
+        Gradients come in the order of the parameters, with their dtypes and shapes. Raises
+        ShapeError before any change.
         """
         self.session.step(*(g.detach() for g in gradients))
 

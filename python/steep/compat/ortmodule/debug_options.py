@@ -1,4 +1,4 @@
-"""``DebugOptions``: what an ORTModule says, and what it writes of its graphs."""
+"""``DebugOptions``: an ORTModule's log level, and the files it writes of its graphs."""
 
 from __future__ import annotations
 
@@ -26,25 +26,28 @@ _LEVELS = {
 
 @dataclasses.dataclass
 class DebugOptions:
-    """What an ORTModule says, and what it writes of its graphs.
+    """An ORTModule's log level, and the files that it writes of its graphs.
 
-    Files are written when a graph is made: ``PREFIX_torch_exported_MODE.onnx``, what was captured;
-    ``PREFIX_optimized_pre_grad_MODE.onnx``, what ``register_graph_optimizer`` made of it;
-    ``PREFIX_execution_model_training.onnx``, forward and backward in standard operators;
-    ``PREFIX_optimized_MODE.onnx``, the compiled graph, to look at (in Netron, for one): its fused
-    operators are in the domain "steep" and no runtime knows them; ``PREFIX_optimized_MODE.txt``,
-    the same with kernels and the plan of memory. MODE is "training" or "inference"; a second graph
-    has "_2" after PREFIX.
+    Files are written when a graph is made:
 
-    At INFO and below, the logger says of each graph how it came about, and in a table what each
-    stage of the compiler took (milliseconds), how many nodes it left, and the planned memory.
+    ``PREFIX_torch_exported_MODE.onnx``: the captured graph;
+    ``PREFIX_optimized_pre_grad_MODE.onnx``: the graph after ``register_graph_optimizer``'s
+    functions; ``PREFIX_execution_model_training.onnx``: forward and backward in standard operators;
+    ``PREFIX_optimized_MODE.onnx``: the compiled graph, for viewers such as Netron: its fused
+    operators are in the domain "steep", which no runtime knows;
+    ``PREFIX_optimized_MODE.txt``: the same with kernels and the memory plan.
+
+    MODE is "training" or "inference"; a second graph has "_2" after PREFIX.
+
+    At INFO and below, the logger reports how each graph was made, with a table of the compiler's
+    stages: their time (milliseconds), the number of nodes after them, and the planned memory.
 
     Args:
-        log_level: of the logger ``steep``. ORTMODULE_LOG_LEVEL goes before it.
-        save_onnx: write files.
-        onnx_prefix: of their names; "" for the name of the module's class.
-        save_path: their folder; "" for ORTMODULE_SAVE_ONNX_PATH, or else the present one.
-        config: taken for compatibility.
+        log_level: level of the logger ``steep``. ORTMODULE_LOG_LEVEL takes precedence.
+        save_onnx: whether to write files.
+        onnx_prefix: prefix of their names; "" for the name of the module's class.
+        save_path: their folder; "" for ORTMODULE_SAVE_ONNX_PATH, or else the current folder.
+        config: accepted for compatibility.
 
     Raises:
         TypeError: the prefix is no string, or the level no LogLevel.
@@ -70,11 +73,11 @@ class DebugOptions:
 
     @property
     def folder(self) -> Path:
-        """Where files go."""
+        """The folder for files."""
         return Path(self.save_path or environment.text("SAVE_ONNX_PATH") or ".")
 
     def apply_level(self) -> None:
-        """Set the logger's level; what is to be said is written to stderr, if nowhere else."""
+        """Set the logger's level; add a handler for stderr if there is none."""
         log.setLevel(_LEVELS[self.log_level])
         if self.log_level < LogLevel.WARNING and not log.hasHandlers():
             log.addHandler(logging.StreamHandler())

@@ -1,6 +1,6 @@
-"""The environment variables of ONNX Runtime Training: what each does here, or why it does nothing.
+"""The environment variables of ONNX Runtime Training: what each does here, or why it has no effect.
 
-docs/environment.md is the same for readers.
+docs/environment.md documents them for users.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _ON, _OFF = ("1", "true", "on", "yes"), ("", "0", "false", "off", "no")
 
 @dataclasses.dataclass(frozen=True)
 class Variable:
-    """A variable, without its prefix.
+    """An environment variable.
 
     Attributes:
-        name: without ORTMODULE_.
-        default: what it is when it is not set.
-        without_meaning: why it changes nothing; empty for one that does something.
+        name: its name without ORTMODULE_.
+        default: its value if it is not set.
+        without_meaning: why it has no effect; empty if it has one.
     """
 
     name: str
@@ -94,9 +94,9 @@ def _wrong(name: str, expected: str, received: str) -> DataError:
 
 
 def say_what_has_no_meaning() -> None:
-    """Warn, once, of each variable that is set to other than its default and changes nothing.
+    """Warn once of each variable without effect that is not set to its default.
 
-    One that ONNX Runtime did not have either, most likely misspelt, is warned of as well.
+    Also warns of variables that ONNX Runtime did not have, which are most likely misspelt.
     """
     known = {v.name: v for v in VARIABLES}
     for name in sorted(os.environ):
@@ -110,7 +110,7 @@ def say_what_has_no_meaning() -> None:
 
 
 def fallback_policy() -> _FallbackPolicy:
-    """Return what FALLBACK_POLICY says: names of flags, joined by "|".
+    """Return the value of FALLBACK_POLICY: names of flags, joined by "|".
 
     Raises:
         DataError: there is no such flag.
@@ -122,7 +122,7 @@ def fallback_policy() -> _FallbackPolicy:
 
 
 def parse_policy(names: list[str], key: str = PREFIX + "FALLBACK_POLICY") -> _FallbackPolicy:
-    """Return the flags of these names, which ``key`` asked for.
+    """Return the flags of these names; ``key`` names their source in errors.
 
     Raises:
         DataError: there is no such flag.
@@ -136,10 +136,10 @@ def parse_policy(names: list[str], key: str = PREFIX + "FALLBACK_POLICY") -> _Fa
 
 
 def switch(name: str, default: bool = False) -> bool:
-    """Return whether a variable says yes.
+    """Return whether a variable is switched on.
 
     Raises:
-        DataError: it says neither yes nor no.
+        DataError: its value is neither on nor off.
     """
     text = _get(name)
     if text is None:
@@ -150,7 +150,7 @@ def switch(name: str, default: bool = False) -> bool:
 
 
 def log_level() -> LogLevel | None:
-    """Return what LOG_LEVEL says; None where it is not set.
+    """Return the value of LOG_LEVEL; None if it is not set.
 
     Raises:
         DataError: there is no such level.
@@ -164,12 +164,12 @@ def log_level() -> LogLevel | None:
 
 
 def text(name: str) -> str:
-    """Return a variable's text, "" where it is not set."""
+    """Return a variable's text, "" if it is not set."""
     return _get(name) or ""
 
 
 def apply_cache_dir() -> None:
-    """Let CACHE_DIR name the folder of the cache, unless STEEP_CACHE does."""
+    """Set STEEP_CACHE to the folder of CACHE_DIR, unless it is set already."""
     folder = text("CACHE_DIR")
     if folder:
         os.environ.setdefault("STEEP_CACHE", folder)

@@ -1,4 +1,4 @@
-"""When PyTorch runs what the engine cannot, in ONNX Runtime's words."""
+"""Fallback policies and exceptions, under ONNX Runtime's names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from steep.errors import DataError, Error, ModelError, ProviderError
 
 
 class _FallbackPolicy(enum.IntFlag):
-    """Which failures let PyTorch run a call; a call is whole, or in parts, as ORTModule says."""
+    """For which failures PyTorch may run a call."""
 
     FALLBACK_DISABLE = 1
     FALLBACK_FORCE_TORCH_FORWARD = 2
@@ -20,21 +20,21 @@ class _FallbackPolicy(enum.IntFlag):
     FALLBACK_BAD_INITIALIZATION = 128
 
     def is_set(self, policy: _FallbackPolicy) -> bool:
-        """Return whether all of ``policy`` is in this one."""
+        """Return whether all flags of ``policy`` are set."""
         return policy in self
 
     def is_disabled(self) -> bool:
-        """Return whether nothing may fall back."""
+        """Return whether fallback is disabled."""
         return _FallbackPolicy.FALLBACK_DISABLE in self
 
     @property
     def forces_torch(self) -> bool:
-        """Return whether PyTorch is to run everything."""
+        """Whether PyTorch must run everything."""
         forward = _FallbackPolicy.FALLBACK_FORCE_TORCH_FORWARD
         return bool(self & (forward | _FallbackPolicy.FALLBACK_FORCE_TORCH_BACKWARD))
 
     def allows(self, error: Error) -> bool:
-        """Return whether PyTorch may run a call that failed so in the engine."""
+        """Return whether PyTorch may run a call for which the engine raised ``error``."""
         if self.is_disabled():
             return False
         kinds = _KINDS[next(kind for kind in _KINDS if isinstance(error, kind))]
@@ -42,7 +42,7 @@ class _FallbackPolicy(enum.IntFlag):
 
 
 class _SkipCheck(enum.IntFlag):
-    """Which checks a call leaves out: none here, graphs are captured with their conditions."""
+    """Checks that a call may skip; without effect, since graphs have guards."""
 
     SKIP_CHECK_DISABLED = 1
     SKIP_CHECK_DEVICE = 2
@@ -50,11 +50,11 @@ class _SkipCheck(enum.IntFlag):
     SKIP_CHECK_EXECUTION_AGENT = 8
 
     def is_set(self, check: _SkipCheck) -> bool:
-        """Return whether all of ``check`` is in this one."""
+        """Return whether all flags of ``check`` are set."""
         return check in self
 
     def is_disabled(self) -> bool:
-        """Return whether nothing is left out."""
+        """Return whether no check is skipped."""
         return _SkipCheck.SKIP_CHECK_DISABLED in self
 
 
@@ -73,7 +73,7 @@ DEFAULT = (
     | _Policy.FALLBACK_UNSUPPORTED_ONNX_MODEL
 )
 
-# What an `except` of the old names is to catch is what Steep raises.
+# An `except` clause with an old name must catch Steep's exceptions.
 ORTModuleFallbackException = Error
 ORTModuleInitException = ModelError
 ORTModuleDeviceException = ProviderError
@@ -83,7 +83,7 @@ ORTModuleIOError = DataError
 
 
 def wrap_exception(new_exception: type[Exception], raised_exception: Exception) -> Exception:
-    """Return an exception of another type that was caused by this one."""
+    """Return an exception of another class whose cause is ``raised_exception``."""
     try:
         raise new_exception(str(raised_exception)) from raised_exception
     except new_exception as error:

@@ -1,4 +1,4 @@
-"""``export_gradient_graph``: the gradients of a module and a loss as an ONNX file."""
+"""``export_gradient_graph``: writes the gradients of a module and a loss as an ONNX file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from steep.session.gradient import grad
 from steep.trainers.loss_module import WithLoss
 
 
-def export_gradient_graph(  # noqa: PLR0917 (the order that users know)
+def export_gradient_graph(  # noqa: PLR0917 (ONNX Runtime's order)
     model: torch.nn.Module,
     loss_fn: Callable[[Any, Any], Any],
     example_input: torch.Tensor,
@@ -23,17 +23,17 @@ def export_gradient_graph(  # noqa: PLR0917 (the order that users know)
     gradient_graph_path: str | os.PathLike[str],
     opset_version: int | None = None,
 ) -> None:
-    """Write the ONNX model of a loss and its gradients by the module's trained parameters.
+    """Write an ONNX model of a loss and its gradients with respect to the trained parameters.
 
     Its inputs are the input and the labels; its outputs the loss, and ``grad_NAME`` for each
     parameter. Its operators are ONNX's own.
 
     Args:
-        model: as it computes in evaluation mode.
+        model: the module; the file computes what it computes in evaluation mode.
         loss_fn: called with the module's result and the labels.
-        example_input, example_labels: like those that the file is to be fed.
-        gradient_graph_path: of the file.
-        opset_version: of the exporter; at least 18, and by default its own.
+        example_input, example_labels: examples of the model's inputs.
+        gradient_graph_path: path of the file.
+        opset_version: opset of the exporter; at least 18, and by default its own.
 
     Raises:
         ModelError: the module cannot be exported, or has no gradient in ONNX.

@@ -1,4 +1,4 @@
-"""An ORTModule's graphs as files, and what they take."""
+"""Writes an ORTModule's graphs to files, and reports their compile time and memory."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class GraphFiles:
     """Writes each graph once.
 
     Args:
-        folder: where files go.
-        prefix: how their names begin.
+        folder: folder of the files.
+        prefix: prefix of their names.
     """
 
     def __init__(self, folder: Path, prefix: str) -> None:
@@ -28,7 +28,7 @@ class GraphFiles:
         self._count = 0
 
     def write(self, graphs: Sequence[CompiledGraph]) -> None:
-        """Write those that are new. Raises IoError."""
+        """Write the graphs that are new. Raises IoError."""
         for graph in graphs:
             if graph not in self._written:
                 self._written.add(graph)
@@ -64,7 +64,7 @@ class GraphFiles:
 
 
 def stage_table(graph: CompiledGraph) -> str:
-    """Say what each stage of a graph's compiler took and did, for the extents of its first call."""
+    """Return a table of the compiler's stages for a graph, for the extents of its first call."""
     plan = graph.call.program.plan_for(graph.types, graph.call.gradients)
     lines = [f"{'stage':<20}{'ms':>8}{'nodes':>8}{'change':>8}"]
     before: int | None = None
@@ -77,6 +77,6 @@ def stage_table(graph: CompiledGraph) -> str:
 
 
 def memory_line(graphs: Sequence[CompiledGraph]) -> str:
-    """Say the most memory that each graph's runs took at one time so far."""
+    """Return as text the peak memory of each graph's runs so far."""
     peaks = [p.call.program.peak_bytes for p in graphs]
     return "steep: peak of each graph so far: " + ", ".join(f"{b / 2**20:.1f} MiB" for b in peaks)

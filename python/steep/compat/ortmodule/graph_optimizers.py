@@ -1,4 +1,4 @@
-"""``register_graph_optimizer``: functions that rewrite the graphs of ``ORTModule``."""
+"""``register_graph_optimizer``: registers functions that rewrite the graphs of ``ORTModule``."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def register_graph_optimizer(
     before the graph is differentiated.
 
     Args:
-        target_modules: names of wrapped modules' classes, with "|" between them, or "all".
-        devices: "cpu", "all", or others, for which it then does not run.
+        target_modules: names of wrapped modules' classes, joined by "|", or "all".
+        devices: "cpu" or "all"; for other devices, the function does not run.
         priority: the highest runs first; of equal ones, the one that was registered first.
 
-    An ORTModule's call raises ModelError when the function changes the names of inputs or outputs,
-    and what the function raises.
+    A call of an ORTModule raises ModelError if the function changes the names of inputs or outputs,
+    and any error of the function.
     """
 
     def register(function: Function) -> Function:
@@ -49,7 +49,7 @@ def register_graph_optimizer(
 
 
 def optimizers_of(module: str) -> list[Callable[[Any], Any]]:
-    """Return what changes a ModelProto of a module of such a class, in order."""
+    """Return, in order, the functions that change a ModelProto of a module of this class."""
     chosen = [r for r in _registered if r.modules & {"all", module} and r.devices & {"all", "cpu"}]
     chosen.sort(key=lambda r: -r.priority)
     return [functools.partial(_change_graph, r.function) for r in chosen]

@@ -1,4 +1,4 @@
-"""``experimental.json_config``: an ORTModule's settings from a file."""
+"""``experimental.json_config``: configures an ORTModule from a file."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ _WITHOUT_MEANING = {
 
 
 class Configured(Protocol):
-    """What a file sets up: an ORTModule."""
+    """The object that a file configures: an ORTModule."""
 
     def set_debug_options(self, options: DebugOptions | None) -> None:
-        """Set what is logged and written."""
+        """Set the log level, and which files are written."""
 
     def set_fallback_policy(self, policy: _FallbackPolicy) -> None:
-        """Set which failures in the engine let PyTorch run a call."""
+        """Set for which failures of the engine PyTorch may run a call."""
 
 
 def load_from_json(ortmodule: Configured, path: str | os.PathLike[str] | None = None) -> None:
-    """Set what a JSON file says: DebugOptions and FallbackPolicy; the rest is said to do nothing.
+    """Apply DebugOptions and FallbackPolicy of a JSON file; log that other keys have no effect.
 
     Args:
-        ortmodule: the ORTModule that is set up.
-        path: of the file. ORTMODULE_JSON_CONFIG_PATH goes before it.
+        ortmodule: the ORTModule to configure.
+        path: path of the file. ORTMODULE_JSON_CONFIG_PATH takes precedence.
 
     Raises:
-        KeyError: the file has a key that there is not.
-        DataError: it is no JSON object, a value there is not, or no path is given.
+        KeyError: the file has an unknown key.
+        DataError: it is no JSON object, a value is not supported, or no path is given.
         FileNotFoundError: there is no such file.
     """
     chosen = environment.text("JSON_CONFIG_PATH") or path

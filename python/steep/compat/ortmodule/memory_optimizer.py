@@ -1,4 +1,4 @@
-"""The memory optimizer of ONNX Runtime's ORTModule: what its environment variables ask for here."""
+"""ONNX Runtime's memory optimizer: its environment variables as a memory limit."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _ENTRY = "CLUSTER:STRATEGY:COUNT, a strategy of 0, 1 or 2, a count of -1 or more
 
 
 def memory_limit() -> str:
-    """Return the limit of memory that the two variables stand for: "least", or "" for none.
+    """Return the memory limit that the two variables stand for: "least", or "" for none.
 
-    There the user names clusters of nodes, or whole layers, that backward computes again. Here the
-    planner knows which of them save memory, and at what time; so all that can be asked for is that
-    it saves what it can.
+    In ONNX Runtime, users name clusters of nodes, or whole layers, that backward recomputes. In
+    Steep the planner knows which recomputation saves memory, and when; so the variables can only
+    request that it saves as much as possible.
 
     Raises:
         DataError: the level or an entry does not exist, or the file cannot be read.
@@ -35,7 +35,7 @@ def memory_limit() -> str:
 
 
 def _entries() -> list[str]:
-    """Return those of the file; before 1.19 the variable had them itself, with commas between."""
+    """Return the entries of the file; before 1.19 the variable contained them, joined by commas."""
     config = environment.text(CONFIG)
     if not config:
         return []

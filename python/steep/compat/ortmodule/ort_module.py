@@ -1,4 +1,4 @@
-"""``ORTModule`` as ONNX Runtime Training had it, over ours."""
+"""``ORTModule`` with the interface of ONNX Runtime Training."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from steep.module import ort_module as ours
 from steep.onnx_graph.rewrite_hook import Rewrite, rewriting
 from steep.patching.torch_versions import require_tested
 
-require_tested()  # it promises more than public interfaces of PyTorch give
+require_tested()  # it needs more than PyTorch's public interfaces
 
 log = logging.getLogger("steep")
 
 ONNX_OPSET_VERSION = 17
-MINIMUM_RUNTIME_PYTORCH_VERSION_STR = "2.13"  # of the captured graphs that are known
+MINIMUM_RUNTIME_PYTORCH_VERSION_STR = "2.13"  # the oldest release that the tests have run with
 ORTMODULE_FALLBACK_POLICY = DEFAULT
 ORTMODULE_FALLBACK_RETRY = False
 ORTMODULE_IS_DETERMINISTIC = torch.are_deterministic_algorithms_enabled()
@@ -38,18 +38,18 @@ class ORTModule(ours.ORTModule):
 
     PyTorch runs the parts that the engine cannot run. If that fails too, PyTorch runs the whole
     call and all later calls, with a warning, as ONNX Runtime's guide says.
-    ORTMODULE_FALLBACK_POLICY says which failures may: "FALLBACK_DISABLE" asks for one graph, all of
-    it in the engine, and raises otherwise. With ORTMODULE_FALLBACK_RETRY=1 the engine is tried
-    again at each call.
+    ORTMODULE_FALLBACK_POLICY sets which failures allow this. With "FALLBACK_DISABLE", the module
+    must be one graph that runs in the engine; otherwise a call raises an error. With
+    ORTMODULE_FALLBACK_RETRY=1 each call tries the engine again.
 
     Args:
         module: as for ``steep.ORTModule``.
         debug_options: a ``DebugOptions``.
 
     Raises:
-        ModelError: the module is a DataParallel or the like. When called, as ``steep.ORTModule``,
-            for failures for which PyTorch may not step in.
-        DataError: an environment variable has a value that there is not.
+        ModelError: the module is a DataParallel or similar. When called, as ``steep.ORTModule``,
+            for failures for which the policy allows no fallback.
+        DataError: an environment variable has an invalid value.
     """
 
     _MADE = ours.ORTModule._MADE | {
@@ -78,12 +78,12 @@ class ORTModule(ours.ORTModule):
             load_from_json(self, path)
 
     def set_fallback_policy(self, policy: _FallbackPolicy) -> None:
-        """Say which failures in the engine let PyTorch run a call, from the next one on."""
+        """Set for which failures of the engine PyTorch may run a call, from the next call on."""
         self.__dict__["_policy"] = policy
         self.fallback = None if policy.is_disabled() else "parts"
 
     def set_debug_options(self, options: DebugOptions | None) -> None:
-        """Set what is said and written; None for what the environment asks for."""
+        """Set the log level and which files are written; None: use the environment variables."""
         if options is not None:
             options.apply_level()
         elif environment.log_level() is not None:
@@ -97,7 +97,7 @@ class ORTModule(ours.ORTModule):
         )
 
     def forward(self, *args: object, **kwargs: object) -> Any:
-        """Run as the wrapped module's ``forward`` would."""
+        """Run the wrapped module's ``forward``."""
         if torch.compiler.is_dynamo_compiling():
             return super().forward(*args, **kwargs)
         if self._gave_up or self._policy.forces_torch:
@@ -121,13 +121,13 @@ class ORTModule(ours.ORTModule):
         return result
 
     def _raise_of(self, rewrite: Rewrite) -> None:
-        """Raise what went wrong in a rewrite; no graph that PyTorch runs instead is left."""
+        """Raise the error of a rewrite, and drop graphs that PyTorch would run instead."""
         if rewrite.error is not None:
             self._captured.clear()
             raise rewrite.error
 
     def _say_and_write(self) -> None:
-        """Say and write what is asked for of graphs that have just been made."""
+        """Log and write the new graphs as configured."""
         graphs = [p for c in self._captured.values() for p in c.graphs]
         if log.isEnabledFor(logging.INFO):
             log.info("%s", self.report())
@@ -147,7 +147,7 @@ class ORTModule(ours.ORTModule):
 class HierarchicalORTModule(ORTModule):
     """Runs the largest possible parts of a module in the engine, and the rest in PyTorch.
 
-    That is what ``ORTModule`` does too, by itself; this one does it whatever the policy says.
+    ``ORTModule`` does the same; this class does it regardless of the fallback policy.
 
     Args:
         module, debug_options: as for ``ORTModule``.

@@ -1,4 +1,4 @@
-"""Functions of ONNX Runtime that set something for the whole process."""
+"""Functions of ONNX Runtime that set options of the whole process."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.
 
 
 def get_device() -> str:
-    """Return what the engine runs on unless it is told otherwise: "CPU"."""
+    """Return the engine's default device: "CPU"."""
     return "CPU"
 
 
 def set_seed(seed: int) -> None:
-    """Seed what dropouts and random operators draw from: PyTorch's generator.
+    """Seed Python's and PyTorch's generators, which dropouts and random operators use.
 
     Raises:
-        ImportError: PyTorch is not installed; sessions have a ``seed`` of their own.
+        ImportError: PyTorch is not installed; sessions have their own option ``seed``.
     """
     import torch
 
@@ -31,16 +31,16 @@ def set_seed(seed: int) -> None:
 
 
 def set_default_logger_severity(severity: int) -> None:
-    """Set the level of the logger ``steep``: 0 (all) to 4 (fatal only)."""
+    """Set the level of the logger ``steep``: 0 (all) to 4 (fatal only). Raises ValueError."""
     if severity not in range(len(_LEVELS)):
         raise ValueError(f"severity must be 0 to {len(_LEVELS) - 1}, not {severity!r}")
     log.setLevel(_LEVELS[severity])
 
 
 def enable_custom_autograd_support(to_enable: bool = True) -> None:
-    """Do nothing: a ``torch.autograd.Function`` always runs with the backward that it says.
+    """Do nothing: a ``torch.autograd.Function`` always runs with its own backward.
 
-    Where the engine cannot run one, PyTorch does. It is said once when it is to be switched off.
+    If the engine cannot run one, PyTorch does. A request to disable this is logged once.
     """
     if not to_enable:
         say_once("enable_custom_autograd_support(False)", CUSTOM_AUTOGRAD)
@@ -50,7 +50,7 @@ CUSTOM_AUTOGRAD = "a torch.autograd.Function is captured with the backward that 
 
 
 class _Enabler:
-    """The state that ``custom_autograd_function_enabler`` had: always on."""
+    """The state of ``custom_autograd_function_enabler``: always on."""
 
     state = True
 
@@ -59,7 +59,7 @@ custom_autograd_function_enabler = _Enabler()
 
 
 def set_propagate_cast_ops_optimization(model: object, **settings: object) -> None:
-    """Do nothing: casts are placed by the precision that is asked for. It is said once."""
+    """Do nothing but log once: the precision determines the casts."""
     say_once("set_propagate_cast_ops_optimization", PROPAGATE_CASTS)
 
 
@@ -67,24 +67,24 @@ PROPAGATE_CASTS = "precision and torch.autocast say where products are of 16 bit
 
 
 class ArenaExtendStrategy(enum.IntEnum):
-    """How an arena grew; the planner says what a run takes."""
+    """How an arena grows; without effect, since memory is planned."""
 
     kNextPowerOfTwo = 0
     kSameAsRequested = 1
 
 
 def set_arena_extend_strategy(strategy: ArenaExtendStrategy) -> None:
-    """Do nothing: a run's memory is planned. It is said once."""
+    """Do nothing but log once: a run's memory is planned."""
     say_once("set_arena_extend_strategy", "the memory of a run is planned ahead")
 
 
 def set_cuda_device_id(device_id: int) -> None:
-    """Do nothing: sessions run on the CPU unless ``providers=`` says more. It is said once."""
+    """Do nothing but log once: sessions run on the CPU, or on the devices of ``providers=``."""
     say_once("set_cuda_device_id", CPU_ALONE)
 
 
 def set_cuda_mem_limit(limit: int) -> None:
-    """Do nothing: ``steep.Limits`` bounds memory. It is said once."""
+    """Do nothing but log once: ``steep.Limits`` bounds memory."""
     say_once("set_cuda_mem_limit", "steep.Limits bounds memory")
 
 

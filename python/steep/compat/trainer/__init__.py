@@ -1,1 +1,1 @@
-"""``onnxruntime.training.ORTTrainer``, described by options, and its checkpoints."""
+"""``onnxruntime.training.ORTTrainer``, configured by options, and its checkpoints."""

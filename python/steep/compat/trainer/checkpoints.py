@@ -1,4 +1,4 @@
-"""``onnxruntime.training.checkpoint``: checkpoints of an ``ORTTrainer``, by functions."""
+"""``onnxruntime.training.checkpoint``: functions for checkpoints of an ``ORTTrainer``."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ PathLike = str | os.PathLike[str]
 
 
 def aggregate_checkpoints(paths: Sequence[PathLike], pytorch_format: bool = True) -> dict[str, Any]:
-    """Return the state in a trainer's checkpoint: that of one process, which is all there is.
+    """Return the state in a trainer's checkpoint; a trainer is one process, and has one file.
 
     Args:
         paths: a list of one file that ``ORTTrainer.save_checkpoint`` wrote.
-        pytorch_format: the model's state alone, as its ``state_dict``.
+        pytorch_format: return only the model's state, as its ``state_dict``.
 
     Raises:
         DataError: it is not one path.
-        CheckpointError: it is no such file, or damaged.
-        FileNotFoundError: there is none.
+        CheckpointError: it is not such a file, or damaged.
+        FileNotFoundError: there is no file.
     """
     if isinstance(paths, (str, os.PathLike)) or len(paths) != 1:
         raise DataError(
@@ -41,9 +41,9 @@ def aggregate_checkpoints(paths: Sequence[PathLike], pytorch_format: bool = True
 def experimental_state_dict(
     ort_trainer: ORTTrainer, include_optimizer_state: bool = True
 ) -> dict[str, Any]:
-    """Return ``ORTTrainer.state_dict()``; without the optimizer's, the model's ``state_dict``.
+    """Return ``ORTTrainer.state_dict()``, or only the model's ``state_dict``.
 
-    Warns with a DeprecationWarning. Raises DataError for what is no trainer.
+    Emits a DeprecationWarning. Raises DataError if ``ort_trainer`` is no ORTTrainer.
     """
     _deprecated("experimental_state_dict", "state_dict", ort_trainer)
     return ort_trainer.state_dict(pytorch_format=not include_optimizer_state)
@@ -52,10 +52,10 @@ def experimental_state_dict(
 def experimental_load_state_dict(
     ort_trainer: ORTTrainer, state_dict: Mapping[str, Any], strict: bool = False
 ) -> None:
-    """Load what ``experimental_state_dict`` returned, of either kind.
+    """Load a result of ``experimental_state_dict``, of either kind.
 
-    Warns with a DeprecationWarning. Raises DataError for what is no trainer, KeyError for an entry
-    that is missing, and what ``torch.nn.Module.load_state_dict`` does.
+    Emits a DeprecationWarning. Raises DataError if ``ort_trainer`` is no ORTTrainer, KeyError for a
+    missing entry, and errors of ``torch.nn.Module.load_state_dict``.
     """
     _deprecated("experimental_load_state_dict", "load_state_dict", ort_trainer)
     if "train_step_info" in state_dict:
@@ -71,18 +71,18 @@ def experimental_save_checkpoint(
     checkpoint_state_dict: Mapping[str, Any] | None = None,
     include_optimizer_state: bool = True,
 ) -> None:
-    """Write ``PREFIX.ort.pt`` in a folder, or replace it as a whole.
+    """Write ``PREFIX.ort.pt`` to a folder; an existing file is replaced as a whole.
 
     Args:
-        ort_trainer: whose state it is.
-        checkpoint_dir: a folder that is there.
-        checkpoint_prefix: of the file's name.
-        checkpoint_state_dict: what else ``experimental_load_checkpoint`` is to return.
-        include_optimizer_state: moments as well.
+        ort_trainer: the trainer whose state is saved.
+        checkpoint_dir: an existing folder.
+        checkpoint_prefix: prefix of the file's name.
+        checkpoint_state_dict: further data, which ``experimental_load_checkpoint`` returns.
+        include_optimizer_state: save moments too.
 
     Raises:
-        DataError: it is no trainer.
-        IoError: the folder is not there, or the file cannot be written; then the old one stays.
+        DataError: ``ort_trainer`` is no ORTTrainer.
+        IoError: the folder does not exist, or the file cannot be written; then the old one stays.
     """
     _deprecated("experimental_save_checkpoint", "save_checkpoint", ort_trainer)
     if not Path(checkpoint_dir).is_dir():
@@ -101,12 +101,12 @@ def experimental_load_checkpoint(
     checkpoint_prefix: str = "ORT_checkpoint",
     strict: bool = False,
 ) -> dict[str, Any]:
-    """Load ``PREFIX.ort.pt``; return what was given as ``checkpoint_state_dict``.
+    """Load ``PREFIX.ort.pt``; return the ``checkpoint_state_dict`` that was saved.
 
     Raises:
-        DataError: it is no trainer.
-        CheckpointError: the file is damaged, or of ONNX Runtime.
-        FileNotFoundError: there is none.
+        DataError: ``ort_trainer`` is no ORTTrainer.
+        CheckpointError: the file is damaged, or one of ONNX Runtime.
+        FileNotFoundError: there is no file.
     """
     _deprecated("experimental_load_checkpoint", "load_checkpoint", ort_trainer)
     return ort_trainer.load_checkpoint(_file(checkpoint_dir, checkpoint_prefix), strict=strict)

@@ -1,4 +1,4 @@
-"""``ORTTrainer`` of ONNX Runtime 1.6 to 1.16: a described model, a config, options."""
+"""``ORTTrainer`` of ONNX Runtime 1.6 to 1.16, with a model description, a config and options."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class TrainStepInfo:
     """Information for schedulers and loss scalers.
 
     Attributes:
-        optimizer_config: whose ``lr`` is the base rate.
-        all_finite: whether the last update's gradients were.
-        fetches: taken for compatibility.
-        optimization_step: updates so far.
-        step: calls of ``train_step`` so far.
+        optimizer_config: the optimizer's configuration; its ``lr`` is the base rate.
+        all_finite: whether the gradients of the last update were finite.
+        fetches: accepted for compatibility.
+        optimization_step: number of updates so far.
+        step: number of calls of ``train_step`` so far.
     """
 
     optimizer_config: _OptimizerConfig
@@ -48,7 +48,7 @@ class TrainStepInfo:
 
 
 class _Described(torch.nn.Module):
-    """(inputs…) → the described outputs; with a loss apart, its last input is the label."""
+    """A module (inputs…) → described outputs; with a ``loss_fn``, the last input is the label."""
 
     def __init__(self, model: torch.nn.Module, loss_fn: Callable[..., Any] | None) -> None:
         super().__init__()
@@ -66,8 +66,8 @@ class _Described(torch.nn.Module):
 class ORTTrainer:
     """Trains a model whose inputs and outputs are described.
 
-    Forward and backward are one compiled program, the update of all parameters another; between
-    them gradients are added up, tested and clipped. ``steep.trainer`` compiles the whole step.
+    Forward and backward are one compiled program, the update of all parameters is another; between
+    them gradients are accumulated, checked and clipped. ``steep.trainer`` compiles the whole step.
 
     >>> trainer = ORTTrainer(model, {"inputs": [("x", ["n", 4]), ("y", ["n", 2])],
     ...                              "outputs": [("loss", [], True), ("out", ["n", 2])]},
@@ -76,9 +76,9 @@ class ORTTrainer:
 
     Args:
         model: its parameters are updated in place.
-        model_desc: a dict of "inputs", each (name, shape), the label last where the loss is given
-            apart, and "outputs", each (name, shape) or (name, shape, is_loss): as the model returns
-            them; the loss first where it is given apart.
+        model_desc: a dict of "inputs", each (name, shape), the label last if there is a
+            ``loss_fn``, and "outputs", each (name, shape) or (name, shape, is_loss), in the order
+            in which the model returns them; the loss first if there is a ``loss_fn``.
         optim_config: an ``SGDConfig``, ``AdamConfig`` or ``LambConfig``.
         loss_fn: called with the model's result and the label.
         options: an ``ORTTrainerOptions``. Mixed precision has float16 products, with a
@@ -86,7 +86,7 @@ class ORTTrainer:
 
     Raises:
         DataError: the description, a name or an option is wrong.
-        ProviderError: a launcher started several processes, of which each would train alone.
+        ProviderError: a launcher started several processes, and each would train alone.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class ORTTrainer:
     ) -> None:
         require_alone("ORTTrainer")
         self._inputs, self._outputs, self._loss_at = _description(model_desc)
-        settings: Any = options or ORTTrainerOptions()  # sections are attributes by name
+        settings: Any = options or ORTTrainerOptions()  # its sections are dynamic attributes
         self.options: Any = settings
         self.optim_config, self.loss_fn, self.model = optim_config, loss_fn, model
         self._train_step_info = TrainStepInfo(optim_config)
@@ -114,12 +114,13 @@ class ORTTrainer:
         self._pending: Mapping[str, Any] | None = None
 
     def train_step(self, *args: torch.Tensor, **kwargs: torch.Tensor) -> Any:
-        """One step on the described inputs; return the described outputs, the only one by itself.
+        """Run one step on the described inputs; return the described outputs.
 
-        With accumulation every so many-th step updates, by the mean of their gradients.
+        A single output is returned as it is, several as a tuple. With gradient accumulation, every
+        n-th step updates by the mean of the gradients.
 
         Raises:
-            DataError: an input is missing, or one too many.
+            DataError: an input is missing, or there are too many.
             ModelError: the model does not become one graph, or returns other outputs.
         """
         info = self._train_step_info
@@ -138,16 +139,16 @@ class ORTTrainer:
             return _alone(self._called(args, kwargs))
 
     def save_as_onnx(self, path: str | os.PathLike[str], *inputs: torch.Tensor) -> None:
-        """Write the model, without the loss given apart, for inputs like these."""
+        """Write the model, without ``loss_fn``, as ONNX for inputs like these."""
         opset = max(18, self.options._internal_use.onnx_opset_version)
         with in_mode(self.model, False):
             proto = export(self.model, inputs, opset=opset)
         _steep.write_file(os.fspath(path), proto.SerializeToString())
 
     def state_dict(self, pytorch_format: bool = False) -> dict[str, Any]:
-        """Return copies of the model's state, under "model", moments and counters.
+        """Return copies of the model's state, under "model", and moments and counters.
 
-        ``pytorch_format``: the model's state alone, as its ``state_dict``.
+        ``pytorch_format``: return only the model's state, as its ``state_dict``.
         """
         weights = {name: t.detach().clone() for name, t in self.model.state_dict().items()}
         if pytorch_format:
@@ -165,10 +166,11 @@ class ORTTrainer:
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
-        """Load what ``state_dict`` returned. Raises what ``torch.nn.Module`` does, and KeyError.
+        """Load a result of ``state_dict``.
 
-        Nothing changes where an entry is missing, nor where a count of steps is negative, broken
-        or not finite, which raises DataError.
+        Raises KeyError for a missing entry; DataError for a step count that is negative, fractional
+        or not finite; and errors of ``torch.nn.Module.load_state_dict``. After a KeyError or
+        DataError nothing has changed.
         """
         state = state_dict
         counts, moments, scale = state["train_step_info"], state["optimizer"], state["loss_scale"]
@@ -189,11 +191,11 @@ class ORTTrainer:
         user_dict: Mapping[str, Any] | None = None,
         include_optimizer_states: bool = True,
     ) -> None:
-        """Write ``state_dict`` and ``user_dict`` to one new file, of ``torch.save``'s format.
+        """Write ``state_dict`` and ``user_dict`` to one new file, in ``torch.save``'s format.
 
         Raises:
-            CheckpointError: there is such a file.
-            IoError: it cannot be written; then there is none.
+            CheckpointError: the file exists already.
+            IoError: it cannot be written; then there is no file.
         """
         if os.path.exists(path):
             raise CheckpointError("The file exists already.", node=os.fspath(path))
@@ -202,13 +204,14 @@ class ORTTrainer:
     def load_checkpoint(
         self, *paths: str | os.PathLike[str], strict: bool = True
     ) -> dict[str, Any]:
-        """Load what ``save_checkpoint`` wrote; return its ``user_dict``.
+        """Load a file of ``save_checkpoint``; return its ``user_dict``.
 
         Raises:
-            DataError: it is not one file: several are those of several processes.
-            CheckpointError: it is no such file, or damaged.
-            FileNotFoundError: there is none.
-            KeyError, RuntimeError: its state is another trainer's, or another model's.
+            DataError: there is not exactly one path; several files would be those of several
+                processes.
+            CheckpointError: it is not such a file, or damaged.
+            FileNotFoundError: there is no file.
+            KeyError, RuntimeError: its state belongs to another trainer or model.
         """
         if len(paths) != 1:
             raise DataError(
@@ -255,7 +258,7 @@ class ORTTrainer:
         return 1.0 if self._scaler is None else float(self._scaler.loss_scale)
 
     def _learn(self) -> None:
-        """Update by the gradients so far, unless one is not finite; then drop them."""
+        """Update by the accumulated gradients, unless one is not finite; then drop them."""
         info = self._train_step_info
         parameters = list(self._parameters.values())
         for p in parameters:
@@ -323,8 +326,8 @@ def read_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[
     """Return the state and the user's dict of a trainer's checkpoint.
 
     Raises:
-        CheckpointError: it is no such file, or damaged.
-        FileNotFoundError: there is none.
+        CheckpointError: it is not such a file, or damaged.
+        FileNotFoundError: there is no file.
     """
     file = Path(path)
     if file.exists() and not file.is_file():
@@ -333,7 +336,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[
     try:
         saved = torch.load(content, weights_only=True)
         return saved["state"], saved["user"]
-    except Exception as e:  # whatever the reader of archives raises
+    except Exception as e:  # torch.load raises any error
         received = f"{type(e).__name__}: {str(e).partition(chr(10))[0]}"
         raise _not_a_checkpoint(path, received) from e
 
@@ -353,7 +356,7 @@ def _alone(outputs: tuple[Any, ...]) -> Any:
 
 
 def _description(model_desc: Mapping[str, Any]) -> tuple[list[str], list[str], int]:
-    """Return the names of inputs and of outputs, and which of these is the loss."""
+    """Return the names of inputs, the names of outputs, and the position of the loss."""
 
     def wrong(why: str) -> DataError:
         return DataError(f"Invalid model_desc: {why}.", expected='{"inputs": […], "outputs": […]}')

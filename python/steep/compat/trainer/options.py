@@ -1,4 +1,4 @@
-"""``ORTTrainerOptions``: what an ``ORTTrainer`` is told beside its model and optimizer."""
+"""``ORTTrainerOptions``: the settings of an ``ORTTrainer`` besides its model and optimizer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _GPU = "the trainer runs on the CPU, in one process"
 _ALWAYS = "graphs are checked, and their shapes inferred, always"
 _PLANNED = "the planner decides what backward computes again"
 
-# By section: each key's default, and why it changes nothing; "" for one that counts.
+# By section and key: the default, and why the key has no effect; "" if it has one.
 _KEYS: dict[str, dict[str, tuple[Any, str]]] = {
     "batch": {"gradient_accumulation_steps": (1, "")},
     "device": {"id": ("cpu", ""), "mem_limit": (0, "steep.Limits bounds memory")},
@@ -87,16 +87,16 @@ _ONE = ("world_size", "data_parallel_size", "horizontal_parallel_size")
 class ORTTrainerOptions:
     """Settings in sections, as attributes: ``options.batch.gradient_accumulation_steps``.
 
-    Sections and keys are those of ONNX Runtime, groups of keys within a section as well:
-    ``options.distributed.deepspeed_zero_optimization.stage``. What is set and changes nothing here
-    is said once.
+    Sections and keys are those of ONNX Runtime, also nested ones:
+    ``options.distributed.deepspeed_zero_optimization.stage``. A setting without effect is logged
+    once.
 
     Args:
-        options: a dict by section, of dicts by key; what is left out has its default.
+        options: a dict by section, of dicts by key; missing keys have their defaults.
 
     Raises:
-        DataError: there is no such section or key, a number is out of range, or there is to be more
-            than one process, or another device than the CPU.
+        DataError: there is no such section or key, a number is out of range, or more than one
+            process or another device than the CPU is requested.
     """
 
     def __init__(self, options: Mapping[str, Any] | None = None) -> None:
@@ -145,7 +145,7 @@ def _section(name: str, keys: Mapping[str, tuple[Any, str]], given: object) -> S
 
 
 def _within(name: str, default: object, given: object) -> object:
-    """Return a group of settings within a section with what is left out; others as they are."""
+    """Return a nested group of settings, with defaults for missing keys; other values unchanged."""
     if not isinstance(default, dict):
         return given
     if not isinstance(given, Mapping):
