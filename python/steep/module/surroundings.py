@@ -76,8 +76,7 @@ def refuse_transforms() -> None:
 def only_observed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Return whether an exporter or shape propagation traces this call, which computes nothing.
 
-    A tracer needs the operators of the wrapped module. For the same reason an ORTModule inside
-    another one becomes a part of the outer graph.
+    Such a tracer needs the operators of the wrapped module.
     """
     # Not torch.compiler.is_exporting(): while one thread exports it is true in all threads.
     return torch.jit.is_tracing() or any(
