@@ -119,7 +119,7 @@ def _raised(tx: InstructionTranslatorBase, start: int) -> tuple[str, ...] | None
             tx.current_instruction, tx.instruction_pointer = inst, start + i + 1
             tx.dispatch_table[inst.opcode](tx, inst)
         return _kind_and_message(tx.stack[-1]) if block else None
-    except Exception as e:  # noqa: BLE001 - Dynamo has no one class for what it does not follow
+    except Exception as e:  # noqa: BLE001 - Dynamo has no single class of such errors
         log.debug("a branch that may raise is left to Dynamo: %s: %s", type(e).__name__, e)
         return None
     finally:
