@@ -110,7 +110,7 @@ class Call:
         self.constant_results = [not d for d in self.program.differentiable]
         self.later_results, self.hook_order = self._order_of_results()
         self.gradients = bool(wanted_inputs) and not all(self.constant_results)
-        if self.gradients:  # a loop follows that allocates the same arrays at every step
+        if self.gradients:  # a training loop allocates the same arrays at every step
             keep_freed_memory()
             return_freed_memory()  # memory of the capture
 

@@ -102,7 +102,7 @@ def _operation(graph_module: torch.fx.GraphModule, name: str) -> str:
 
 
 def _as_of(e: CannotLower, name: str) -> CannotLower:
-    """Return the refusal of another operation for the same reason."""
+    """Return a refusal of the operation ``name`` for the same reason."""
     if e.node == name:
         return e
     other = CannotLower(str(e), name)
