@@ -66,7 +66,8 @@ def spell(
     if not of:
         return
     for n in list(graph.nodes):
-        if n.target is aten._assert_tensor_metadata.default:  # casts change what it asserts
+        # casts change the metadata that it asserts
+        if n.target is aten._assert_tensor_metadata.default:
             graph.erase_node(n)
             continue
         made_from = origin(n) if isinstance(n.target, OpOverload) else None

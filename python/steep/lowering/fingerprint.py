@@ -93,7 +93,7 @@ def _type(value: object) -> str:
 
 
 def _operator(node: torch.fx.Node) -> str:
-    """Return the name of an operator, if the name determines what it does. Raises Undetermined."""
+    """Return the name of an operator, if the name identifies it. Raises Undetermined."""
     target = node.target
     if node.op != "call_function":
         return ""

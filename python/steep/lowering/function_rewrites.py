@@ -1,7 +1,4 @@
-"""Rewrites PyTorch functions for which exporters lose an option or a gradient.
-
-Each function has the signature and the results of the function that it replaces.
-"""
+"""Rewrites PyTorch functions for which exporters lose an option or a gradient."""
 
 from __future__ import annotations
 

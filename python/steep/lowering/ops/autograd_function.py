@@ -202,7 +202,7 @@ def _run(
 
 
 def valued(value: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-    """Return the value of ``value`` with the gradient of ``source``, which has the same shape."""
+    """Return ``value`` with the gradient of ``source``, a tensor of the same shape."""
     value = stop_gradient(value.clone())
     name = torch.ops.steep.gradient_of(value)
     (result,) = torch.ops.steep.with_gradient([value], [source], [name], [name])

@@ -51,7 +51,7 @@ def ctc_losses(
     blank: int,
     zero_infinity: bool,
 ) -> torch.Tensor:
-    """Return -log p of each target, [N], for log_probs [T, N, C], and PyTorch's gradient of it.
+    """Return -log p of each target, [N], for log_probs [T, N, C], with PyTorch's gradient.
 
     ``targets`` are [N, S], or [sum of target_lengths]; lengths are integers, [N]. Where no
     alignment is possible the loss is infinite, or 0 with ``zero_infinity``.

@@ -386,7 +386,7 @@ def _softmax(word: Operator) -> Operator:
 
 
 def _asked(word: Operator, of_integers: Operator) -> Operator:
-    """Return a predicate ``word`` for floats, and ``of_integers``, a constant one, for integers."""
+    """Return a predicate: ``word`` for floats, and the constant ``of_integers`` for integers."""
 
     def asked(self: Value) -> Value:
         of_floats = self.dtype is None or self.dtype.is_floating_point()

@@ -133,7 +133,7 @@ def _tensors(node: torch.fx.Node) -> list[torch.Tensor]:
 
 
 def _is_held(x: Argument, dtype: torch.dtype) -> bool:
-    """Return whether an operand has the same value in this dtype."""
+    """Return whether this dtype represents an operand exactly."""
     value = x.meta.get("val") if isinstance(x, torch.fx.Node) else x
     if isinstance(value, torch.Tensor):
         return value.dtype in _HALVES or value.dtype == torch.bool

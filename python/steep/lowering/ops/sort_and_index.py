@@ -125,7 +125,7 @@ def _sorted(self: Value, dim: int = -1, descending: bool = False) -> tuple[Value
 def _topk(
     self: Value, k: int | Value, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> tuple[Value, Value]:
-    """Select the largest elements; among equal ones, those that PyTorch's algorithm finds first."""
+    """Return the k largest elements; among equal ones, PyTorch's algorithm decides the order."""
     if not self.shape:
         return opset18.Identity(self), opset18.Constant(value_int=0)
     if not isinstance(k, int):
@@ -174,7 +174,7 @@ def _searchsorted(
 def _scatter_reduce(  # noqa: PLR0917, as ATen has it
     self: Value, dim: int, index: Value, src: Value, reduce: str, include_self: bool = True
 ) -> Value:
-    """Means, and gradients of extremes; the exporter translates the rest.
+    """``scatter_reduce``: means, and the gradients of extremes; the exporter does the rest.
 
     Without ``include_self``, a mean is that of the scattered elements only.
     """

@@ -152,7 +152,7 @@ _at_least_3d = _at_least({0: [0, 1, 2], 1: [0, 2], 2: [2]})
 
 
 def _squeezed(self: Value, dim: Sequence[int]) -> Value:
-    """Return a tensor without those of the axes whose extents are 1."""
+    """Return a tensor without the given axes; axes of another extent than 1 stay."""
     axes = sorted({d % len(self.shape) for d in dim if self.shape[d] == 1})
     return opset18.Squeeze(self, opset18.Constant(value_ints=axes)) if axes else self
 
