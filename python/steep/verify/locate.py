@@ -123,8 +123,8 @@ def _find_gradient(
 ) -> Place:
     """Find the operator that returns the first gradient that differs.
 
-    A tensor of zeros is added to every operand; its gradient is what the operator returns for that
-    operand.
+    A tensor of zeros is added to every operand; its gradient is the gradient that the operator
+    returns for that operand.
     """
     graph = graph_module.graph
     by_name = {n.name: n for n in graph.nodes}

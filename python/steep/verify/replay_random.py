@@ -43,7 +43,7 @@ class Masks(TorchDispatchMode):
         self.rewind()
 
     def rewind(self) -> None:
-        """Start from the first number, for another run with the same numbers."""
+        """Start again from the first number, for another run."""
         self._drawn, self._masks = iter(self.drawn), iter(self.masks)
         self._next_drawn, self._next_mask = next(self._drawn, None), next(self._masks, None)
 
@@ -108,7 +108,7 @@ class Masks(TorchDispatchMode):
 
 
 def _named(func: OpOverload) -> str:
-    """Return the name of a random operator, the same for its in-place and functional forms."""
+    """Return the base name of a random operator, without in-place and functional suffixes."""
     name = name_of(func)
     return name.removesuffix("_functional").rstrip("_").removesuffix("_like")
 

@@ -49,7 +49,7 @@ def compile_verified(
 
 
 class VerifiedGraph(CompiledGraph):
-    """A compiled graph whose steps are compared with PyTorch's until one was compared."""
+    """A compiled graph whose steps are compared with PyTorch's until one of them agrees."""
 
     def __init__(self, lowered: Lowered, reference: torch.fx.GraphModule) -> None:
         super().__init__(lowered)
