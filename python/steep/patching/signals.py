@@ -16,7 +16,7 @@ class _Waiting:
     def __init__(self) -> None:
         self.handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
         self.signals: list[tuple[int, FrameType | None]] = []
-        self.depth = 0  # number of nested Held
+        self.depth = 0  # how many Held contexts are active
         self.tracing = False
         self.raised: BaseException | None = None
 
