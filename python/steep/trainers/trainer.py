@@ -43,7 +43,7 @@ _FLAGS = ("nesterov", "maximize", "amsgrad", "centered", "decoupled_weight_decay
 
 @dataclasses.dataclass(frozen=True)
 class Update:
-    """How a parameter group is updated: what is compiled in, and numbers that each step gets."""
+    """The update of a parameter group: settings that are compiled in, and numbers of each step."""
 
     kind: str
     flags: tuple[str, ...]
