@@ -1,4 +1,4 @@
-"""Exports what a PyTorch module computes in evaluation mode to ONNX, by torch.export."""
+"""Exports a PyTorch module in evaluation mode to ONNX, by torch.export."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def export(
     held = {n for n, _ in flat.named_parameters(remove_duplicate=False)}
     held |= {n for n, _ in flat.named_buffers(remove_duplicate=False)}
     states = {name: name.removeprefix(_PREFIX) for name in graph.initializers if name in held}
-    for name in states:  # the rest are constants
+    for name in states:  # other initializers are constants
         value = graph.initializers.pop(name)
         value.const_value = None
         graph.inputs.append(value)
