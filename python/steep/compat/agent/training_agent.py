@@ -42,7 +42,7 @@ class TrainingAgent:
     """Runs a training graph of ``OrtModuleGraphBuilder``: forward, then backward, with lists.
 
     Any number of runs may wait for their backward, each with its own state.
-    ``steep.GradientSession`` does the same with names.
+    ``steep.GradientSession`` does the same by name.
 
     Args:
         session: an ``InferenceSession`` of the training graph.

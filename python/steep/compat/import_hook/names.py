@@ -1,7 +1,6 @@
 """Every name of ONNX Runtime Training, by its module: where Steep has it, or what to do instead.
 
-The names are those of 1.19, the last release with training, and of the ``ORTTrainer`` of 1.6 to
-1.16.
+The names come from release 1.19, the last with training; those of ``ORTTrainer`` from 1.6 to 1.16.
 """
 
 from __future__ import annotations

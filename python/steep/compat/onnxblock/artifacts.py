@@ -27,7 +27,7 @@ _OLDEST = 12  # the first opset with SoftmaxCrossEntropyLoss
 
 
 class LossType(enum.Enum):
-    """Losses: PyTorch's of the same names."""
+    """Losses, each as PyTorch's class of this name."""
 
     MSELoss = 1
     CrossEntropyLoss = 2
@@ -36,7 +36,7 @@ class LossType(enum.Enum):
 
 
 class OptimType(enum.Enum):
-    """Optimizers: ``onnxblock.optim``'s of the same names."""
+    """Optimizers, each as the block of this name in ``onnxblock.optim``."""
 
     AdamW = 1
     SGD = 2

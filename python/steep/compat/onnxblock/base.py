@@ -262,7 +262,7 @@ def require_values(model: onnx.ModelProto, names: Sequence[str], asked_by: str) 
 
 
 def new_name(model: onnx.ModelProto, stem: str) -> str:
-    """Return a name that begins with ``stem`` and is not taken; the same at each run."""
+    """Return an unused name that begins with ``stem``; it is the same at each run."""
     taken = set(value_names(model))
     number = 0
     while (name := f"{stem}::{number}") in taken:

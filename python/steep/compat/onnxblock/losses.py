@@ -1,4 +1,4 @@
-"""Blocks of losses, which are those of PyTorch of the same names."""
+"""Blocks of losses, each as PyTorch's class of the same name."""
 
 from __future__ import annotations
 

@@ -218,7 +218,7 @@ def check(model: onnx.ModelProto) -> None:
 
 
 def statistics(graph: onnx.GraphProto, names: Sequence[str]) -> list[str]:
-    """Return those of the names that are running statistics of training normalisations."""
+    """Return the names that are running statistics of normalisations in training mode."""
     found = []
     for node in graph.node:
         trains = any(a.name == "training_mode" and a.i for a in node.attribute)
