@@ -229,10 +229,9 @@ class CapturedModule:
 
         By default Dynamo makes only the extents symbolic that it saw change: it would make one
         graph for another length, and one more for another number of rows. In images and volumes,
-        only these extents
-        become symbolic: rows, extents that have changed, and extents that other arguments have too
-        (the lengths of a mask). For windows of symbolic height and width, symbolic reasoning takes
-        minutes.
+        only these extents become symbolic: rows, extents that have changed, and extents that other
+        arguments have too (the lengths of a mask). For windows of symbolic height and width,
+        symbolic reasoning takes minutes.
         """
         tensors = [t for t in self.backend.local.arguments if isinstance(t, torch.Tensor)]
         sizes = [t.shape for t in tensors]

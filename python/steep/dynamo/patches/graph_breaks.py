@@ -59,9 +59,8 @@ def cuts(whole: bool = True) -> Iterator[None]:
     - Collectives of torch.distributed, which PyTorch runs.
 
     If there may be several graphs (``whole`` is false), a hook that Dynamo cannot trace is an error
-    on a
-    tensor that the graph has used: the hook would be registered after the graph, and would miss the
-    gradient of those uses. PyTorch then runs the whole function.
+    on a tensor that the graph has used: the hook would be registered after the graph, and would
+    miss the gradient of those uses. PyTorch then runs the whole function.
     """
     with substituted(
         {

@@ -138,7 +138,8 @@ def _block(instructions: list[Instruction]) -> list[Instruction]:
 
 def _makes_an_error(stack: list[Any], count: int) -> bool:
     """Return whether a call with ``count`` arguments calls the class of a built-in error."""
-    called = stack[len(stack) - count - 2 : len(stack) - count]  # Python-dependent
+    # one of the two positions at which Python's versions put the callable
+    called = stack[len(stack) - count - 2 : len(stack) - count]
     return any(isinstance(v, BuiltinVariable) and _is_error(v.fn) for v in called)
 
 
