@@ -91,9 +91,8 @@ def transforms(graph: torch.fx.Graph) -> list[list[torch.fx.Node]]:
     """Return the regions of function transforms, each as a list of nodes in order.
 
     Each outermost vmap is a region. With derivatives, one region spans from the first to the last
-    node
-    of any transform: tensors inside are wrapped, even after the level of a derivative was left, so
-    a part of a graph contains all of a transform or nothing. The same holds for
+    node of any transform: tensors inside are wrapped, even after the level of a derivative was
+    left, so a part of a graph contains all of a transform or nothing. The same holds for
     ``torch.autograd.grad``: outputs have their histories only within one part.
     """
     nodes = list(graph.nodes)

@@ -67,8 +67,7 @@ def whole_backwards() -> Iterator[None]:
     - a backward that is differentiable, or that switches gradients off;
     - ``set_materialize_grads(False)``, after which backward gets None;
     - the backward of a function inside a transform of ``torch.func``, or of a tensor whose history
-      comes
-      from a write to its base: Dynamo would differentiate the forward instead.
+      comes from a write to its base: Dynamo would differentiate the forward instead.
     """
 
     def as_it_is(

@@ -235,8 +235,7 @@ def _with_slopes_of_sums(x: Value, value: Value, dim: int) -> Value:
     """Return ``value`` with the gradient Σ g exp(x - y) over later elements, by a recurrence.
 
     PyTorch computes the same with logarithms, with larger rounding errors. Its special cases apply
-    here
-    too: terms with an infinite y, or a NaN gradient, are left out.
+    here too: terms with an infinite y, or a NaN gradient, are left out.
     """
     y = fixed(value)
     (gradient,) = own_node("GradientOf", [y])

@@ -120,8 +120,7 @@ def _slopes_of_shared_ties(x: Value, low: Value | None, high: Value | None) -> S
 
     Source: PyTorch's ``clamp_backward_min_max``. Where the number equals a bound, both get half of
     the gradient, if the lower bound is less than the upper one. A single bound has the gradients of
-    a
-    maximum or minimum: 1 for both operands at NaN.
+    a maximum or minimum: 1 for both operands at NaN.
     """
     half, two = number(0.5, x), low is not None and high is not None
     parts, outside = [], None
@@ -258,9 +257,8 @@ def _atan2(self: Value, other: Value) -> Value:
     """Return the angle of (x, y) = (other, self); 0 at the origin.
 
     Gradients are those of PyTorch's formula, also where squares are 0 or infinite. The quotient is
-    at
-    most 1 in magnitude: -x / y is used near the y axis. If both operands are infinite, their signs
-    decide.
+    at most 1 in magnitude: -x / y is used near the y axis. If both operands are infinite, their
+    signs decide.
     """
     diagonal = opset18.And(_infinite(self), _infinite(other))
     y, x = (opset18.Where(diagonal, opset18.Sign(v), v) for v in (self, other))
