@@ -4,9 +4,8 @@
 ``ORTTrainer``, in ort_trainer.py, has the interface of ONNX Runtime Training.
 
 Dynamo captures model and loss as it does for ORTModule, and guards the graph on what they read.
-There
-is one copy of the weights: the engine updates the model's parameters in place, and the buffers that
-forward writes.
+There is one copy of the weights: the engine updates the model's parameters in place, and the
+buffers that forward writes.
 """
 
 from __future__ import annotations
@@ -113,9 +112,9 @@ class Trainer:
 
     The base class of the objects that ``steep.trainer`` and ``ORTTrainer`` make. It is public as a
     type; make trainers with those two, whose options are keyword arguments. The first step
-    compiles. A later
-    step compiles again if a guard of its graph fails: an attribute, a global, a hook, a mode,
-    dtypes, or extents that forward branches on. Calls from several threads run one after the other.
+    compiles. A later step compiles again if a guard of its graph fails: an attribute, a global, a
+    hook, a mode, dtypes, or extents that forward branches on. Calls from several threads run one
+    after the other.
     """
 
     def __init__(

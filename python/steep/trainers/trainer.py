@@ -308,11 +308,10 @@ def trainer(
             files.
 
     PyTorch's tracer, Dynamo, captures model and criterion as one graph. It captures them again when
-    a
-    guard of the graph fails: an attribute, a global, a hook, a mode, dtypes. The parameters of the
-    optimizer are trained, also those of the criterion. ``train()`` and ``eval()`` of the model and
-    its submodules work as in a PyTorch loop. A step also writes the buffers that forward writes;
-    checkpoints contain them.
+    a guard of the graph fails: an attribute, a global, a hook, a mode, dtypes. The parameters of
+    the optimizer are trained, also those of the criterion. ``train()`` and ``eval()`` of the model
+    and its submodules work as in a PyTorch loop. A step also writes the buffers that forward
+    writes; checkpoints contain them.
 
     Raises:
         ModelError: at a step, if model and criterion do not become one graph in the engine (the
