@@ -82,8 +82,7 @@ class DataParallel:
         settings: settings of the next step's update, which must be the same everywhere.
         others: tensors outside of the session, which start with rank 0's values.
         counted: for the next step, the number of elements in the mean and the shape of a row as
-            text;
-            None: the session's input arrays determine them.
+            text; None: the session's input arrays determine them.
     """
 
     def __init__(self) -> None:
