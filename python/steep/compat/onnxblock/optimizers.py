@@ -1,9 +1,8 @@
 """Blocks of optimizers: models of one step, in ONNX's own operators.
 
 The inputs of such a model are ``learning_rate`` (float32) and ``step`` (int64, from 1), both
-scalars;
-and for each trained parameter P: ``P`` itself, its gradient ``P_grad``, and moments ``NAME/P``. The
-output ``updated/X`` is the new value of the input X.
+scalars; and for each trained parameter P: ``P`` itself, its gradient ``P_grad``, and moments
+``NAME/P``. The output ``updated/X`` is the new value of the input X.
 """
 
 from __future__ import annotations
