@@ -103,7 +103,7 @@ class ORTModule(torch.nn.Module):
     gives second derivatives. As in ``torch.compile``, forward may change a tensor in place after an
     operation saved it for backward: the gradient is that of the saved value. Between forward and
     backward you may change all values except those that PyTorch's own backward saves without a
-    copy; a change of these is PyTorch's error.
+    copy; PyTorch raises an error if you change these.
 
     The seeds of dropout come from PyTorch's generator: ``torch.manual_seed`` makes runs repeatable.
 
@@ -121,12 +121,12 @@ class ORTModule(torch.nn.Module):
         disabled_passes: rewrites of graphs that are left out, by name (docs/look_inside.md).
         memory_limit: the most that forward and backward of one graph may take, as "2GiB" or a
             number of bytes: parameters, arguments, results, gradients and intermediate values.
-            Backward computes again what does not fit; gradients are the same bits
+            Backward recomputes values that do not fit; gradients are the same bits
             (docs/memory.md). By default no limit.
 
     Raises (when called):
         ModelError: no part of the module can run in the engine, or with ``fallback=None`` not all
-            of it; there would be too many graphs; an operator has no gradient (all are named); or
+            of it; there would be too many graphs; operators have no gradient (all are named); or
             the call is within a transform of ``torch.func``. The constructor raises it for a
             DistributedDataParallel and similar modules, which belong around an ORTModule.
         ShapeError, DataError: an argument does not fit, or has wrong values, such as a label out
