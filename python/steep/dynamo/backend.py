@@ -30,9 +30,13 @@ def backend(
 ) -> Callable[..., Any]:
     """Run a graph of ``torch.compile(module, backend="steep")``; fall back to PyTorch if needed.
 
-    The options are those of ``ORTModule``: ``{"verify": True}`` compares the first step of each
-    graph with PyTorch's, ``{"providers": [...]}`` says where graphs run, and ``{"disabled_passes":
-    [...]}`` names rewrites to leave out. Another option raises ValueError.
+    The options are those of ``ORTModule``:
+
+    - ``{"verify": True}`` compares the first step of each graph with PyTorch's.
+    - ``{"providers": [...]}`` says where graphs run.
+    - ``{"disabled_passes": [...]}`` names rewrites to leave out.
+
+    Another option raises ValueError.
 
     ``torch.compile``'s configuration decides which guards there are: by default Dynamo does not
     notice hooks that are added later.

@@ -132,7 +132,7 @@ def _block(instructions: list[Instruction]) -> list[Instruction]:
     if len(block) == len(instructions) or instructions[len(block)].arg != 1:  # 2: raise … from …
         return []
     known = all(i.opname in _STEPS or i.opname in _OF_CONSTANTS for i in block)
-    # an earlier call would make the message by user code
+    # an earlier call would run user code to make the message
     return block if known and not any(i.opname in _CALLS for i in block[:-1]) else []
 
 
