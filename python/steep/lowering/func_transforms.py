@@ -254,7 +254,7 @@ def _traced(function: Callable[..., Any], examples: list[Any]) -> torch.fx.Graph
     def run(*tensors: torch.Tensor) -> object:  # make_fx would count a bound method's self
         return function(*tensors)
 
-    # are not fake
+    # constants are not fake tensors
     constants = attribute_set(fake_tensor_tls, "allow_non_fake_inputs_override", True)
     with export_mode(), transforms_left(), constants:
         traced = make_fx(run)(*examples)

@@ -52,7 +52,7 @@ def _given(
 def _cross_entropy(*args: Any, **kwargs: Any) -> torch.Tensor:
     """``F.cross_entropy`` with label smoothing and with probabilities as targets."""
     c = _given(F.cross_entropy, args, kwargs)
-    if c.input.dim() == 1:  # one row without a batch axis, which ONNX does not have
+    if c.input.dim() == 1:  # one row without a batch axis, which ONNX requires
         c.input, c.target = c.input[None], c.target[None]
         losses = _cross_entropy(**vars(c))
         return losses.reshape(()) if c.reduction == "none" else losses
