@@ -27,7 +27,7 @@ from steep.torch_internals.functorch import (
 def transforms_left() -> Iterator[None]:
     """Leave, at the end, the function transforms (grad, vmap) that a failure left open.
 
-    Also allows saved-tensor hooks again, which transforms forbid, if they were allowed before.
+    Also restores whether saved-tensor hooks are allowed, which transforms forbid.
     """
     depth, forward_mode = get_dynamic_layer_stack_depth(), _in_forward_mode()
     why_no_hooks = saved_tensors_hooks_why_disabled()

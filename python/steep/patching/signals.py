@@ -63,8 +63,8 @@ class Held:
     An exception from a handler (``KeyboardInterrupt``) can occur between any two instructions. If
     it occurs before a ``try``, or inside a ``finally``, a function that is replaced for a while
     stays replaced. The same holds for temporary changes by PyTorch's tracers and by ``logging``:
-    locks stay locked, modes stay on. So code that changes PyTorch, and code that traces, stands
-    between two of these::
+    locks stay locked, modes stay on. So code that changes PyTorch, and code that traces, runs
+    inside of this::
 
         with Held() as held, substituted(…), held.tracing():
             ...  # a handler is called where deliver_signals() is
