@@ -113,7 +113,7 @@ class _Faithful(torch.nn.Module):
 
 
 def refusal(e: Exception, at: torch.fx.Node | None = None) -> CannotLower:
-    """Convert an error to CannotLower for the operation ``at`` which it occurred."""
+    """Convert an error, which occurred at the operation ``at``, to CannotLower."""
     if isinstance(e, CannotLower):
         return e
     if isinstance(e, NotBefore):

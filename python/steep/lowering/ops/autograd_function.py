@@ -62,7 +62,7 @@ _OPERATORS.impl(
 def whole_backwards() -> Iterator[None]:
     """Let Dynamo capture a function's backward correctly, or break the graph there.
 
-    Dynamo alone ignores these:
+    Without these changes Dynamo ignores:
 
     - a backward that is differentiable, or that switches gradients off;
     - ``set_materialize_grads(False)``, after which backward gets None;
