@@ -136,7 +136,9 @@ def _with_orders(
         if order:
             with graph.inserting_before(first):
                 view = graph.call_function(permute, (place, list(_inverse(order))))
-            place.replace_all_uses_with(view, delete_user_cb=lambda user, view=view: user is not view)
+            place.replace_all_uses_with(
+                view, delete_user_cb=lambda user, view=view: user is not view
+            )
     (end,) = (n for n in graph.nodes if n.op == "output")
     is_list = isinstance(end.args[0], (tuple, list))
     results = list(end.args[0]) if is_list else list(end.args)
