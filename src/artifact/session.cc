@@ -80,7 +80,7 @@ struct ArtifactSession::Impl {
   std::map<std::string, Tensor> states;  // they share the bytes of artifact.states
   std::vector<TensorInfo> inputs, predicted, outputs;
   std::string torn;  // the error that left states of two different steps; "" if there was none
-  Turn turn;
+  CallLock call_lock;
 
  private:
   void check(const Runnable& program, const Graph& graph);
@@ -316,12 +316,12 @@ ArtifactSession::ArtifactSession(ArtifactSession&&) noexcept = default;
 ArtifactSession& ArtifactSession::operator=(ArtifactSession&&) noexcept = default;
 
 StepResult ArtifactSession::step(std::span<const Tensor> inputs) {
-  const std::lock_guard turn(impl_->turn);
+  const std::lock_guard lock(impl_->call_lock);
   return called(impl_->limits, [&] { return impl_->step(inputs); });
 }
 
 std::vector<Tensor> ArtifactSession::predict(std::span<const Tensor> inputs) {
-  const std::lock_guard turn(impl_->turn);
+  const std::lock_guard lock(impl_->call_lock);
   return called(impl_->limits, [&] { return impl_->predict(inputs); });
 }
 
@@ -333,7 +333,7 @@ std::vector<std::string> ArtifactSession::parameter_names() const {
 }
 
 std::map<std::string, Tensor> ArtifactSession::weights() const {
-  const std::lock_guard turn(impl_->turn);
+  const std::lock_guard lock(impl_->call_lock);
   return called(impl_->limits, [&] {
     impl_->require_whole();
     std::map<std::string, Tensor> copies;
@@ -344,7 +344,7 @@ std::map<std::string, Tensor> ArtifactSession::weights() const {
 }
 
 void ArtifactSession::set_weights(const std::map<std::string, Tensor>& weights) {
-  const std::lock_guard turn(impl_->turn);
+  const std::lock_guard lock(impl_->call_lock);
   called(impl_->limits, [&] {
     impl_->require_whole();
     impl_->set_weights(weights);
@@ -352,15 +352,15 @@ void ArtifactSession::set_weights(const std::map<std::string, Tensor>& weights) 
 }
 
 int64_t ArtifactSession::step_count() const {
-  const std::lock_guard turn(impl_->turn);
+  const std::lock_guard lock(impl_->call_lock);
   return impl_->artifact.steps;
 }
 double ArtifactSession::lr() const {
-  const std::lock_guard turn(impl_->turn);
+  const std::lock_guard lock(impl_->call_lock);
   return impl_->rate();
 }
 void ArtifactSession::set_lr(double lr) {
-  const std::lock_guard turn(impl_->turn);
+  const std::lock_guard lock(impl_->call_lock);
   if (!(lr >= 0) || std::isinf(lr)) {
     throw DataError(ErrorParts{.what = "The learning rate is out of range.",
                                .expected = "a finite number of at least 0",
@@ -370,7 +370,7 @@ void ArtifactSession::set_lr(double lr) {
 }
 
 void ArtifactSession::save(const std::filesystem::path& path) const {
-  const std::lock_guard turn(impl_->turn);
+  const std::lock_guard lock(impl_->call_lock);
   called(impl_->limits, [&] {
     impl_->require_whole();
     write_artifact(path, impl_->artifact);

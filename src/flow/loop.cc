@@ -53,13 +53,13 @@ class Loop {
     const int64_t trips = find_trips();
     if (trips > c_.context.limits.max_iterations && !conditional_) too_long(trips);
     bool goes_on = !c_.has(1) || c_.integer(1) != 0;
-    int64_t turn = 0;
-    for (; goes_on && (trips < 0 || turn < trips); ++turn) {
-      if (turn >= c_.context.limits.max_iterations) too_long(trips);
+    int64_t iteration = 0;
+    for (; goes_on && (trips < 0 || iteration < trips); ++iteration) {
+      if (iteration >= c_.context.limits.max_iterations) too_long(trips);
       poll();
-      goes_on = step(backwards_ ? trips - 1 - turn : turn, trips);
+      goes_on = step(backwards_ ? trips - 1 - iteration : iteration, trips);
     }
-    return results(turn);
+    return results(iteration);
   }
 
  private:
@@ -89,19 +89,19 @@ class Loop {
     return trips;
   }
 
-  Datum piece(size_t s, int64_t turn, int64_t trips) const {
+  Datum piece(size_t s, int64_t iteration, int64_t trips) const {
     const Datum& x = c_.inputs[2 + carried_ + s];
-    if (x.is_sequence()) return x.items()[static_cast<size_t>(turn)];
+    if (x.is_sequence()) return x.items()[static_cast<size_t>(iteration)];
     const Tensor& t = x.tensor();
     const int64_t axis = axis_from_front(c_, in_axes_[s], t.dims().size());
-    const int64_t at = in_directions_[s] != 0 ? trips - 1 - turn : turn;
+    const int64_t at = in_directions_[s] != 0 ? trips - 1 - iteration : iteration;
     return without_axis(slice(t, axis, at, 1), axis);
   }
 
-  bool step(int64_t turn, int64_t trips) {
-    std::vector<Datum> inputs{Tensor::scalar(turn)};
+  bool step(int64_t iteration, int64_t trips) {
+    std::vector<Datum> inputs{Tensor::scalar(iteration)};
     inputs.insert(inputs.end(), now_.begin(), now_.end());
-    for (size_t s = 0; s < in_axes_.size(); ++s) inputs.push_back(piece(s, turn, trips));
+    for (size_t s = 0; s < in_axes_.size(); ++s) inputs.push_back(piece(s, iteration, trips));
     inputs.insert(inputs.end(),
                   c_.inputs.begin() + static_cast<int64_t>(2 + carried_ + in_axes_.size()),
                   c_.inputs.end());
@@ -110,7 +110,7 @@ class Loop {
       keep(now_[i]);
       saved_[i].push_back(now_[i]);
     }
-    std::vector<Datum> outputs = c_.context.run_body(body_, inputs, turn);
+    std::vector<Datum> outputs = c_.context.run_body(body_, inputs, iteration);
     size_t next = 0;
     bool goes_on = true;
     if (conditional_) {

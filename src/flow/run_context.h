@@ -23,9 +23,10 @@ struct RunContext {
   Limits limits;
   RunOptions run{};
   std::map<std::string, Tensor> states{};
-  /// Runs a body. `inputs` are in the order of the body's inputs. `turn` is the number of the
+  /// Runs a body. `inputs` are in the order of the body's inputs. `iteration` is the number of the
   /// loop's iteration, so that each iteration draws other random numbers.
-  std::function<std::vector<Datum>(const Body& body, std::span<const Datum> inputs, int64_t turn)>
+  std::function<std::vector<Datum>(const Body& body, std::span<const Datum> inputs,
+                                   int64_t iteration)>
       run_body{};
 };
 

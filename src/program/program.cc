@@ -22,8 +22,9 @@ namespace {
 
 /// A different number for each iteration of a loop (the finaliser of SplitMix64, Steele et al.
 /// 2014).
-int64_t mix(int64_t count, int64_t turn) {
-  auto x = static_cast<uint64_t>(count) + 0x9E3779B97F4A7C15U * (static_cast<uint64_t>(turn) + 1);
+int64_t mix(int64_t count, int64_t iteration) {
+  auto x =
+      static_cast<uint64_t>(count) + 0x9E3779B97F4A7C15U * (static_cast<uint64_t>(iteration) + 1);
   x = (x ^ (x >> 30U)) * 0xBF58476D1CE4E5B9U;
   x = (x ^ (x >> 27U)) * 0x94D049BB133111EBU;
   return static_cast<int64_t>(x ^ (x >> 31U));
@@ -246,14 +247,14 @@ RunContext Program::Impl::run_context() {
                .limits = options.limits,
                .run = run_options()};
   for (size_t i = 0; i < states.size(); ++i) m.states[graph.states()[i].name()] = states[i];
-  m.run_body = [this](const Body& body, std::span<const Datum> inputs, int64_t turn) {
-    return run_body(body, inputs, turn);
+  m.run_body = [this](const Body& body, std::span<const Datum> inputs, int64_t iteration) {
+    return run_body(body, inputs, iteration);
   };
   return m;
 }
 
 std::vector<Datum> Program::Impl::run_body(const Body& body, std::span<const Datum> inputs,
-                                           int64_t turn) {
+                                           int64_t iteration) {
   BodyProgram& b = bodies[body.get()];
   if (!b.program) {
     if (depth >= options.limits.max_depth) {
@@ -276,7 +277,7 @@ std::vector<Datum> Program::Impl::run_body(const Body& body, std::span<const Dat
   const Tensor seed = fed[static_cast<size_t>(inner.seed_index)].tensor();
   fed.erase(fed.begin() + inner.seed_index);
   inner.options.seed = static_cast<uint64_t>(seed.data<int64_t>()[0]);
-  inner.run_count = static_cast<uint64_t>(mix(seed.data<int64_t>()[1], turn));
+  inner.run_count = static_cast<uint64_t>(mix(seed.data<int64_t>()[1], iteration));
   return b.program->forward_data(fed).outputs;
 }
 

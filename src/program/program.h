@@ -106,7 +106,7 @@ struct Program::Impl {
 
   RunContext run_context();
 
-  std::vector<Datum> run_body(const Body& body, std::span<const Datum> inputs, int64_t turn);
+  std::vector<Datum> run_body(const Body& body, std::span<const Datum> inputs, int64_t iteration);
 
   /// The types of output gradients: those of the outputs.
   std::vector<std::optional<Type>> gradient_types(std::span<const Datum> outputs) const;

@@ -145,7 +145,7 @@ ThreadBound::~ThreadBound() {
 EngineCall::EngineCall() { enter_call(); }
 EngineCall::~EngineCall() { leave_call(); }
 
-void Turn::lock() {
+void CallLock::lock() {
   if (holder_ == std::this_thread::get_id()) {
     throw ProviderError(
         {.what = "A session was called from within one of its own calls.",
@@ -158,7 +158,7 @@ void Turn::lock() {
   holder_ = std::this_thread::get_id();
 }
 
-void Turn::unlock() {
+void CallLock::unlock() {
   holder_ = std::thread::id();
   mutex_.unlock();
   leave_call();

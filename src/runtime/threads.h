@@ -42,7 +42,7 @@ class EngineCall {
 /// hold Python's interpreter lock, which the holder may need. lock() throws ProviderError instead
 /// of waiting forever: within a call on the same object (in a signal handler, in a destructor of an
 /// input); and as EngineCall does.
-class Turn {
+class CallLock {
  public:
   void lock();
   void unlock();

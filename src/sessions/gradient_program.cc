@@ -84,7 +84,7 @@ std::vector<std::string> GradientProgram::input_names() const {
 }
 
 ForwardResult GradientProgram::forward(GradientRun& run, bool gradients) {
-  const std::lock_guard turn(programs_.turn);
+  const std::lock_guard lock(programs_.call_lock);
   run.program = id_;
   run.pattern = pattern(gradients);
   run.copies.clear();
@@ -106,7 +106,7 @@ std::vector<Tensor> GradientProgram::backward(GradientRun& run, std::span<const 
     pattern.push_back(gradient.defined());
     if (gradient.defined()) seeds.push_back(gradient);
   }
-  const std::lock_guard turn(programs_.turn);
+  const std::lock_guard lock(programs_.call_lock);
   expected_ = pattern;
   foreseen_ = run.pending && run.pattern == pattern;
   Program& program = compile(pattern);
@@ -136,47 +136,47 @@ std::vector<Tensor> GradientProgram::backward(GradientRun& run, std::span<const 
 }
 
 MemoryReport GradientProgram::memory_report(std::span<const Type> inputs, bool gradients) {
-  const std::lock_guard turn(programs_.turn);
+  const std::lock_guard lock(programs_.call_lock);
   return compile(pattern(gradients)).memory_report(inputs);
 }
 
 PlanInfo GradientProgram::plan(std::span<const Type> inputs, bool gradients) {
-  const std::lock_guard turn(programs_.turn);
+  const std::lock_guard lock(programs_.call_lock);
   return compile(pattern(gradients)).plan(inputs);
 }
 
 std::string GradientProgram::dump(std::span<const Type> inputs, bool gradients, DumpFormat format) {
-  const std::lock_guard turn(programs_.turn);
+  const std::lock_guard lock(programs_.call_lock);
   return compile(pattern(gradients)).dump(inputs, format);
 }
 
 std::string GradientProgram::compiled_model(std::span<const Type> inputs, bool gradients) {
-  const std::lock_guard turn(programs_.turn);
+  const std::lock_guard lock(programs_.call_lock);
   return compile(pattern(gradients)).compiled_model(inputs);
 }
 
 void GradientProgram::start_profile() {
-  const std::lock_guard turn(programs_.turn);
+  const std::lock_guard lock(programs_.call_lock);
   programs_.start_profile();
 }
 
 std::string GradientProgram::end_profile() {
-  const std::lock_guard turn(programs_.turn);
+  const std::lock_guard lock(programs_.call_lock);
   return programs_.end_profile();
 }
 
 void GradientProgram::write_profile(const std::filesystem::path& path) {
-  const std::lock_guard turn(programs_.turn);
+  const std::lock_guard lock(programs_.call_lock);
   programs_.write_profile(path);
 }
 
 size_t GradientProgram::peak_bytes() {
-  const std::lock_guard turn(programs_.turn);
+  const std::lock_guard lock(programs_.call_lock);
   return programs_.peak_bytes();
 }
 
 size_t GradientProgram::program_count() {
-  const std::lock_guard turn(programs_.turn);
+  const std::lock_guard lock(programs_.call_lock);
   return programs_.size();
 }
 

@@ -282,7 +282,7 @@ InferenceSession& InferenceSession::operator=(InferenceSession&&) noexcept = def
 std::vector<Datum> InferenceSession::run_data(const std::map<std::string, Datum>& inputs,
                                               std::span<const std::string> outputs) try {
   Impl& s = *impl_;
-  const std::lock_guard lock(s.programs.turn);
+  const std::lock_guard lock(s.programs.call_lock);
   const Impl& own = s.fed_with(inputs);
   const std::vector<Datum> fed = own.in_order(inputs);
   const Impl::Chosen chosen = own.choose(outputs);
@@ -305,7 +305,7 @@ std::vector<TensorInfo> InferenceSession::output_info() const { return impl_->ou
 const ModelMetadata& InferenceSession::metadata() const { return impl_->metadata; }
 
 StepPlan InferenceSession::plan(const Inputs& inputs) try {
-  const std::lock_guard lock(impl_->programs.turn);
+  const std::lock_guard lock(impl_->programs.call_lock);
   return impl_->compiled_for(inputs, [](Program& program, const std::vector<Type>& types) {
     return step_plan(program.plan(types));
   });
@@ -314,7 +314,7 @@ StepPlan InferenceSession::plan(const Inputs& inputs) try {
 }
 
 std::string InferenceSession::dump(const Inputs& inputs, DumpFormat format) try {
-  const std::lock_guard lock(impl_->programs.turn);
+  const std::lock_guard lock(impl_->programs.call_lock);
   return impl_->compiled_for(inputs, [&](Program& program, const std::vector<Type>& types) {
     return program.dump(types, format);
   });
@@ -323,12 +323,12 @@ std::string InferenceSession::dump(const Inputs& inputs, DumpFormat format) try 
 }
 
 void InferenceSession::start_profile() {
-  const std::lock_guard lock(impl_->programs.turn);
+  const std::lock_guard lock(impl_->programs.call_lock);
   impl_->programs.start_profile();
 }
 
 void InferenceSession::write_profile(const std::filesystem::path& path) {
-  const std::lock_guard lock(impl_->programs.turn);
+  const std::lock_guard lock(impl_->programs.call_lock);
   impl_->programs.write_profile(path);
 }
 

@@ -125,7 +125,7 @@ Artifact TrainingSession::Impl::artifact(std::span<const std::vector<Tensor>> ba
 
 void TrainingSession::save_artifact(const std::filesystem::path& path,
                                     std::span<const std::vector<Tensor>> batches) const try {
-  const std::lock_guard turn(impl_->programs.turn);
+  const std::lock_guard lock(impl_->programs.call_lock);
   const EngineCall call;
   const Budget budget(impl_->options.limits);
   settle_threads(0);

@@ -130,8 +130,8 @@ struct TrainingSession::Impl {
 
  public:
   enum class Kind { step, accumulation, application, evaluation, evaluation_with_loss, gradients };
-  /// The programs share parameters and moments. Its lock, `turn`, guards everything that a step
-  /// changes.
+  /// The programs share parameters and moments. Its lock, `call_lock`, guards everything that a
+  /// step changes.
   ProgramSet<Kind> programs;
   Program* program = nullptr;  ///< the program of the step
 };

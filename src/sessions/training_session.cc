@@ -126,56 +126,56 @@ TrainingSession::TrainingSession(TrainingSession&&) noexcept = default;
 TrainingSession& TrainingSession::operator=(TrainingSession&&) noexcept = default;
 
 StepResult TrainingSession::step(std::span<const Tensor> inputs) {
-  const std::lock_guard turn(impl_->programs.turn);
+  const std::lock_guard lock(impl_->programs.call_lock);
   return impl_->step(inputs);
 }
 StepResult TrainingSession::step(const Inputs& inputs) {
-  const std::lock_guard turn(impl_->programs.turn);
+  const std::lock_guard lock(impl_->programs.call_lock);
   return impl_->step(impl_->in_order(inputs, false));
 }
 StepResult TrainingSession::accumulate(std::span<const Tensor> inputs) {
-  const std::lock_guard turn(impl_->programs.turn);
+  const std::lock_guard lock(impl_->programs.call_lock);
   return impl_->accumulate(inputs);
 }
 StepResult TrainingSession::accumulate(const Inputs& inputs) {
-  const std::lock_guard turn(impl_->programs.turn);
+  const std::lock_guard lock(impl_->programs.call_lock);
   return impl_->accumulate(impl_->in_order(inputs, false));
 }
 StepResult TrainingSession::apply_gradients() {
-  const std::lock_guard turn(impl_->programs.turn);
+  const std::lock_guard lock(impl_->programs.call_lock);
   return impl_->apply_gradients();
 }
 int64_t TrainingSession::accumulated() const {
-  const std::lock_guard turn(impl_->programs.turn);
+  const std::lock_guard lock(impl_->programs.call_lock);
   return impl_->accumulated.parts;
 }
 void TrainingSession::drop_gradients() {
-  const std::lock_guard turn(impl_->programs.turn);
+  const std::lock_guard lock(impl_->programs.call_lock);
   impl_->accumulated = {};
 }
 AccumulatedGradients TrainingSession::accumulated_gradients() {
-  const std::lock_guard turn(impl_->programs.turn);
+  const std::lock_guard lock(impl_->programs.call_lock);
   return impl_->accumulated_gradients();
 }
 void TrainingSession::set_accumulated(double weight, double loss) {
-  const std::lock_guard turn(impl_->programs.turn);
+  const std::lock_guard lock(impl_->programs.call_lock);
   impl_->set_accumulated(weight, loss);
 }
 EvalResult TrainingSession::eval(std::span<const Tensor> inputs) {
-  const std::lock_guard turn(impl_->programs.turn);
+  const std::lock_guard lock(impl_->programs.call_lock);
   return impl_->eval(inputs);
 }
 EvalResult TrainingSession::eval(const Inputs& inputs) {
-  const std::lock_guard turn(impl_->programs.turn);
+  const std::lock_guard lock(impl_->programs.call_lock);
   return impl_->eval(impl_->in_order(inputs, true));
 }
 std::map<std::string, Tensor> TrainingSession::gradients(std::span<const Tensor> inputs,
                                                          double* loss) {
-  const std::lock_guard turn(impl_->programs.turn);
+  const std::lock_guard lock(impl_->programs.call_lock);
   return impl_->gradients(inputs, loss);
 }
 std::map<std::string, Tensor> TrainingSession::gradients(const Inputs& inputs, double* loss) {
-  const std::lock_guard turn(impl_->programs.turn);
+  const std::lock_guard lock(impl_->programs.call_lock);
   return impl_->gradients(impl_->in_order(inputs, false), loss);
 }
 
@@ -194,12 +194,12 @@ std::vector<std::string> TrainingSession::optimizer_state_names() const {
   return impl_->optimizer_states();
 }
 std::map<std::string, Tensor> TrainingSession::weights() const {
-  const std::lock_guard turn(impl_->programs.turn);
+  const std::lock_guard lock(impl_->programs.call_lock);
   impl_->require_whole();
   return clones(impl_->shared(impl_->model.parameters));
 }
 std::map<std::string, Tensor> TrainingSession::optimizer_state() const {
-  const std::lock_guard turn(impl_->programs.turn);
+  const std::lock_guard lock(impl_->programs.call_lock);
   impl_->require_whole();
   return clones(impl_->shared(impl_->optimizer_states()));
 }
@@ -211,12 +211,12 @@ Tensor TrainingSession::state(const std::string& name) const {
   return found->second;
 }
 void TrainingSession::set_weights(const std::map<std::string, Tensor>& weights) {
-  const std::lock_guard turn(impl_->programs.turn);
+  const std::lock_guard lock(impl_->programs.call_lock);
   impl_->assign(weights, impl_->stored(), "trained parameter");
   impl_->set_averages(weights);
 }
 void TrainingSession::set_optimizer_state(const std::map<std::string, Tensor>& moments) {
-  const std::lock_guard turn(impl_->programs.turn);
+  const std::lock_guard lock(impl_->programs.call_lock);
   if (const std::string name = impl_->no_count(moments); !name.empty()) {
     throw DataError(ErrorParts{.what = "A count of steps is not valid; nothing was changed.",
                                .node = name,
@@ -227,11 +227,11 @@ void TrainingSession::set_optimizer_state(const std::map<std::string, Tensor>& m
 }
 
 int64_t TrainingSession::step_count() const {
-  const std::lock_guard turn(impl_->programs.turn);
+  const std::lock_guard lock(impl_->programs.call_lock);
   return impl_->steps;
 }
 void TrainingSession::set_step_count(int64_t count) {
-  const std::lock_guard turn(impl_->programs.turn);
+  const std::lock_guard lock(impl_->programs.call_lock);
   if (count < 0) {
     throw DataError(ErrorParts{.what = "The number of steps cannot be negative.",
                                .expected = "0 or more",
@@ -240,11 +240,11 @@ void TrainingSession::set_step_count(int64_t count) {
   impl_->steps = count;
 }
 double TrainingSession::lr() const {
-  const std::lock_guard turn(impl_->programs.turn);
+  const std::lock_guard lock(impl_->programs.call_lock);
   return impl_->rate();
 }
 void TrainingSession::set_lr(double lr) {
-  const std::lock_guard turn(impl_->programs.turn);
+  const std::lock_guard lock(impl_->programs.call_lock);
   if (!(lr >= 0) || std::isinf(lr)) {
     throw DataError(ErrorParts{.what = "The learning rate is out of range.",
                                .expected = "a finite number of at least 0",
@@ -253,12 +253,12 @@ void TrainingSession::set_lr(double lr) {
   impl_->base_lr = lr;
 }
 void TrainingSession::set_schedule(const ScheduleOptions& schedule) {
-  const std::lock_guard turn(impl_->programs.turn);
+  const std::lock_guard lock(impl_->programs.call_lock);
   check_schedule(schedule);
   impl_->options.schedule = schedule;
 }
 void TrainingSession::set_group(size_t i, const OptimizerOptions& optimizer) {
-  const std::lock_guard turn(impl_->programs.turn);
+  const std::lock_guard lock(impl_->programs.call_lock);
   std::vector<ParameterGroup>& groups = impl_->options.groups;
   if (i >= groups.size() || !groups[i].optimizer) {
     throw ModelError(ErrorParts{.what = "There is no such group with an optimizer of its own.",
@@ -278,11 +278,11 @@ void TrainingSession::set_group(size_t i, const OptimizerOptions& optimizer) {
   groups[i].optimizer = std::move(now);
 }
 double TrainingSession::loss_scale() const {
-  const std::lock_guard turn(impl_->programs.turn);
+  const std::lock_guard lock(impl_->programs.call_lock);
   return impl_->loss_scale;
 }
 void TrainingSession::set_loss_scale(double scale) {
-  const std::lock_guard turn(impl_->programs.turn);
+  const std::lock_guard lock(impl_->programs.call_lock);
   const LossScaleOptions& o = impl_->options.loss_scale;
   if (!scales_loss(impl_->options) || !(scale >= o.min && scale <= o.max)) {
     throw DataError(ErrorParts{
@@ -295,23 +295,23 @@ void TrainingSession::set_loss_scale(double scale) {
   impl_->clean_steps = 0;
 }
 void TrainingSession::set_seed(uint64_t seed) {
-  const std::lock_guard turn(impl_->programs.turn);
+  const std::lock_guard lock(impl_->programs.call_lock);
   impl_->options.seed = seed;
   impl_->program->set_seed(seed);
 }
 uint64_t TrainingSession::run_count() const {
-  const std::lock_guard turn(impl_->programs.turn);
+  const std::lock_guard lock(impl_->programs.call_lock);
   return impl_->program->run_count();
 }
 void TrainingSession::set_run_count(uint64_t count) {
-  const std::lock_guard turn(impl_->programs.turn);
+  const std::lock_guard lock(impl_->programs.call_lock);
   impl_->program->set_run_count(count);
 }
 const TrainingOptions& TrainingSession::options() const { return impl_->options; }
 
 void TrainingSession::save_checkpoint(const std::filesystem::path& path,
                                       const std::string& user) const try {
-  const std::lock_guard turn(impl_->programs.turn);
+  const std::lock_guard lock(impl_->programs.call_lock);
   const Budget budget(impl_->options.limits);  // write_checkpoint() reads the checkpoint back
   impl_->require_whole();
   impl_->require_applied("save_checkpoint()");
@@ -335,7 +335,7 @@ void TrainingSession::save_checkpoint(const std::filesystem::path& path,
 }
 
 std::string TrainingSession::load_checkpoint(const std::filesystem::path& path) try {
-  const std::lock_guard turn(impl_->programs.turn);
+  const std::lock_guard lock(impl_->programs.call_lock);
   const Budget budget(impl_->options.limits);
   Checkpoint saved = read_checkpoint(path);
   compare(saved.weights, impl_->shared(impl_->stored()), path);
@@ -379,7 +379,7 @@ std::string TrainingSession::load_checkpoint(const std::filesystem::path& path) 
 }
 
 std::string TrainingSession::checkpoint_note() const {
-  const std::lock_guard turn(impl_->programs.turn);
+  const std::lock_guard lock(impl_->programs.call_lock);
   const int then = impl_->saved_threads, now = omp_get_max_threads();
   if (then == 0 || then == now) return "";
   return fmt::format(
@@ -391,7 +391,7 @@ std::string TrainingSession::checkpoint_note() const {
 }
 
 std::string TrainingSession::export_onnx_bytes(bool for_inference) const try {
-  const std::lock_guard turn(impl_->programs.turn);
+  const std::lock_guard lock(impl_->programs.call_lock);
   return impl_->detached(for_inference)->whole();
 } catch (const std::bad_alloc&) {
   throw_out_of_memory();
@@ -403,14 +403,14 @@ void TrainingSession::export_onnx(const std::filesystem::path& path, bool for_in
 
 void TrainingSession::export_onnx(const std::filesystem::path& path,
                                   const ExportOptions& options) const try {
-  const std::lock_guard turn(impl_->programs.turn);
+  const std::lock_guard lock(impl_->programs.call_lock);
   impl_->detached(options.for_inference)->write(path, options);
 } catch (const std::bad_alloc&) {
   throw_out_of_memory();
 }
 
 StepPlan TrainingSession::plan(std::span<const Tensor> inputs) try {
-  const std::lock_guard turn(impl_->programs.turn);
+  const std::lock_guard lock(impl_->programs.call_lock);
   std::vector<Tensor> made;
   const PlanInfo info = impl_->program->plan(types_of(impl_->adopt(inputs, &made)));
   StepPlan plan = step_plan(info, bytes_of(impl_->shared(impl_->model.parameters)));
@@ -422,7 +422,7 @@ StepPlan TrainingSession::plan(std::span<const Tensor> inputs) try {
 }
 
 MemoryReport TrainingSession::memory_report(std::span<const Tensor> inputs) try {
-  const std::lock_guard turn(impl_->programs.turn);
+  const std::lock_guard lock(impl_->programs.call_lock);
   std::vector<Tensor> made;
   return impl_->program->memory_report(types_of(impl_->adopt(inputs, &made)));
 } catch (const std::bad_alloc&) {
@@ -430,27 +430,27 @@ MemoryReport TrainingSession::memory_report(std::span<const Tensor> inputs) try 
 }
 
 size_t TrainingSession::peak_bytes() const {
-  const std::lock_guard turn(impl_->programs.turn);
+  const std::lock_guard lock(impl_->programs.call_lock);
   return impl_->programs.state_bytes() + impl_->program->peak_bytes();
 }
 
 std::string TrainingSession::dump(std::span<const Tensor> inputs, DumpFormat format) {
-  const std::lock_guard turn(impl_->programs.turn);
+  const std::lock_guard lock(impl_->programs.call_lock);
   std::vector<Tensor> made;
   return impl_->program->dump(types_of(impl_->adopt(inputs, &made)), format);
 }
 std::string TrainingSession::dump() const {
-  const std::lock_guard turn(impl_->programs.turn);
+  const std::lock_guard lock(impl_->programs.call_lock);
   return to_text(impl_->program->graph());
 }
 
 void TrainingSession::start_profile() {
-  const std::lock_guard turn(impl_->programs.turn);
+  const std::lock_guard lock(impl_->programs.call_lock);
   impl_->programs.start_profile();
 }
 
 void TrainingSession::write_profile(const std::filesystem::path& path) {
-  const std::lock_guard turn(impl_->programs.turn);
+  const std::lock_guard lock(impl_->programs.call_lock);
   impl_->programs.write_profile(path);
 }
 

@@ -185,14 +185,14 @@ Program differentiated() {
 
 TEST(Threads, DropAndCollectRunsOfAProgram) {
   Program program = differentiated();
-  Turn turn;
+  CallLock call_lock;
   const Tensor x = Tensor::from({0.1F, 0.2F}, {2}), one = Tensor::from({1.0F, 1.0F}, {2});
   const float y = std::tanh(0.2F);
   at_once(
       [&](int t, int i) {
         ForwardResult forward;
         {
-          const std::lock_guard lock(turn);
+          const std::lock_guard lock(call_lock);
           forward = program.forward(std::span(&x, 1));
         }
         if ((t + i) % 2 == 0) {
@@ -200,7 +200,7 @@ TEST(Threads, DropAndCollectRunsOfAProgram) {
           return;
         }
         std::thread([&, pending = std::move(forward.pending)]() mutable {
-          const std::lock_guard lock(turn);
+          const std::lock_guard lock(call_lock);
           const Tensor dx = program.backward(std::move(pending), std::span(&one, 1)).at(0);
           EXPECT_NEAR(dx.data<float>()[1], 1 - y * y, 1e-6);
         }).join();
@@ -215,10 +215,10 @@ TEST(Program, RefusesTheRunOfAnother) {
   EXPECT_THROW(other.backward(std::move(forward.pending), std::span(&x, 1)), DataError);
 }
 
-TEST(Turn, IsRefusedToItsHolder) {
-  Turn turn;
-  const std::lock_guard lock(turn);
-  EXPECT_THROW(turn.lock(), ProviderError);
+TEST(CallLock, IsRefusedToItsHolder) {
+  CallLock call_lock;
+  const std::lock_guard lock(call_lock);
+  EXPECT_THROW(call_lock.lock(), ProviderError);
 }
 
 // A device with its own threads: one session for all test threads, and one session for each.

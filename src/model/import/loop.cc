@@ -159,9 +159,9 @@ class LoopWriter {
     OpenBody body(importer_);
     Graph& graph = *body.graph();
     NameScope inner{.outer = &node_.scope};
-    const Value turn = graph.add_input("iteration", {DType::i64, Shape{}});
+    const Value iteration = graph.add_input("iteration", {DType::i64, Shape{}});
     if (!p_.is_scan) {
-      inner.names[p_.body.input(0).name()] = turn;
+      inner.names[p_.body.input(0).name()] = iteration;
       // The body runs only while the condition is true.
       const std::string& condition = p_.body.input(1).name();
       inner.names[condition] = graph.add_constant(Tensor::scalar(true), condition);

@@ -148,12 +148,12 @@ class LoopInParts {
   // --- Scan --------------------------------------------------------------------------------------
 
   void scan() {
-    const Value turn = body_.inputs()[0];
-    const bool counts = !body_.users()[turn.id()].empty() || body_.is_output(turn);
+    const Value position = body_.inputs()[0];
+    const bool counts = !body_.users()[position.id()].empty() || body_.is_output(position);
     std::vector<Value> inputs;
     if (counts) {
       inputs.push_back(backwards_ ? trips() - 1.0 : scalar(outer(), 0, DType::i64));
-      part_.take(turn);
+      part_.take(position);
     }
     for (int i = 0; i < at_.carried; ++i) {
       part_.take(own(i));
@@ -165,7 +165,7 @@ class LoopInParts {
     }
     add_captured_and_nodes();
 
-    if (counts) result(part_.take(turn) + (backwards_ ? -1.0 : 1.0));
+    if (counts) result(part_.take(position) + (backwards_ ? -1.0 : 1.0));
     const Node scan = add("Scan", std::move(inputs), scan_results());
     int next = counts ? 1 : 0;
     if (counts) typed(scan.output(0), {DType::i64, Shape{}});
@@ -246,9 +246,9 @@ class LoopInParts {
     choose_how_to_gather(&inputs);
     const Value length =
         count && (backwards_ || scans_from_the_end()) ? capture(count, count.type()) : Value();
-    const Value turn = backwards_ ? length - 1.0 - iteration : iteration;
-    part_.put(body_.inputs()[0], turn);
-    for (int i = 0; i < at_.scanned; ++i) add_slice(i, turn, length);
+    const Value position = backwards_ ? length - 1.0 - iteration : iteration;
+    part_.put(body_.inputs()[0], position);
+    for (int i = 0; i < at_.scanned; ++i) add_slice(i, position, length);
     add_captured_and_nodes();
 
     result(at_.conditional ? part_.take(body_.outputs()[0].value) : goes_on);
@@ -322,11 +322,11 @@ class LoopInParts {
     return false;
   }
 
-  void add_slice(int i, Value turn, Value length) {
+  void add_slice(int i, Value position, Value length) {
     const auto k = static_cast<size_t>(i);
     const Value x = scanned(i);
     const Value all = capture(x, x.type());
-    const Value place = in_directions_[k] != 0 ? length - 1.0 - turn : turn;
+    const Value place = in_directions_[k] != 0 ? length - 1.0 - position : position;
     const Value slice =
         x.type().kind == Kind::tensor
             ? apply("Gather", {all, place}, {{"axis", normal_axis(n_, in_axes_[k], x.rank())}})
