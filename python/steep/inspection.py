@@ -35,7 +35,7 @@ def profiled(
         write(os.fspath(path))
 
 
-class Recorded(Protocol):
+class ProfiledGraph(Protocol):
     """A graph whose kernels can be recorded."""
 
     def start_profile(self) -> None:
@@ -45,7 +45,7 @@ class Recorded(Protocol):
         """Return the events as JSON; times are relative to the start."""
 
 
-def trace_of(recorded: Sequence[tuple[Recorded, float]]) -> str:
+def trace_of(recorded: Sequence[tuple[ProfiledGraph, float]]) -> str:
     """End these profiles; return one trace, with a process for each.
 
     Each profile comes with its start time in seconds.
@@ -63,7 +63,7 @@ def trace_of(recorded: Sequence[tuple[Recorded, float]]) -> str:
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
 
 
-def one_page(pages: Sequence[str]) -> str:
+def join_pages(pages: Sequence[str]) -> str:
     """Join HTML pages, one for each graph, to one page."""
     head, _, _ = pages[0].partition("<body>")
     bodies = []
@@ -75,7 +75,7 @@ def one_page(pages: Sequence[str]) -> str:
     return f"{head}<body>\n{''.join(bodies)}</body></html>\n"
 
 
-def tell(kind: str, text: str) -> None:
+def write_log(kind: str, text: str) -> None:
     """Write text to standard error if ``STEEP_LOGS`` contains ``kind``."""
     if _steep.logs(kind):
         _steep.log(kind, text)

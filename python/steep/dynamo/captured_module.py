@@ -19,9 +19,9 @@ from steep.dynamo.patches.cumulative_batch_norm import means_over_batches
 from steep.dynamo.patches.ddp_buckets import buckets
 from steep.dynamo.patches.extra_guards import extra_guards
 from steep.dynamo.patches.extra_tracing import extra_tracing
-from steep.dynamo.patches.graph_breaks import cuts, left_this_time, left_to_pytorch
+from steep.dynamo.patches.graph_breaks import graph_breaks, left_this_time, left_to_pytorch
 from steep.dynamo.patches.interrupts import interruptible_calls
-from steep.dynamo.patches.layer_frames import layers_too
+from steep.dynamo.patches.layer_frames import layer_frames
 from steep.dynamo.patches.numpy_arrays import arrays
 from steep.dynamo.patches.raise_branches import raise_branches
 from steep.dynamo.patches.transformer_layers import drops_padding, layers_as_in_eager
@@ -30,16 +30,23 @@ from steep.dynamo.recompiles import Recaptures, why_again
 from steep.dynamo.report import GraphReport
 from steep.errors import Error, ModelError
 from steep.graph.compiled_graph import CompiledGraph
-from steep.graph.lowered import Lowered
-from steep.inside import tell
+from steep.graph.lowered import LoweredGraph
+from steep.inspection import write_log
 from steep.lowering.autograd_grad import slopes
 from steep.lowering.ops.autograd_function import whole_backwards
 from steep.lowering.ops.ctc import known_to_tracers
-from steep.lowering.ops.recurrent import kept_whole
-from steep.lowering.reasons import cut, is_users, noted, place, said, whole
+from steep.lowering.ops.recurrent import keep_recurrent_layers
+from steep.lowering.reasons import (
+    graph_break_text,
+    is_users,
+    place,
+    skipped_function_errors,
+    skipped_function_text,
+    summary_of,
+)
 from steep.patching.dynamo_settings import CAPTURE, values_of
-from steep.patching.restore import transforms_left, unlogged
-from steep.patching.signals import Held
+from steep.patching.restore import unlogged, without_transforms
+from steep.patching.signals import DelayedSignals
 from steep.torch_internals.dynamo import (
     BackendCompilerFailed,
     CacheEntry,
@@ -77,7 +84,7 @@ class CapturedModule:
         record: as for ``DynamoBackend``.
         whole: raise ModelError if the module does not become one graph in the engine. Otherwise
             PyTorch runs the code between graphs, and graphs that the engine cannot run.
-        make, otherwise: as for ``DynamoBackend``.
+        make, fallback_option: as for ``DynamoBackend``.
         first: shapes of the arguments of an earlier call that was captured before; None: the first
             call gives them.
         verify, providers, disabled_passes, memory_limit: as for ``DynamoBackend``.
@@ -90,8 +97,8 @@ class CapturedModule:
         record: Callable[[GraphReport], None],
         *,
         whole: bool,
-        make: Callable[[Lowered], RunnableGraph] = CompiledGraph,
-        otherwise: str = 'fallback="parts"',
+        make: Callable[[LoweredGraph], RunnableGraph] = CompiledGraph,
+        fallback_option: str = 'fallback="parts"',
         first: Sequence[torch.Size] | None = None,
         verify: bool | None = None,
         providers: Sequence[ProviderChoice] = (),
@@ -107,7 +114,7 @@ class CapturedModule:
             strict=whole,
             record=record,
             make=make,
-            otherwise=otherwise,
+            fallback_option=fallback_option,
             verify=verify,
             providers=providers,
             disabled_passes=disabled_passes,
@@ -130,9 +137,10 @@ class CapturedModule:
         context.callback = configured
         # Its forward, since global module hooks must run for the user's modules alone.
         self._call = context(module).forward
-        self._left: set[Any] = set()  # code objects at which Dynamo failed; PyTorch runs them
+        # code objects at which Dynamo failed; PyTorch runs them
+        self._failed_code: set[Any] = set()
         self._first = first  # None until the first capture
-        self._recaptures = Recaptures(otherwise if whole else "")
+        self._recaptures = Recaptures(fallback_option if whole else "")
         self._changed: set[tuple[int, int]] = set()  # extents that changed: (argument, dimension)
 
     @property
@@ -155,26 +163,32 @@ class CapturedModule:
         before = len(graph_break_reasons)
         settings = config.patch(**values_of(CAPTURE), ignore_logging_functions=_log_lines())
         chatter = unlogged("torch._dynamo", "torch._subclasses.fake_tensor")
-        changes = [kept_whole(), whole_backwards(), known_to_tracers(), causal_masks(), buckets()]
-        changes += [cuts(self._whole), means_over_batches(self._module), extra_guards()]
-        changes += [extra_tracing(self._whole), layers_too(), slopes(), interruptible_calls()]
+        changes = [
+            keep_recurrent_layers(),
+            whole_backwards(),
+            known_to_tracers(),
+            causal_masks(),
+            buckets(),
+        ]
+        changes += [graph_breaks(self._whole), means_over_batches(self._module), extra_guards()]
+        changes += [extra_tracing(self._whole), layer_frames(), slopes(), interruptible_calls()]
         changes += [layers_as_in_eager(), arrays(), raise_branches()]
         changes += [branches()] if self._whole else []
-        with Held() as held, settings, chatter, contextlib.ExitStack() as stack:
-            stack.enter_context(transforms_left())
+        with DelayedSignals() as held, settings, chatter, contextlib.ExitStack() as stack:
+            stack.enter_context(without_transforms())
             for change in sorted(changes, key=lambda change: change.order):
                 stack.enter_context(change)
-            left = stack.enter_context(noted())
+            left = stack.enter_context(skipped_function_errors())
             try:
                 with held.tracing():
                     made = make(*frame)
             except (Error, *_SAID):
                 raise
             except Exception as e:
-                why = said(e) + place(getattr(e, "real_stack", None))
+                why = summary_of(e) + place(getattr(e, "real_stack", None))
                 if self._whole or isinstance(e, ResumePrologueTracingError):
                     raise self._not_one_graph(why) from e
-                made = left_to_pytorch(e, for_good=frame[0].f_code in self._left)
+                made = left_to_pytorch(e, for_good=frame[0].f_code in self._failed_code)
                 self.backend.local.failed.append((frame[0].f_code, why))
         self._note_breaks(frame[0].f_code, made, graph_break_reasons[before:], left)
         if made.guarded_code is not None:
@@ -194,7 +208,7 @@ class CapturedModule:
             return ""
         reason = why_again(frame, entry)
         local.because = reason.condition
-        tell("recompiles", f"{local.place} is captured again: not {reason}")
+        write_log("recompiles", f"{local.place} is captured again: not {reason}")
         return self._recaptures.add(frame, reason)
 
     def _note_breaks(
@@ -210,16 +224,20 @@ class CapturedModule:
         found += [(str(e), getattr(e, "real_stack", None)) for e in left]
         # a break inside of PyTorch's code is reported at the user's line that called it
         here = f" ({code.co_filename}:{code.co_firstlineno})" if is_users(code.co_filename) else ""
-        breaks = [cut(why, stack, here) for why, stack in found if here or place(stack)]
+        breaks = [
+            graph_break_text(why, stack, here) for why, stack in found if here or place(stack)
+        ]
         self._say_breaks(breaks)
         skipped = made.guarded_code is None and made.skip_reason and not trace_rules.check(code)
         if skipped and made.apply_to_code and here:
-            text = whole(code, made.skip_reason, self.breaks if code in self._left else breaks)
+            text = skipped_function_text(
+                code, made.skip_reason, self.breaks if code in self._failed_code else breaks
+            )
             self.breaks += [text] if text not in self.breaks else []
 
     def _say_breaks(self, breaks: list[str]) -> None:
         for text in dict.fromkeys(breaks):
-            tell("breaks", f"PyTorch runs what lies between two graphs: {text}")
+            write_log("breaks", f"PyTorch runs what lies between two graphs: {text}")
             if text not in self.breaks:
                 log.warning("PyTorch runs code between two graphs: %s", text)
                 self.breaks.append(text)
@@ -263,14 +281,14 @@ class CapturedModule:
         try:
             result = self._call(*args, **kwargs)
             # Not reached if PyTorch raises too: then the call was wrong, not the tracer.
-            self._left.update(code for code, _ in local.failed)
+            self._failed_code.update(code for code, _ in local.failed)
             self._say_breaks([f"PyTorch's tracer fails: {why}" for _, why in local.failed])
         except BackendCompilerFailed as e:
             if isinstance(e.inner_exception, Error):
                 raise e.inner_exception from e
             raise
         except (Unsupported, UserError) as e:
-            raise self._not_one_graph(cut(str(e), e.real_stack)) from e
+            raise self._not_one_graph(graph_break_text(str(e), e.real_stack)) from e
         finally:
             local.arguments = ()
             self.has_run |= local.ran
@@ -281,7 +299,7 @@ class CapturedModule:
             "The module does not become one graph.",
             received=why,
             remedy="change the code, or let PyTorch run what lies between: "
-            + self.backend.otherwise,
+            + self.backend.fallback_option,
         )
 
 

@@ -22,9 +22,9 @@ from steep.graph.autograd_node import has_tangents, is_observed
 from steep.graph.captured_graph import copy_graph
 from steep.graph.compiled_graph import CompiledGraph, compile_captured, lower_captured
 from steep.graph.flops import Arithmetic
-from steep.graph.lowered import Lowered, NothingToRun
+from steep.graph.lowered import LoweredGraph, NothingToRun
 from steep.graph.partition import compile_parts
-from steep.inside import tell
+from steep.inspection import write_log
 from steep.lowering.aliasing import guard_aliasing
 from steep.lowering.capture_context import CaptureContext
 from steep.lowering.func_transforms import in_pytorch
@@ -34,7 +34,7 @@ from steep.patching.signals import deliver_signals
 from steep.patching.substitution import changes_lock
 from steep.torch_internals.dispatch import FakeTensor
 from steep.torch_internals.dynamo import trace_rules
-from steep.verify.difference import wanted
+from steep.verify.difference import should_verify
 from steep.verify.verified_graph import VerifiedGraph, compile_verified
 
 log = logging.getLogger("steep")
@@ -48,7 +48,7 @@ for _room in (steep.graph, steep.verify):
 class RunnableGraph(Protocol):
     """Runs a lowered graph on the values of the captured graph's placeholders."""
 
-    lowered: Lowered
+    lowered: LoweredGraph
 
     def __call__(self, *arguments: object) -> object:
         """Return the values of the captured graph's output node."""
@@ -84,7 +84,7 @@ class DynamoBackend:
         strict: raise ModelError for a graph that the engine cannot run.
         record: called with a report of each graph, also of graphs that PyTorch runs.
         make: makes a runnable graph of a lowered graph.
-        otherwise: the option that lets PyTorch run the rest, as text for errors.
+        fallback_option: the option that lets PyTorch run the rest, as text for errors.
         verify: compare the first step of each ``CompiledGraph`` with PyTorch's; None: use
             ``STEEP_VERIFY``.
         providers: where a ``CompiledGraph`` runs.
@@ -99,8 +99,8 @@ class DynamoBackend:
         *,
         strict: bool = False,
         record: Callable[[GraphReport], None] = lambda report: None,
-        make: Callable[[Lowered], RunnableGraph] = CompiledGraph,
-        otherwise: str = 'fallback="parts"',
+        make: Callable[[LoweredGraph], RunnableGraph] = CompiledGraph,
+        fallback_option: str = 'fallback="parts"',
         verify: bool | None = None,
         providers: Sequence[ProviderChoice] = (),
         disabled_passes: Sequence[str] = (),
@@ -111,7 +111,7 @@ class DynamoBackend:
         self.precision = precision
         self.providers = providers
         self.make = make
-        self.otherwise = otherwise
+        self.fallback_option = fallback_option
         self.strict = strict
         self.record = record
         self.verify = verify
@@ -133,7 +133,7 @@ class DynamoBackend:
             self.providers,
             self.disabled_passes,
             memory_limit=self.memory_limit,
-            verify=self.make is CompiledGraph and wanted(self.verify),
+            verify=self.make is CompiledGraph and should_verify(self.verify),
         )
         compile_part = compile_verified if context.verify else compile_captured
         deliver_signals()
@@ -165,9 +165,10 @@ class DynamoBackend:
                 raise ModelError(
                     "A part of the module cannot run in the engine.",
                     received=reason,
-                    remedy=f"change the code named above, or let PyTorch run it: {self.otherwise}",
+                    remedy="change the code named above, or let PyTorch run it: "
+                    f"{self.fallback_option}",
                 ) from e
-            tell("breaks", f"PyTorch runs a graph that cannot be lowered to ONNX: {reason}")
+            write_log("breaks", f"PyTorch runs a graph that cannot be lowered to ONNX: {reason}")
             log.warning("PyTorch runs a graph that cannot be lowered to ONNX: %s", reason)
             return in_pytorch(graph_module)
         finally:
@@ -191,7 +192,7 @@ class DynamoBackend:
                 )
         self.graphs.update(dict.fromkeys(graphs))
         for why in refused:
-            tell("breaks", f"PyTorch runs one operation between two graphs: {why}")
+            write_log("breaks", f"PyTorch runs one operation between two graphs: {why}")
         for text in {str(why) for why in refused} - self.said:
             log.warning("PyTorch runs one operation between two graphs: %s", text)
             self.said.add(text)
@@ -214,5 +215,5 @@ class DynamoBackend:
         return uncaptured
 
     def _record(self, report: GraphReport) -> None:
-        tell("graphs", str(report))
+        write_log("graphs", str(report))
         self.record(report)

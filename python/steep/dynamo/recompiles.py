@@ -95,12 +95,12 @@ class Recaptures:
     """Counts repeated captures, for each function and each module that it is called with.
 
     Args:
-        otherwise: for errors, the option that lets PyTorch run the rest; "" if PyTorch runs it
+        fallback_option: for errors, the option that lets PyTorch run the rest; "" if PyTorch does
             already.
     """
 
-    def __init__(self, otherwise: str) -> None:
-        self._otherwise = otherwise
+    def __init__(self, fallback_option: str) -> None:
+        self._fallback_option = fallback_option
         self._reasons: dict[tuple[CodeType, int], list[Reason]] = {}
         self._said: set[tuple[CodeType, str]] = set()
 
@@ -126,12 +126,12 @@ class Recaptures:
                 what = f"{name} is captured again and again, since {reason.subject} changes"
                 self._say(frame, reason, f"{what} ({reason.line})")
             return ""
-        if self._otherwise:
+        if self._fallback_option:
             raise ModelError(
                 "The module became too many graphs.",
                 expected=f"at most {MOST_GRAPHS}, and {MOST_FOR_A_NUMBER} for values of one number",
                 received=f"{many}, the last since not {reason}",
-                remedy=f"{reason.remedy}; or let PyTorch run it: {self._otherwise}",
+                remedy=f"{reason.remedy}; or let PyTorch run it: {self._fallback_option}",
             )
         what = f"PyTorch runs {name} where no graph of it fits"
         self._say(

@@ -70,13 +70,13 @@ class Report:
     graphs: tuple[GraphReport, ...]
     breaks: tuple[str, ...]  # reasons of graph breaks; PyTorch runs the code between graphs
     fallback_calls: int  # number of whole calls that PyTorch ran
-    beside: tuple[str, ...] = ()  # methods other than forward that PyTorch ran
+    other_methods: tuple[str, ...] = ()  # methods other than forward that PyTorch ran
 
     @property
     def whole(self) -> bool:
         """Whether the engine runs all of every graph so far, and PyTorch ran no call."""
         left = any(g.exporter == "PyTorch" or g.in_torch for g in self.graphs)
-        return not (left or self.breaks or self.fallback_calls or self.beside)
+        return not (left or self.breaks or self.fallback_calls or self.other_methods)
 
     @property
     def share(self) -> float | None:
@@ -101,7 +101,9 @@ class Report:
             of = "of these graphs " if self.breaks else ""
             lines.append(f"{self.share:.1%} of the products and convolutions {of}run in the engine")
         lines += [f"PyTorch runs code between two graphs: {why}" for why in self.breaks]
-        lines += [f"PyTorch runs a method other than forward: {what}" for what in self.beside]
+        lines += [
+            f"PyTorch runs a method other than forward: {what}" for what in self.other_methods
+        ]
         if self.fallback_calls:
             lines.append(f"{self.fallback_calls} calls ran in PyTorch")
         return "\n".join(lines)

@@ -15,7 +15,7 @@ import torch
 from steep.errors import ModelError
 from steep.lowering.export_mode import export_mode
 from steep.lowering.ops.stop_gradient import TRANSLATIONS
-from steep.lowering.training_semantics import faithful
+from steep.lowering.training_semantics import keep_semantics
 from steep.onnx_graph.initializers import embed_weights
 
 _PREFIX = "module."
@@ -30,7 +30,7 @@ class _Flat(torch.nn.Module):
         self.training = module.training  # submodules keep their modes
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        with faithful():
+        with keep_semantics():
             results = _tensors_in(self.module(*tensors))
         for i, tensor in enumerate(results):
             if tensor.is_complex():

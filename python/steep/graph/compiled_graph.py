@@ -21,8 +21,8 @@ from steep.graph.autograd_node import differentiable
 from steep.graph.call import Call
 from steep.graph.captured_graph import copy_graph
 from steep.graph.gradient_order import in_gradient_order, in_order
-from steep.graph.lowered import Lowered, NothingToRun
-from steep.inside import tell
+from steep.graph.lowered import LoweredGraph, NothingToRun
+from steep.inspection import write_log
 from steep.lowering.aliasing import first_writer
 from steep.lowering.capture_context import CaptureContext
 from steep.lowering.extents import hint
@@ -53,7 +53,7 @@ def lower_captured(
     graph_module: torch.fx.GraphModule,
     examples: Sequence[Any],
     context: CaptureContext,
-    make: Callable[[Lowered], Made],
+    make: Callable[[LoweredGraph], Made],
 ) -> Made:
     """Lower a captured graph to ONNX, and return ``make(lowered)``.
 
@@ -84,11 +84,11 @@ def _make(
     examples: Sequence[Any],
     context: CaptureContext,
     fixed: frozenset[str] | None,
-    make: Callable[[Lowered], Made],
+    make: Callable[[LoweredGraph], Made],
 ) -> Made:
     """Lower a captured graph and call ``make``; lower it anew if the cached model is not usable."""
     with _errors_refuse():
-        lowered = Lowered(copy_graph(graph_module), examples, context, fixed)
+        lowered = LoweredGraph(copy_graph(graph_module), examples, context, fixed)
     try:
         with _errors_refuse():
             return make(lowered)
@@ -98,7 +98,7 @@ def _make(
         log.warning("ignoring a graph of the cache that cannot be used: %s", e)
     anew = dataclasses.replace(context, read_cache=False)
     with _errors_refuse():
-        return make(Lowered(copy_graph(graph_module), examples, anew, fixed))
+        return make(LoweredGraph(copy_graph(graph_module), examples, anew, fixed))
 
 
 @contextlib.contextmanager
@@ -121,7 +121,7 @@ def _tell_first(e: Exception) -> None:
         _told.add(first)
         kind = f"{type(e).__module__}.{type(e).__qualname__}"
         where = f"{place.filename}:{place.lineno}"
-        tell("breaks", f"a graph cannot be lowered, since {where} raised {kind}: {e}")
+        write_log("breaks", f"a graph cannot be lowered, since {where} raised {kind}: {e}")
 
 
 _told: set[tuple[type, str, int | None]] = set()
@@ -130,7 +130,7 @@ _told: set[tuple[type, str, int | None]] = set()
 class CompiledGraph:
     """A captured graph that runs in the engine."""
 
-    def __init__(self, lowered: Lowered) -> None:
+    def __init__(self, lowered: LoweredGraph) -> None:
         deliver_signals()
         self.lowered = lowered
         context, inputs = lowered.context, lowered.inputs

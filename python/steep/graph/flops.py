@@ -9,7 +9,7 @@ import torch
 import torch.fx
 from torch.utils.flop_counter import FlopCounterMode
 
-from steep.patching.restore import transforms_left
+from steep.patching.restore import without_transforms
 from steep.torch_internals.dispatch import FakeTensorMode
 
 log = logging.getLogger("steep")
@@ -41,7 +41,7 @@ class Arithmetic:
         counting = _Counting(graph_module)
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         try:
-            with mode, torch.no_grad(), transforms_left(), counting.counter:
+            with mode, torch.no_grad(), without_transforms(), counting.counter:
                 counting.run(*[_made(g) for g in self._given])
         except Exception as e:  # noqa: BLE001 - such as of an operator that reads values
             log.info("the arithmetic of a graph cannot be counted: %s", e)

@@ -10,9 +10,9 @@ import torch
 
 from steep.graph.autograd_reach import connected
 from steep.graph.captured_graph import take_sizes_from_tensors
-from steep.graph.outputs import Given, Output, outputs_and_values
+from steep.graph.outputs import CallValues, Output, outputs_and_values
 from steep.graph.raise_checks import Check, raise_where, take_checks
-from steep.graph.saved_memory import kept_memory, operands_of_products
+from steep.graph.saved_memory import operands_of_products, saved_memory
 from steep.lowering.aliasing import memory_named
 from steep.lowering.autocast_regions import narrow_arguments, regions_of, widen
 from steep.lowering.autograd_grad import write_slopes
@@ -91,14 +91,14 @@ class Value:
 
 
 @dataclasses.dataclass(frozen=True)
-class Checked:
+class RaisedCheck:
     """An error that forward raises if an extra output of the graph has a given truth value."""
 
     check: Check
     output: Output
 
 
-class Lowered:
+class LoweredGraph:
     """A captured graph in ONNX.
 
     The model's inputs are ``arg_i`` for i in ``inputs``, which are positions among the tensors that
@@ -151,7 +151,7 @@ class Lowered:
         wanted = [*looked_at, *outputs_of(end)]
         outputs, computed = outputs_and_values(graph, wanted, self._numbers.results)
         self.outputs = outputs[len(looked_at) :]
-        self.checks = [*map(Checked, checks, outputs)]
+        self.checks = [*map(RaisedCheck, checks, outputs)]
         refuse_histories(graph, computed, context)
         refuse_complex(graph, computed)
         fakes = [n.meta["example_value"] for n in graph.nodes if n.op == "placeholder"]
@@ -179,7 +179,7 @@ class Lowered:
         examples = [n.meta["example_value"] for n in computed]
         results = [*(fakes[i] for i in made.written), *examples]
         reach = connected(results, fakes)
-        memory = kept_memory(results, fakes)
+        memory = saved_memory(results, fakes)
         products = operands_of_products(self.graph)
 
         def kept(t: object) -> bool:
@@ -242,11 +242,11 @@ class Lowered:
         for value, checked in zip(values, self.checks, strict=True):
             raise_where(value, checked.check.truth, *checked.check.error)
 
-    def _given(self, arguments: Sequence[Any], made: Sequence[torch.Tensor]) -> Given:
+    def _given(self, arguments: Sequence[Any], made: Sequence[torch.Tensor]) -> CallValues:
         values = [_like(v, e.example) for v, e in zip(made, self.values, strict=True)]
         given = self._of(arguments)
         numbers = self._numbers.made(given)
-        return Given([*given, *self._numbers.tensors(given)], values, numbers)
+        return CallValues([*given, *self._numbers.tensors(given)], values, numbers)
 
     def _of(self, arguments: Sequence[Any]) -> list[Any]:
         """Return the arguments that are placeholders of the lowered graph."""

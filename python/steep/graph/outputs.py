@@ -20,7 +20,7 @@ from steep.torch_internals.autograd import get_data_attr
 
 
 @dataclasses.dataclass(frozen=True)
-class Given:
+class CallValues:
     """The values of one call, from which outputs are made.
 
     Attributes:
@@ -40,7 +40,7 @@ class Computed:
 
     value: int  # index into Given.values
 
-    def of(self, given: Given) -> torch.Tensor:
+    def of(self, given: CallValues) -> torch.Tensor:
         """Return the tensor."""
         return given.values[self.value]
 
@@ -51,7 +51,7 @@ class ComputedNumber:
 
     value: int
 
-    def of(self, given: Given) -> bool | int | float:
+    def of(self, given: CallValues) -> bool | int | float:
         """Return the number."""
         number: bool | int | float = given.values[self.value].item()
         return number
@@ -63,7 +63,7 @@ class Number:
 
     number: int  # index into Given.numbers
 
-    def of(self, given: Given) -> int | float:
+    def of(self, given: CallValues) -> int | float:
         """Return the number."""
         return given.numbers[self.number]
 
@@ -74,7 +74,7 @@ class Constant:
 
     constant: bool | int | float | None
 
-    def of(self, given: Given) -> bool | int | float | None:
+    def of(self, given: CallValues) -> bool | int | float | None:
         """Return the constant."""
         return self.constant
 
@@ -85,7 +85,7 @@ class ViewOfArgument:
 
     chain: torch.fx.GraphModule  # its inputs are the arguments
 
-    def of(self, given: Given) -> torch.Tensor:
+    def of(self, given: CallValues) -> torch.Tensor:
         """Let PyTorch make the view."""
         return self.chain.forward(*given.arguments)
 
@@ -97,7 +97,7 @@ class ViewOfValue:
     chain: torch.fx.GraphModule  # its inputs are the arguments and that tensor
     value: int
 
-    def of(self, given: Given) -> torch.Tensor:
+    def of(self, given: CallValues) -> torch.Tensor:
         """Let PyTorch make the view."""
         return self.chain.forward(*given.arguments, given.values[self.value])
 

@@ -59,7 +59,7 @@ _READ_OTHERWISE: dict[Any, Sequence[str]] = {
 }
 
 
-def kept_memory(results: Sequence[object], inputs: Sequence[torch.Tensor]) -> set[int] | None:
+def saved_memory(results: Sequence[object], inputs: Sequence[torch.Tensor]) -> set[int] | None:
     """Return keys of the memory that autograd saves between inputs and results.
 
     Keys are those of ``aliasing.memory_of``; the tensors are Dynamo's fake tensors. None: unknown.

@@ -50,7 +50,7 @@ def regions_of(graph: torch.fx.Graph, context: CaptureContext) -> Regions:
     return found
 
 
-def spell(
+def write_casts(
     graph: torch.fx.Graph,
     of: Regions,
     origin: Callable[[torch.fx.Node], torch.fx.Node | None],

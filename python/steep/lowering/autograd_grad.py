@@ -13,7 +13,13 @@ from collections.abc import Iterator
 import torch
 
 from steep.lowering.aliasing import all_written_by
-from steep.lowering.func_transforms import is_operator, path_of, put, region_of, stand_in
+from steep.lowering.func_transforms import (
+    insert_call,
+    is_operator,
+    path_of,
+    region_of,
+    replace_node,
+)
 from steep.lowering.lower import refusal
 from steep.lowering.ops.autograd_function import Interpreter
 from steep.patching.dynamo_settings import AUTOGRAD_GRAD, values_of
@@ -111,7 +117,7 @@ def _write(graph: torch.fx.Graph, n: torch.fx.Node) -> None:
             )
         return found
 
-    found = put(graph, derive, given, n, n)
+    found = insert_call(graph, derive, given, n, n)
     if any(map(_draws, graph.nodes)):
         raise NotImplementedError(
             "torch.autograd.grad differentiates an operation that draws random numbers"
@@ -126,7 +132,7 @@ def _write(graph: torch.fx.Graph, n: torch.fx.Node) -> None:
         elif value in given or value.meta.get("steep.captured_as"):
             with graph.inserting_before(user):
                 value = graph.call_method("clone", (value,))
-        stand_in(user, value)
+        replace_node(user, value)
         graph.erase_node(user)
     graph.erase_node(n)
 

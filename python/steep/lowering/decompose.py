@@ -35,11 +35,11 @@ from steep.torch_internals.pytree import tree_flatten, tree_unflatten
 log = logging.getLogger("steep")
 
 
-def decompose(traced: torch.fx.GraphModule, has_word: Callable[[OpOverload], bool]) -> None:
+def decompose(traced: torch.fx.GraphModule, has_translation: Callable[[OpOverload], bool]) -> None:
     """Decompose, in place, each call of an operator that has no ONNX translation.
 
-    ``has_word`` returns whether an operator has a translation. Calls without a decomposition, or
-    whose decomposition cannot be traced, stay as they are. Nodes have their fake results in
+    ``has_translation`` returns whether an operator has one. Calls without a decomposition, or whose
+    decomposition cannot be traced, stay as they are. Nodes have their fake results in
     ``meta["val"]``, before and after; the new nodes keep the origin of the call.
     """
     for module in traced.modules():  # branches are nested graphs
@@ -48,15 +48,15 @@ def decompose(traced: torch.fx.GraphModule, has_word: Callable[[OpOverload], boo
                 if node.target is set_grad_enabled:  # stop_gradient.py has handled it
                     module.graph.erase_node(node)
                 else:
-                    _take_apart(module, node, has_word)
+                    _take_apart(module, node, has_translation)
             module.graph.eliminate_dead_code()
             module.recompile()
 
 
 def _take_apart(
-    within: torch.fx.GraphModule, node: torch.fx.Node, has_word: Callable[[OpOverload], bool]
+    within: torch.fx.GraphModule, node: torch.fx.Node, has_translation: Callable[[OpOverload], bool]
 ) -> None:
-    rule = _rule(node.target, has_word)
+    rule = _rule(node.target, has_translation)
     if rule is None:
         return
     flat, spec = tree_flatten((node.args, node.kwargs))
@@ -82,27 +82,29 @@ def _take_apart(
             log.debug("%s stays whole: %s", node.target, e)
     else:
         return
-    if written_out is call and not all(_is_said(n, has_word) for n in parts.graph.nodes):
+    if written_out is call and not all(_is_said(n, has_translation) for n in parts.graph.nodes):
         return  # the operator is refused later, by its name
     if all(n.target is not node.target for n in parts.graph.nodes):
         for part in _replace(within, node, parts, [flat[i] for i in moving]):
-            _take_apart(within, part, has_word)
+            _take_apart(within, part, has_translation)
 
 
-def _is_said(node: torch.fx.Node, has_word: Callable[[OpOverload], bool]) -> bool:
+def _is_said(node: torch.fx.Node, has_translation: Callable[[OpOverload], bool]) -> bool:
     """Return whether a call has a translation or a decomposition, and mutates nothing."""
     if not isinstance(node.target, OpOverload):
         return True
-    known = has_word(node.target) or _rule(node.target, has_word) is not None
+    known = has_translation(node.target) or _rule(node.target, has_translation) is not None
     return known and not schema_of(node.target).is_mutable
 
 
-def _rule(target: object, has_word: Callable[[OpOverload], bool]) -> Callable[..., Any] | None:
+def _rule(
+    target: object, has_translation: Callable[[OpOverload], bool]
+) -> Callable[..., Any] | None:
     """Return a function that computes an operator by others; None if the call stays as it is."""
     if not isinstance(target, OpOverload):
         return None
     unsafe = is_composite_but_unsafe(target)  # such as dropout, whose translation draws no numbers
-    if has_word(target) and not unsafe:
+    if has_translation(target) and not unsafe:
         return None
     if can_decompose(target):
         rule: Callable[..., Any] = target.decompose

@@ -18,7 +18,7 @@ from steep.lowering.export_mode import export_mode
 from steep.lowering.function_rewrites import REWRITES
 from steep.lowering.lower import WITHIN, refusal
 from steep.lowering.products import NARROWED_FUNCTIONS
-from steep.patching.restore import transforms_left
+from steep.patching.restore import without_transforms
 from steep.patching.substitution import attribute_set
 from steep.torch_internals.autograd import (
     enter_dual_level,
@@ -157,7 +157,7 @@ def in_pytorch(graph_module: torch.fx.GraphModule) -> Callable[..., Any]:
         return forward
 
     def run(*arguments: object) -> object:
-        with transforms_left():
+        with without_transforms():
             return forward(*arguments)
 
     return run
@@ -198,14 +198,14 @@ def _write_out(graph: torch.fx.Graph, region: list[torch.fx.Node]) -> None:
             copies[n] = inner.node_copy(n, lambda i: copies[i])
     inner.output([copies[n] for n in results])
     module = torch.fx.GraphModule(torch.nn.Module(), inner)
-    made = put(graph, module.forward, given, region[0], region[-1])
+    made = insert_call(graph, module.forward, given, region[0], region[-1])
     for n, value in zip(results, made, strict=True):
-        stand_in(n, value)
+        replace_node(n, value)
     for n in reversed(region):
         graph.erase_node(n)
 
 
-def put(
+def insert_call(
     graph: torch.fx.Graph,
     function: Callable[..., Any],
     given: list[torch.fx.Node],
@@ -241,7 +241,7 @@ def put(
     return [values[v] for v in end.args[0]]
 
 
-def stand_in(n: torch.fx.Node, value: torch.fx.Node) -> None:
+def replace_node(n: torch.fx.Node, value: torch.fx.Node) -> None:
     """Replace a node by a value, which takes over its name and autograd history."""
     value.meta["example_value"] = n.meta["example_value"]
     value.meta[CAPTURED_AS] = n.name
@@ -256,7 +256,7 @@ def _traced(function: Callable[..., Any], examples: list[Any]) -> torch.fx.Graph
 
     # constants are not fake tensors
     constants = attribute_set(fake_tensor_tls, "allow_non_fake_inputs_override", True)
-    with export_mode(), transforms_left(), constants:
+    with export_mode(), without_transforms(), constants:
         traced = make_fx(run)(*examples)
         if any(map(_writes, traced.graph.nodes)):  # a bias is added in place
             traced = make_fx(functionalize(traced))(*examples)

@@ -28,14 +28,14 @@ _Extents: TypeAlias = int | Sequence[int]
 _Number: TypeAlias = float | torch.Tensor
 
 
-def lost(what: str) -> NoReturn:
+def raise_inexpressible(what: str) -> NoReturn:
     """Raise RuntimeError: ONNX cannot express ``what``."""
     raise RuntimeError(f"{what} cannot be expressed in ONNX")
 
 
 def _refused(what: str) -> Callable[..., NoReturn]:
     def refuse(*args: object, **kwargs: object) -> NoReturn:
-        lost(what)
+        raise_inexpressible(what)
 
     return refuse
 
@@ -115,9 +115,9 @@ def _nll_of_some(log_p: torch.Tensor, c: SimpleNamespace) -> torch.Tensor:
 
 def _check_embedding(given: SimpleNamespace) -> None:
     if given.max_norm is not None:
-        lost("max_norm of an embedding, which changes its weight in forward,")
+        raise_inexpressible("max_norm of an embedding, which changes its weight in forward,")
     if given.scale_grad_by_freq:
-        lost("scale_grad_by_freq of an embedding")
+        raise_inexpressible("scale_grad_by_freq of an embedding")
 
 
 def _embedding(*args: object, **kwargs: object) -> torch.Tensor:
@@ -136,7 +136,7 @@ def _embedding_bag(*args: object, **kwargs: object) -> torch.Tensor:
     c = _given(F.embedding_bag, args, kwargs)
     _check_embedding(c)
     if c.offsets is not None and c.mode == "max":
-        lost("the maximum of bags of different sizes")
+        raise_inexpressible("the maximum of bags of different sizes")
     rows = F.embedding(c.input, c.weight)
     if c.per_sample_weights is not None:
         rows = rows * c.per_sample_weights.unsqueeze(-1)
@@ -203,7 +203,7 @@ def _as_strided(
     start = 0 if storage_offset is None else storage_offset - x.storage_offset()
     reach = sum((n - 1) * step for n, step in zip(size, stride, strict=True))
     if not memory.is_contiguous() or start < 0 or start + reach >= x.numel():
-        lost("as_strided of a tensor with gaps, or beyond a tensor,")
+        raise_inexpressible("as_strided of a tensor with gaps, or beyond a tensor,")
     memory = memory if order == list(range(x.dim())) else memory.clone()
     return memory.as_strided(size, stride, start)
 
@@ -311,7 +311,7 @@ def _place(of_extreme: Callable[..., torch.Tensor]) -> Callable[..., torch.Tenso
 
     def rewritten(*args: object, **kwargs: object) -> torch.Tensor:
         if args and isinstance(args[0], torch.Tensor) and args[0].dtype == torch.bool:
-            lost("the place of an extreme of booleans")
+            raise_inexpressible("the place of an extreme of booleans")
         return of_extreme(*args, **kwargs)
 
     return rewritten
@@ -402,7 +402,7 @@ def _average_pool(pool: Callable[..., torch.Tensor], axes: int) -> Callable[...,
         if divisor is None:
             return pool(x, kernel_size, stride, **named)
         if named.get("ceil_mode"):
-            lost("divisor_override of an average pool with ceil_mode")
+            raise_inexpressible("divisor_override of an average pool with ceil_mode")
         named["count_include_pad"] = True
         sizes = [kernel_size] if isinstance(kernel_size, int) else list(kernel_size)
         extent = math.prod(sizes) if len(sizes) == axes else sizes[0] ** axes
@@ -425,11 +425,13 @@ def _interpolate(*args: Any, **kwargs: Any) -> torch.Tensor:
     scales = c.scale_factor if isinstance(c.scale_factor, (list, tuple)) else [c.scale_factor or 1]
     whole = c.recompute_scale_factor or all(s == int(s) for s in scales)
     if c.mode == "nearest-exact" and not whole:
-        lost("nearest-exact interpolation by a scale that is no integer")
+        raise_inexpressible("nearest-exact interpolation by a scale that is no integer")
     if c.antialias and c.align_corners:  # PyTorch's filter has the width of a step between corners
-        lost("interpolation with antialias and align_corners")
+        raise_inexpressible("interpolation with antialias and align_corners")
     if c.antialias and not (whole or _gives_whole(c.input.shape[2:], scales)):
-        lost("interpolation with antialias to extents that are rounded")  # ONNX uses another step
+        raise_inexpressible(
+            "interpolation with antialias to extents that are rounded"
+        )  # ONNX uses another step
     return F.interpolate(*args, **kwargs)
 
 

@@ -18,16 +18,16 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.fx.traceback import preserve_node_meta
 
 from steep.lowering.aliasing import all_written_by, written_by
-from steep.lowering.autocast_regions import Regions, spell
+from steep.lowering.autocast_regions import Regions, write_casts
 from steep.lowering.capture_context import CaptureContext
 from steep.lowering.export_mode import export_mode
 from steep.lowering.ops.autograd_function import Interpreter
-from steep.lowering.random_inputs import Draws, NotBefore, take_draws
-from steep.lowering.reasons import is_users, operation, said
-from steep.lowering.to_onnx import CannotSay, to_onnx
-from steep.lowering.training_semantics import Watch, faithful
-from steep.patching.restore import transforms_left
-from steep.patching.signals import Held, deliver_signals
+from steep.lowering.random_inputs import DrawDependsOnResults, Draws, take_draws
+from steep.lowering.reasons import is_users, operation, summary_of
+from steep.lowering.to_onnx import CannotTranslate, to_onnx
+from steep.lowering.training_semantics import Watch, keep_semantics
+from steep.patching.restore import without_transforms
+from steep.patching.signals import DelayedSignals, deliver_signals
 from steep.patching.substitution import attribute_set
 from steep.torch_internals.aot_autograd import aot_export_module
 from steep.torch_internals.pytree import tree_leaves
@@ -94,7 +94,7 @@ def _has_history(node: torch.fx.Node) -> bool:
     return example is None or any(t.requires_grad for t in parts)
 
 
-class _Faithful(torch.nn.Module):
+class _TracedModule(torch.nn.Module):
     """Runs a captured graph so that a trace contains all that it computes, gradients included."""
 
     def __init__(self, graph_module: torch.fx.GraphModule) -> None:
@@ -106,7 +106,7 @@ class _Faithful(torch.nn.Module):
         return self.forward(*tensors)
 
     def forward(self, *tensors: torch.Tensor) -> tuple[object, ...]:
-        with faithful() as self.interpreter.watch, preserve_node_meta():
+        with keep_semantics() as self.interpreter.watch, preserve_node_meta():
             results = self.interpreter.run(*tensors)
             # constant numbers become tensors, as the other results
             return tuple(torch.tensor(r) if isinstance(r, (int, float)) else r for r in results)
@@ -116,17 +116,19 @@ def refusal(e: Exception, at: torch.fx.Node | None = None) -> CannotLower:
     """Convert an error, which occurred at the operation ``at``, to CannotLower."""
     if isinstance(e, CannotLower):
         return e
-    if isinstance(e, NotBefore):
+    if isinstance(e, DrawDependsOnResults):
         return CannotLower(str(e), "" if at is None else at.name, line_of(at))
     name = "" if at is None else at.meta.get(WITHIN, at.name)
     text = str(e).strip()
-    reason = said(e)
-    if unsaid := re.search(r"Error when translating node .*?target=torch\.ops\.([\w.]+)\]", text):
-        reason = f"{_NO_WORD} {unsaid.group(1)}"
+    reason = summary_of(e)
+    if untranslated := re.search(
+        r"Error when translating node .*?target=torch\.ops\.([\w.]+)\]", text
+    ):
+        reason = f"{_NO_WORD} {untranslated.group(1)}"
         cause = _innermost(e)
         # raised by one of Steep's translations
         if isinstance(cause, NotImplementedError) and str(cause):
-            reason = f"{unsaid.group(1)}: {cause}"
+            reason = f"{untranslated.group(1)}: {cause}"
     return CannotLower(reason, name, line_of(at))
 
 
@@ -172,11 +174,11 @@ def lower(
     Raises CannotLower.
     """
     mode = context.fake_mode
-    run = _Faithful(graph_module)
+    run = _TracedModule(graph_module)
     with (
-        Held() as held,
+        DelayedSignals() as held,
         export_mode(),
-        transforms_left(),
+        without_transforms(),
         attribute_set(mode, "allow_non_fake_inputs", True),  # constants are not fake
         _own_extents(mode.shape_env),
         held.tracing(),
@@ -187,14 +189,14 @@ def lower(
             raise refusal(e, run.interpreter.at) from e
         _without_tokens(traced.graph, signature.input_tokens)
         names = [n.name for n in traced.graph.nodes if n.op == "placeholder"]
-        spell(traced.graph, regions, lambda n: _origin_of(n, graph_module.graph))
+        write_casts(traced.graph, regions, lambda n: _origin_of(n, graph_module.graph))
         written = [names.index(n) for n in signature.user_inputs_to_mutate.values()]
         try:
             draws = take_draws(traced, fakes)
             model, cached = to_onnx(traced, mode.shape_env, read_cache=context.read_cache)
-        except NotBefore as e:
+        except DrawDependsOnResults as e:
             raise refusal(e, _origin(e.node, traced.graph, graph_module.graph)) from e
-        except CannotSay as e:
+        except CannotTranslate as e:
             refused = refusal(e.cause, _origin(e.node, traced.graph, graph_module.graph))
             for name, operator in e.others.items():
                 at = _origin(name, traced.graph, graph_module.graph)

@@ -23,7 +23,7 @@ _OF_THE_LIKE = {
 _OF_DROPOUT = ("dropout", "scaled_dot_product", "lstm", "gru", "rnn_")
 
 
-class NotBefore(Exception):
+class DrawDependsOnResults(Exception):
     """Random numbers depend on results of the graph; ``node`` is the name of the operation."""
 
     def __init__(self, node: torch.fx.Node) -> None:
@@ -87,7 +87,7 @@ def take_draws(traced: torch.fx.GraphModule, fakes: Sequence[torch.Tensor]) -> D
     for inner in traced.modules():
         if isinstance(inner, torch.fx.GraphModule) and inner is not traced:
             for node in filter(_draws, inner.graph.nodes):
-                raise NotBefore(node)  # in a branch, which may not run
+                raise DrawDependsOnResults(node)  # in a branch, which may not run
     where = {
         extent.node.expr: (i, axis)
         for i, fake in enumerate(fakes)
@@ -133,7 +133,7 @@ def _call(
     def extent(value: int | torch.SymInt) -> _Extent:
         expression = value.node.expr if isinstance(value, torch.SymInt) else sympy.Integer(value)
         if not expression.free_symbols <= set(known):
-            raise NotBefore(node)
+            raise DrawDependsOnResults(node)
         return _Extent(expression)
 
     def given(value: Argument) -> object:
@@ -145,7 +145,7 @@ def _call(
                 )
                 return _Like(shape, strides, value.dtype)
             if not isinstance(value, torch.SymInt):
-                raise NotBefore(node)
+                raise DrawDependsOnResults(node)
             return extent(value)
         return value
 

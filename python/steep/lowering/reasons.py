@@ -107,10 +107,10 @@ _OPERATIONS = {
 }
 
 
-def cut(reason: str, stack: Sequence[Any] | None, otherwise: str = "") -> str:
+def graph_break_text(reason: str, stack: Sequence[Any] | None, default_place: str = "") -> str:
     """Return the text of a graph break: the code, its line, and what to write instead.
 
-    ``reason`` is Dynamo's, ``stack`` the frames that led there; ``otherwise`` is the place to
+    ``reason`` is Dynamo's, ``stack`` the frames that led there; ``default_place`` is the place to
     report if no frame is user code.
     """
     what, instead = first_sentence(reason), _ELSEWHERE
@@ -121,7 +121,7 @@ def cut(reason: str, stack: Sequence[Any] | None, otherwise: str = "") -> str:
             about = [text for key, text in _CALLS.items() if key in re.split(r"\W+", name)]
             instead = about[0] if about and words[1] is _ELSEWHERE else words[1]
             break
-    return f"{what}{place(stack) or otherwise}: {instead}"
+    return f"{what}{place(stack) or default_place}: {instead}"
 
 
 def operation(reason: str) -> str:
@@ -158,7 +158,7 @@ def first_sentence(text: str) -> str:
     return line
 
 
-def said(e: BaseException) -> str:
+def summary_of(e: BaseException) -> str:
     """Return the class and first sentence of an error."""
     # the error of a call that Dynamo tried
     if within := re.search(r"got (\w+)\((['\"])(.*?)\2\)", str(e)):
@@ -166,7 +166,7 @@ def said(e: BaseException) -> str:
     return f"{type(e).__name__}: {first_sentence(str(e))}"
 
 
-def whole(code: types.CodeType, skipped: str, known: Sequence[str]) -> str:
+def skipped_function_text(code: types.CodeType, skipped: str, known: Sequence[str]) -> str:
     """Return a text that PyTorch runs a whole function, and why Dynamo ``skipped`` it."""
     name = re.sub(r"torch_dynamo_resume_in_(\w+)_at_\d+", r"the rest of \1", code.co_name)
     why = "for the reason above" if known else "nothing in it is captured"
@@ -193,7 +193,7 @@ def place(stack: Sequence[Any] | None) -> str:
 
 
 @replaces(FORMAT_ERROR, WARN_ONCE)
-def noted() -> Iterator[list[Exception]]:
+def skipped_function_errors() -> Iterator[list[Exception]]:
     """Collect the errors for which Dynamo leaves a whole function to Python.
 
     Also suppresses Dynamo's advice to report such a function to PyTorch: Steep explains the reason

@@ -60,7 +60,7 @@ from steep.lowering.ops.ctc import CTC
 from steep.lowering.ops.extent_arithmetic import count_in_float64
 from steep.lowering.ops.half_precision import compute_in_float32
 from steep.lowering.ops.index_bounds import refuse_negative
-from steep.lowering.ops.recurrent import RECURRENT, keep_whole
+from steep.lowering.ops.recurrent import RECURRENT, use_recurrent_operators
 from steep.lowering.ops.stop_gradient import TRANSLATIONS
 from steep.lowering.ops.training_ops import OF_COMPLEX, TRAINED, WITH_BACKWARD
 from steep.torch_internals.exporter import (
@@ -77,7 +77,7 @@ from steep.torch_internals.pytree import tree_structure
 log = logging.getLogger("steep")
 
 
-class CannotSay(Exception):
+class CannotTranslate(Exception):
     """The exporter has no translation for an operation; ``node`` is its name, "" if unknown.
 
     ``others`` maps names of operations to further operators without a translation.
@@ -96,7 +96,8 @@ def to_onnx(
     The model's inputs are called arg_0, arg_1 … by position.
 
     ``env`` holds the constraints of the extents' symbols, and records new ones. Without
-    ``read_cache`` the model is made anew, and stored. Raises CannotSay, or errors of the exporter.
+    ``read_cache`` the model is made anew, and stored. Raises CannotTranslate, or errors of the
+    exporter.
     """
     known = _knowledge(env)
     key = _key(traced, known)
@@ -114,12 +115,12 @@ def to_onnx(
 def _convert(traced: torch.fx.GraphModule) -> onnx.ModelProto:
     for node in traced.graph.nodes:
         if node.target in sort_and_index.REFUSED:
-            raise CannotSay(NotImplementedError(f"{node.target} has other edges"), node.name)
+            raise CannotTranslate(NotImplementedError(f"{node.target} has other edges"), node.name)
     for node, why in refused_by_kernels(traced.graph):
-        raise CannotSay(RuntimeError(f"PyTorch refuses {why}"), node.name)
+        raise CannotTranslate(RuntimeError(f"PyTorch refuses {why}"), node.name)
     refuse_negative(traced)
     count = sum(n.op == "placeholder" for n in traced.graph.nodes)
-    keep_whole(traced.graph)
+    use_recurrent_operators(traced.graph)
     decompose(traced, _registry().is_registered)
     compute_in_float32(traced)
     cast_first(traced.graph)
@@ -138,7 +139,7 @@ def _convert(traced: torch.fx.GraphModule) -> onnx.ModelProto:
             model = exported_program_to_onnx_program(program, registry=_registry())
     except ConversionError as e:
         others = {n.name: str(n.target) for n in _without_words(program.graph)}
-        raise CannotSay(e, _origin(e, program.graph), others) from e
+        raise CannotTranslate(e, _origin(e, program.graph), others) from e
     keep_digits(model.model)
     widen_integers(model.model)
     for value, i in zip(model.model.graph.inputs, range(count), strict=True):

@@ -22,11 +22,11 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import CheckpointFunction
 
 from steep.lowering.aliasing import written_if_asked
-from steep.lowering.function_rewrites import DETACH, REWRITES, lost
+from steep.lowering.function_rewrites import DETACH, REWRITES, raise_inexpressible
 from steep.lowering.ops.autograd_function import valued
 from steep.lowering.ops.stop_gradient import stop_gradient
 from steep.lowering.ops.training_ops import WITH_BACKWARD
-from steep.patching.signals import Held
+from steep.patching.signals import DelayedSignals
 from steep.patching.substitution import Substitution, substituted
 from steep.torch_internals.autograd import (
     DisableTorchFunction,
@@ -49,7 +49,7 @@ APPLY_CHECKPOINT = Substitution(
 
 
 @contextlib.contextmanager
-def faithful() -> Iterator[Watch]:
+def keep_semantics() -> Iterator[Watch]:
     """Trace a module such that the trace contains all that it computes, gradients included.
 
     Affects this thread only: the replacements check the thread.
@@ -61,7 +61,7 @@ def faithful() -> Iterator[Watch]:
         named = getattr(cls, "__name__", str(cls))
         if threading.get_ident() != thread or named.startswith(_DERIVATIVES):
             return _is_setup_context_defined(setup)
-        lost(f"the backward of {named}, a torch.autograd.Function,")
+        raise_inexpressible(f"the backward of {named}, a torch.autograd.Function,")
 
     def run_checkpointed(run: Callable[..., object], preserve: bool, *args: object) -> object:
         """Run a checkpointed region as plain operations: the engine plans recomputation itself."""
@@ -70,7 +70,7 @@ def faithful() -> Iterator[Watch]:
         return run(*args)
 
     with (
-        Held() as held,
+        DelayedSignals() as held,
         # Every apply() calls this, however the module obtained the function.
         substituted(
             {
@@ -84,7 +84,7 @@ def faithful() -> Iterator[Watch]:
         drawn = _generators()
         yield watch
         if _generators() != drawn:
-            lost("a random number that Python or NumPy draws")
+            raise_inexpressible("a random number that Python or NumPy draws")
 
 
 def _generators() -> str:
@@ -130,7 +130,7 @@ class Watch(TorchFunctionMode):
             args, kwargs = _stopped_but((args, kwargs), targets)
         # the number would lose the gradient
         if func in _TO_PYTHON and args[0].dtype.is_floating_point:
-            lost("a Python number taken from a tensor")
+            raise_inexpressible("a Python number taken from a tensor")
         result = REWRITES.get(func, func)(*args, **kwargs)
         if func in DETACH:
             if result.dtype.is_floating_point:
@@ -157,9 +157,9 @@ class Watch(TorchFunctionMode):
     def _check_target(self, targets: object) -> None:
         for target in tree_leaves(targets):
             if isinstance(target, torch.nn.Parameter):
-                lost("a change of a parameter in forward")
+                raise_inexpressible("a change of a parameter in forward")
             if id(target) in self.aliases:
-                lost("a change in place of a detached tensor")
+                raise_inexpressible("a change in place of a detached tensor")
 
 
 def _write_unseen(

@@ -20,8 +20,8 @@ import torch
 from steep import _steep
 from steep.dynamo.report import Report
 from steep.errors import Error, ModelError, ProviderError
-from steep.inside import StrPath, dumped, one_page, trace_of
-from steep.module.other_methods import Beside
+from steep.inspection import StrPath, dumped, join_pages, trace_of
+from steep.module.other_methods import OtherMethods
 from steep.patching.torch_versions import is_tested
 from steep.providers import Providers
 from steep.session.memory_limit import limit_text
@@ -140,7 +140,7 @@ class ORTModule(torch.nn.Module):
     # hooks that a framework added.
     _MADE = _OWN | {
         *("_module", "_verify", "_providers", "_disabled_passes", "_memory_limit"),
-        *("_captured", "_beside", "_mixed", "_reports"),
+        *("_captured", "_other_methods", "_mixed", "_reports"),
         *_SHARED,
     }
 
@@ -179,7 +179,7 @@ class ORTModule(torch.nn.Module):
         own["_disabled_passes"] = tuple(disabled_passes)
         own["_memory_limit"] = memory_limit
         own["_captured"] = {}  # by (precision, whether one graph is required, autocast's dtype)
-        own["_beside"] = Beside(module)
+        own["_other_methods"] = OtherMethods(module)
 
     @property
     def module(self) -> torch.nn.Module:
@@ -193,7 +193,7 @@ class ORTModule(torch.nn.Module):
             tuple(self._reports),
             tuple(why for captured in self._captured.values() for why in captured.breaks),
             self.fallback_calls,
-            tuple(self._beside.called),
+            tuple(self._other_methods.called),
         )
 
     # If the wrapped module has an attribute of one of these four names, users get that one:
@@ -238,7 +238,7 @@ class ORTModule(torch.nn.Module):
             if not shown:
                 raise ModelError("Nothing is compiled yet.", remedy="call the module first")
             if form == "html":
-                return one_page(shown)
+                return join_pages(shown)
             return "\n".join(f"# graph {i} of {len(shown)}\n{t}" for i, t in enumerate(shown, 1))
 
         return dumped(dump, html, passes)
@@ -384,7 +384,7 @@ class ORTModule(torch.nn.Module):
         if name in self.__dict__:
             return self.__dict__[name]
         value = getattr(self.__dict__["_module"], name)
-        return self._beside.watch(value) if isinstance(value, types.MethodType) else value
+        return self._other_methods.watch(value) if isinstance(value, types.MethodType) else value
 
     def __setattr__(self, name: str, value: object) -> None:
         if name == "__class__" or name in _SHARED:
@@ -405,15 +405,17 @@ class ORTModule(torch.nn.Module):
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         if "_mixed" in self.__dict__:
             raise TypeError(f"a {self.__class__.__name__} is not pickled; its state_dict() is")
-        beside = {name: value for name, value in self.__dict__.items() if name not in self._MADE}
-        return (*self._how_made(), beside)
+        attributes = {
+            name: value for name, value in self.__dict__.items() if name not in self._MADE
+        }
+        return (*self._how_made(), attributes)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ORTModule:
         """Copy by pickling's rules, even if the wrapped module defines its own ``__deepcopy__``."""
-        make, arguments, beside = self.__reduce_ex__(4)
+        make, arguments, attributes = self.__reduce_ex__(4)
         copied: ORTModule = make(*copy.deepcopy(arguments, memo))
         memo[id(self)] = copied
-        copied.__dict__.update(copy.deepcopy(beside, memo))
+        copied.__dict__.update(copy.deepcopy(attributes, memo))
         return copied
 
     def _how_made(self) -> tuple[Callable[..., ORTModule], tuple[Any, ...]]:

@@ -13,7 +13,7 @@ import torch
 log = logging.getLogger("steep")
 
 
-class Beside:
+class OtherMethods:
     """Watches the methods other than ``forward``, which PyTorch runs instead of the engine.
 
     Args:

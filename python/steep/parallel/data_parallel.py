@@ -39,7 +39,7 @@ _CALLS = ("step()", "apply_gradients()")  # the calls that begin with the exchan
 
 
 @dataclasses.dataclass
-class _Opening:
+class _StepHeader:
     """The values that a process sends before a step: numbers that float64 represents exactly."""
 
     call: float = 0  # index into _CALLS
@@ -55,7 +55,7 @@ class _Opening:
 
 
 @dataclasses.dataclass
-class _Closing:
+class _StepSummary:
     """The values that a process sends once its gradients are accumulated."""
 
     call: float = 1
@@ -122,7 +122,7 @@ class DataParallel:
             self.described |= {
                 **describe_versions(),
                 "model": f"sha256 {_hash_of(model)}",
-                **{f"option {k}": plain(v) for k, v in options.items() if k not in _APART},
+                **{f"option {k}": option_text(v) for k, v in options.items() if k not in _APART},
             }
             if set(session.statistic_names) - set(options["updates"] or {}):
                 self.warn_of_statistics()
@@ -203,14 +203,14 @@ class DataParallel:
                 yield
             except Exception as error:
                 if self._exchanges == before:
-                    self._say(_Opening(failed=1), error)
+                    self._say(_StepHeader(failed=1), error)
                 raise
 
     # --- the parts of a step ----------------------------------------------------------------------
 
     def _open(self, session: _steep.TrainingSession) -> None:
         described, described_low = self._digest
-        own = _Opening(
+        own = _StepHeader(
             described=described,
             described_low=described_low,
             fresh=self._fresh,
@@ -305,9 +305,9 @@ class DataParallel:
 
     def _close(
         self, session: _steep.TrainingSession, failure: Exception | None = None
-    ) -> list[_Closing]:
+    ) -> list[_StepSummary]:
         """Return the values of each process; raise if a process failed, or if they differ."""
-        own = _Closing(failed=failure is not None, skipped=self._skipped)
+        own = _StepSummary(failed=failure is not None, skipped=self._skipped)
         if failure is None:
             waiting = session.accumulated_gradients()
             own.weighs = waiting.weighs
@@ -328,7 +328,7 @@ class DataParallel:
     def _settings_of(self, session: _steep.TrainingSession) -> str:
         return f"learning rate {session.lr!r}, {self.settings or 'no other'}"
 
-    def _compare(self, session: _steep.TrainingSession, every: Sequence[_Closing]) -> None:
+    def _compare(self, session: _steep.TrainingSession, every: Sequence[_StepSummary]) -> None:
         first = every[0]
         for i, other in enumerate(every):
             if other.step_count != first.step_count:
@@ -362,7 +362,7 @@ class DataParallel:
     def _skip(
         self,
         session: _steep.TrainingSession,
-        every: Sequence[_Closing],
+        every: Sequence[_StepSummary],
         outputs: Sequence[_steep.Tensor],
     ) -> _steep.StepResult:
         """Skip the update, since gradients of a process overflowed; use the smallest loss scale."""
@@ -391,11 +391,11 @@ class DataParallel:
 
     # --- exchanges --------------------------------------------------------------------------------
 
-    def _say(self, own: _Opening | _Closing, failure: Exception | None = None) -> list[Any]:
+    def _say(self, own: _StepHeader | _StepSummary, failure: Exception | None = None) -> list[Any]:
         """Exchange a dataclass's values; raise if a process failed or is in another call."""
         self._exchanges += 1
         numbers = [float(number) for number in dataclasses.astuple(own)]
-        width = max(len(dataclasses.fields(kind)) for kind in (_Opening, _Closing))
+        width = max(len(dataclasses.fields(kind)) for kind in (_StepHeader, _StepSummary))
         every = self._peers.gather(numbers + [0.0] * (width - len(numbers)))
         if any(said[1] for said in every):
             self._tell(failure)
@@ -472,15 +472,15 @@ def describe_versions() -> dict[str, str]:
     return {"version of steep": extension.VERSION, "version of torch": torch.__version__}
 
 
-def plain(value: object) -> str:
+def option_text(value: object) -> str:
     """Return an option as text; equal texts mean equal options."""
     if isinstance(value, _steep.OptimizerOptions):
         names = [name for name in dir(value) if not name.startswith("_")]
-        return plain({name: getattr(value, name) for name in names})
+        return option_text({name: getattr(value, name) for name in names})
     if isinstance(value, Mapping):
-        return str({str(k): plain(v) for k, v in sorted(value.items())})
+        return str({str(k): option_text(v) for k, v in sorted(value.items())})
     if isinstance(value, (list, tuple)):
-        return str([plain(v) for v in value])
+        return str([option_text(v) for v in value])
     return repr(value)
 
 

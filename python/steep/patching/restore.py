@@ -24,7 +24,7 @@ from steep.torch_internals.functorch import (
 
 
 @contextlib.contextmanager
-def transforms_left() -> Iterator[None]:
+def without_transforms() -> Iterator[None]:
     """Leave, at the end, the function transforms (grad, vmap) that a failure left open.
 
     Also restores whether saved-tensor hooks are allowed, which transforms forbid.

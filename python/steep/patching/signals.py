@@ -57,7 +57,7 @@ class _Waiting:
 _waiting = _Waiting()
 
 
-class Held:
+class DelayedSignals:
     """Delays Python's signal handlers; they are called at the end.
 
     An exception from a handler (``KeyboardInterrupt``) can occur between any two instructions. If
@@ -74,7 +74,7 @@ class Held:
     may be nested.
     """
 
-    def __enter__(self) -> Held:
+    def __enter__(self) -> DelayedSignals:
         """Replace the handlers."""
         self._counts = threading.current_thread() is threading.main_thread()
         if self._counts:

@@ -19,7 +19,7 @@ from steep.patching.torch_versions import window
 from steep.providers import Providers, choices_of
 from steep.public_capture.functional_graph import Choices, FunctionalGraph
 from steep.public_capture.verified_graph import VerifiedGraph
-from steep.verify.difference import wanted
+from steep.verify.difference import should_verify
 
 log = logging.getLogger("steep")
 
@@ -49,7 +49,7 @@ def choices(
 ) -> Choices:
     """Return a caller's options. Raises ModelError, ProviderError, TypeError."""
     check_passes(disabled_passes)
-    steps = VERIFIED_STEPS if wanted(verify, unasked=True) else 0
+    steps = VERIFIED_STEPS if should_verify(verify, unasked=True) else 0
     return Choices(steps, choices_of(providers), tuple(disabled_passes))
 
 

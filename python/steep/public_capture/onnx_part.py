@@ -20,7 +20,7 @@ from steep._steep import ModuleProgram, ProviderChoice
 if TYPE_CHECKING:
     import onnx
 
-_UNSAID = re.compile(r"Error when translating node .*?target=torch\.ops\.([\w.]+)\]", re.S)
+_UNTRANSLATED = re.compile(r"Error when translating node .*?target=torch\.ops\.([\w.]+)\]", re.S)
 
 
 Order = tuple[int, ...]
@@ -175,9 +175,15 @@ def _model_of(
         return exported.model_proto
     except Exception as e:
         causes = [str(cause) for cause in _causes(e)]
-        unsaid = next((m.group(1) for text in causes if (m := _UNSAID.search(text))), "")
-        reason = f"ONNX has no word for {unsaid}" if unsaid else causes[-1].strip().split("\n")[0]
-        raise CannotExport(reason, unsaid) from e
+        untranslated = next(
+            (m.group(1) for text in causes if (m := _UNTRANSLATED.search(text))), ""
+        )
+        reason = (
+            f"ONNX has no word for {untranslated}"
+            if untranslated
+            else causes[-1].strip().split("\n")[0]
+        )
+        raise CannotExport(reason, untranslated) from e
 
 
 def _causes(e: BaseException | None) -> Iterator[BaseException]:

@@ -49,7 +49,7 @@ class VerifiedGraph:
         dtypes: set[torch.dtype],
     ) -> None:
         self._graph_module, self._run = graph_module, run
-        self._left, self._dtypes = steps, dtypes
+        self._steps_left, self._dtypes = steps, dtypes
 
     def __call__(self, *arguments: object) -> Sequence[Any]:
         """Return the graph's results.
@@ -58,11 +58,11 @@ class VerifiedGraph:
             VerificationError: a result or a written argument differs from PyTorch's. Backward
                 raises it if a gradient does.
         """
-        if self._left <= 0:
+        if self._steps_left <= 0:
             return self._run(*arguments)
         with CAPTURES:
             results = self._compare(arguments)
-            self._left -= 1  # not reached if PyTorch raises: then nothing was compared
+            self._steps_left -= 1  # not reached if PyTorch raises: then nothing was compared
             return results
 
     def _compare(self, arguments: Sequence[Any]) -> Sequence[Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from steep import _steep
 from steep.errors import DataError
-from steep.inside import StrPath, dumped, profiled
+from steep.inspection import StrPath, dumped, profiled
 from steep.providers import Providers, choices_of
 from steep.session.memory_limit import limit_text
 from steep.session.source import ModelProto, source_of

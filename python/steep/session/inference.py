@@ -13,7 +13,7 @@ from typing import Any
 
 from steep import _steep
 from steep.errors import DataError
-from steep.inside import StrPath, dumped, profiled
+from steep.inspection import StrPath, dumped, profiled
 from steep.providers import choices_of
 from steep.session.source import ModelProto, source_of
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from steep import _steep
 from steep.errors import DataError, Error, ProviderError
-from steep.inside import StrPath, dumped, profiled
+from steep.inspection import StrPath, dumped, profiled
 from steep.providers import Providers, choices_of
 from steep.session.memory_limit import limit_text
 from steep.session.processes import require_alone

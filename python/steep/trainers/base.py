@@ -26,7 +26,7 @@ from steep import _steep
 from steep.dynamo.report import GraphReport, Report
 from steep.errors import DataError, ModelError, ShapeError
 from steep.export.module_to_onnx import export
-from steep.inside import StrPath
+from steep.inspection import StrPath
 from steep.lowering.ops.index_bounds import errors_of_pytorch
 from steep.module.ort_module import innermost
 from steep.onnx_graph.initializers import with_states
@@ -41,7 +41,7 @@ from steep.trainers.several_processes import counted, describe, require_mean
 
 if TYPE_CHECKING:
     from steep.dynamo.captured_module import CapturedModule
-    from steep.graph.lowered import Lowered
+    from steep.graph.lowered import LoweredGraph
     from steep.parallel.data_parallel import DataParallel
 
 log = logging.getLogger("steep")
@@ -75,7 +75,7 @@ class _Compiled(Exception):
 class _Roles:
     """Maps the arguments and results of a captured graph to the states and inputs of a session."""
 
-    lowered: Lowered | None = None
+    lowered: LoweredGraph | None = None
     loss: int = 0  # position of the loss among lowered.values
     # (position in a call, tensor in the session, its address)
     bound: Sequence[tuple[int, torch.Tensor, int]] = ()
@@ -86,7 +86,7 @@ class _Roles:
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     statistics: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
-    def hold(self, lowered: Lowered, tensors: list[torch.Tensor]) -> bool:
+    def hold(self, lowered: LoweredGraph, tensors: list[torch.Tensor]) -> bool:
         """Return whether the session is of this graph, and its states are these tensors."""
         return lowered is self.lowered and all(
             tensors[i] is tensor and tensor.data_ptr() == pointer
@@ -97,7 +97,9 @@ class _Roles:
 class _Step:
     """A captured graph, which the trainer runs as a step."""
 
-    def __init__(self, lowered: Lowered, run: Callable[[Lowered, tuple[Any, ...]], object]) -> None:
+    def __init__(
+        self, lowered: LoweredGraph, run: Callable[[LoweredGraph, tuple[Any, ...]], object]
+    ) -> None:
         if lowered.checks:  # the engine would have updated weights before the check
             raise RuntimeError("forward raises an error where values say so")
         self.lowered = lowered
@@ -200,7 +202,7 @@ class Trainer:
                 self._reports.append,
                 whole=True,
                 make=lambda lowered: _Step(lowered, self._run),
-                otherwise="ORTModule",
+                fallback_option="ORTModule",
                 first=[t.shape for t in self._first] if varies else None,
             )
         with torch.enable_grad(), torch.autocast("cpu", enabled=False), self._step_mode():
@@ -225,7 +227,7 @@ class Trainer:
         if not self._first:
             self._first = [torch.empty_like(t, device="meta") for t in tensors]
 
-    def _run(self, lowered: Lowered, arguments: tuple[Any, ...]) -> object:
+    def _run(self, lowered: LoweredGraph, arguments: tuple[Any, ...]) -> object:
         """Run a captured graph as a step; Dynamo has checked its guards."""
         tensors = lowered.given(arguments)
         roles = self._roles
@@ -269,7 +271,7 @@ class Trainer:
                     lambda: precision,
                     self._reports.append,
                     whole=True,
-                    otherwise="ORTModule",
+                    fallback_option="ORTModule",
                     providers=choices_of(self._settings.get("providers")),
                     disabled_passes=self._settings.get("disabled_passes", ()),
                     memory_limit=self._settings.get("memory_limit", ""),
@@ -423,7 +425,7 @@ class Trainer:
             for i, (t, first) in enumerate(zip(inputs, self._first, strict=True))
         ]
 
-    def _build(self, lowered: Lowered, tensors: list[torch.Tensor]) -> _Roles:
+    def _build(self, lowered: LoweredGraph, tensors: list[torch.Tensor]) -> _Roles:
         """Make the session that trains the parameters of a captured graph."""
         self._rebuilt_in_a_row += 1
         if self._rebuilt_in_a_row > _REBUILT_IN_A_ROW:

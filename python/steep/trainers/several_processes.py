@@ -45,7 +45,10 @@ def describe(
         groups: names of parameters with their settings; the settings are compared at each step.
         in_session: names of the parameters and buffers that the session has.
     """
-    from steep.parallel.data_parallel import describe_versions, plain  # loads torch.distributed
+    from steep.parallel.data_parallel import (  # loads torch.distributed
+        describe_versions,
+        option_text,
+    )
 
     tensors = dict(sorted((*net.named_parameters(), *net.named_buffers())))
     others = {name: tensor for name, tensor in tensors.items() if name not in in_session}
@@ -54,7 +57,7 @@ def describe(
     parallel.described = {
         **describe_versions(),
         "model": _ADDRESS.sub("0x", f"{net.model}\nloss: {_name_of(net.criterion)}"),
-        **{f"option {k}": plain(v) for k, v in settings.items() if k != "providers"},
+        **{f"option {k}": option_text(v) for k, v in settings.items() if k != "providers"},
         "groups": str([sorted(names) for names, _ in groups]),
         **{f"tensor {n}": f"{t.dtype} {list(t.shape)}" for n, t in others.items()},
     }

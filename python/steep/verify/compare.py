@@ -10,7 +10,7 @@ import torch
 import torch.fx
 
 from steep.graph.compiled_graph import CompiledGraph
-from steep.patching.restore import transforms_left, without_hooks
+from steep.patching.restore import without_hooks, without_transforms
 from steep.verify.copies import copies_of
 from steep.verify.difference import TOLERANCES, Difference, difference
 from steep.verify.replay_random import Masks
@@ -74,7 +74,7 @@ def run_in_torch(
     interpreter = _Keeping(reference, keep)
     masks.rewind()
     # an outer checkpoint's hooks count saved tensors, and function transforms forbid such hooks
-    with masks, without_hooks(), transforms_left():
+    with masks, without_hooks(), without_transforms():
         outputs = interpreter.run(*given)
     masks.check_all_used()
     return interpreter.kept, outputs

@@ -26,7 +26,7 @@ A graph has the tolerance of the narrowest dtype that it computes in.
 LEAST_SCALE = 0.1
 
 
-def wanted(verify: bool | None, *, unasked: bool = False) -> bool:
+def should_verify(verify: bool | None, *, unasked: bool = False) -> bool:
     """Return whether to verify: the argument, else ``STEEP_VERIFY``, else ``unasked``.
 
     Raises ModelError: ``STEEP_VERIFY`` is neither 0 nor 1.

@@ -18,7 +18,7 @@ from torch.fx.node import Argument
 
 from steep.graph.captured_graph import copy_graph
 from steep.graph.compiled_graph import CompiledGraph
-from steep.graph.lowered import Lowered
+from steep.graph.lowered import LoweredGraph
 from steep.lowering.aliasing import all_written_by, memory_of
 from steep.lowering.capture_context import CaptureContext
 from steep.lowering.lower import line_of
@@ -88,7 +88,7 @@ def _find_value(
             seen.add(memory_of(n))
             watched.append(n)
     _set_outputs(graph_module, watched)
-    compiled = CompiledGraph(Lowered(copy_graph(graph_module), arguments, context))
+    compiled = CompiledGraph(LoweredGraph(copy_graph(graph_module), arguments, context))
     given = copies_of(arguments)
     fed = compiled.feed(given)
     received = compiled.give(given, compiled.make(fed))
@@ -135,7 +135,7 @@ def _find_gradient(
     examples = [zero.meta["example_value"] for _, zero in edges]
     real = [torch.zeros(e.shape, dtype=e.dtype, requires_grad=True) for e in examples]
     given = [*arguments, *real]
-    compiled = CompiledGraph(Lowered(copy_graph(graph_module), given, context))
+    compiled = CompiledGraph(LoweredGraph(copy_graph(graph_module), given, context))
     gradients = [g for _, g in pairs]
     given = [*copies_of(arguments), *real]
     fed = compiled.feed(given)

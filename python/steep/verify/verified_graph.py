@@ -18,7 +18,7 @@ import torch.fx
 from steep.errors import VerificationError
 from steep.graph.captured_graph import copy_graph
 from steep.graph.compiled_graph import CompiledGraph, lower_captured
-from steep.graph.lowered import Lowered
+from steep.graph.lowered import LoweredGraph
 from steep.lowering.aliasing import all_written_by
 from steep.lowering.capture_context import CaptureContext
 from steep.torch_internals.tensors import version_of
@@ -51,7 +51,7 @@ def compile_verified(
 class VerifiedGraph(CompiledGraph):
     """A compiled graph whose steps are compared with PyTorch's until one of them agrees."""
 
-    def __init__(self, lowered: Lowered, reference: torch.fx.GraphModule) -> None:
+    def __init__(self, lowered: LoweredGraph, reference: torch.fx.GraphModule) -> None:
         super().__init__(lowered)
         self.outcome = Outcome()
         self.reference: torch.fx.GraphModule | None = reference  # None after the comparison

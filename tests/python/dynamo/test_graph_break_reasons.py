@@ -150,14 +150,14 @@ def test_a_method_beside_forward_is_said_once(caplog):
     agent = Agent()
     ours = ORTModule(agent)
     x = torch.randn(2, 3)
-    assert ours.width() == 3 and not ours.report().beside
+    assert ours.width() == 3 and not ours.report().other_methods
     with caplog.at_level("WARNING", "steep"):
         for _ in range(2):
             torch.testing.assert_close(ours.act(x), agent.act(x))
     (said,) = [r.getMessage() for r in caplog.records]
     assert "PyTorch runs a method other than forward: Agent.act" in said and __file__ in said
     report = ours.report()
-    assert len(report.beside) == 1 and not report.whole
+    assert len(report.other_methods) == 1 and not report.whole
     assert "Agent.act" in str(report)
     assert ours.act == ours.act and ours.act.__self__ is agent
     assert inspect.signature(ours.act) == inspect.signature(agent.act)

@@ -14,7 +14,7 @@ from steep._steep import __file__ as EXTENSION
 
 SOURCES = Path(steep.__file__).parent
 FILES = (
-    *("__init__.py", "backends.py", "errors.py", "extension.py", "inside.py", "providers.py"),
+    *("__init__.py", "backends.py", "errors.py", "extension.py", "inspection.py", "providers.py"),
     "session",
 )
 

@@ -502,7 +502,7 @@ def test_other_threads_are_not_watched():
     """What is replaced while a module runs asks in which thread it is called."""
     from torch.utils.checkpoint import CheckpointFunction
 
-    from steep.lowering.training_semantics import faithful
+    from steep.lowering.training_semantics import keep_semantics
 
     class Twice(torch.autograd.Function):
         @staticmethod
@@ -520,7 +520,7 @@ def test_other_threads_are_not_watched():
         return type(y.grad_fn).__name__, x.grad.tolist()
 
     with ThreadPoolExecutor(1) as pool:
-        with faithful():
+        with keep_semantics():
             elsewhere = pool.submit(gradient).result(60)
             with pytest.raises(RuntimeError, match="the backward of Twice"):
                 Twice.apply(torch.ones(3, requires_grad=True))

@@ -19,7 +19,7 @@ from torch._dynamo.convert_frame import compile_lock  # noqa: E402
 
 from steep import ORTModule  # noqa: E402
 from steep.patching import substitution  # noqa: E402
-from steep.patching.signals import Held, deliver_signals  # noqa: E402
+from steep.patching.signals import DelayedSignals, deliver_signals  # noqa: E402
 
 REPLACED: dict[tuple[object, str], object] = {}
 """What was ever replaced, and what stood there first."""
@@ -209,7 +209,7 @@ def test_signals_wait_while_something_changes():
     own = signal.getsignal(signal.SIGINT)
     with (
         pytest.raises(KeyboardInterrupt),
-        Held() as held,
+        DelayedSignals() as held,
         changed("a"),
         changed("b"),
         held.tracing(),
@@ -219,12 +219,12 @@ def test_signals_wait_while_something_changes():
     assert "within" not in said
     assert signal.getsignal(signal.SIGINT) is own
 
-    with Held() as held, held.tracing():  # the second of them waits no longer
+    with DelayedSignals() as held, held.tracing():  # the second of them waits no longer
         said.append("later")
     assert said[-1] == "later"
 
     said.clear()
-    with pytest.raises(KeyboardInterrupt), Held():
+    with pytest.raises(KeyboardInterrupt), DelayedSignals():
         interrupt()
         said.append("after")
     assert said == ["after"]
@@ -233,7 +233,12 @@ def test_signals_wait_while_something_changes():
 
 def test_signals_wait_for_the_next_delivery_while_something_traces():
     said = []
-    with pytest.raises(KeyboardInterrupt), Held() as outer, outer.tracing(), Held() as inner:
+    with (
+        pytest.raises(KeyboardInterrupt),
+        DelayedSignals() as outer,
+        outer.tracing(),
+        DelayedSignals() as inner,
+    ):
         interrupt()
         interrupt()
         deliver_signals()  # while something changes
@@ -243,7 +248,7 @@ def test_signals_wait_for_the_next_delivery_while_something_traces():
     assert said == ["changed"]
 
     said.clear()
-    with pytest.raises(KeyboardInterrupt), Held() as held, held.tracing():
+    with pytest.raises(KeyboardInterrupt), DelayedSignals() as held, held.tracing():
         interrupt()
         said.append("once")
         deliver_signals()
@@ -251,7 +256,7 @@ def test_signals_wait_for_the_next_delivery_while_something_traces():
     assert said == ["once"]
 
     said.clear()
-    with pytest.raises(KeyboardInterrupt), Held() as held, held.tracing():
+    with pytest.raises(KeyboardInterrupt), DelayedSignals() as held, held.tracing():
         interrupt()
         said.append("once")
         interrupt()  # the user insists
@@ -263,7 +268,7 @@ def test_signals_wait_for_the_next_delivery_while_something_traces():
 
     before = signal.signal(signal.SIGALRM, give_up)
     said.clear()
-    with pytest.raises(TimeoutError), Held() as held, held.tracing():
+    with pytest.raises(TimeoutError), DelayedSignals() as held, held.tracing():
         for turn in range(3):
             if turn == 0:
                 signal.raise_signal(signal.SIGALRM)

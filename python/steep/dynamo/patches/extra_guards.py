@@ -103,7 +103,7 @@ def extra_guards() -> Iterator[None]:
     """
     with substituted(
         {
-            EFFECTS_OF_DICT: _Present(),
+            EFFECTS_OF_DICT: _CurrentSideEffects(),
             FIND_IN_CLASS: _find_in_class,
             CALL_MODULE: _call_module,
             DUPLICATE_GUARD: _are_one,
@@ -116,7 +116,7 @@ def extra_guards() -> Iterator[None]:
         yield
 
 
-class _Present:
+class _CurrentSideEffects:
     """A descriptor: an object's ``__dict__`` proxy always uses the current side effects.
 
     A region with its own graph (``torch.cond``) replaces the side effects by a copy.

@@ -49,7 +49,7 @@ CALL_FUNCTION = Substitution(
 
 
 @replaces(CALL_COLLECTIVE, CALL_RANDOM, CALL_METHOD, CALL_FUNCTION)
-def cuts(whole: bool = True) -> Iterator[None]:
+def graph_breaks(whole: bool = True) -> Iterator[None]:
     """Break the graph at calls that Dynamo cannot trace but does not refuse.
 
     - Calls whose result depends on tensor values: Dynamo refuses most of them, and fails at some

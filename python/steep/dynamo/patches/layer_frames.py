@@ -19,7 +19,7 @@ CHECK = Substitution(
 
 
 @replaces(CHECK)
-def layers_too() -> Iterator[None]:
+def layer_frames() -> Iterator[None]:
     """Capture the forward of PyTorch's own modules, as that of the user's modules.
 
     If a function branches on values inside a loop (such as ``nn.Sequential`` with such a module),

@@ -62,7 +62,7 @@ def _left_to_pytorch(method: Callable[..., VariableTracker]) -> Callable[..., Va
             return method(self, tx, name, args, kwargs)
         force = kwargs.get("force", False)
         forced = force if isinstance(force, bool) else bool(force.as_python_constant())
-        with _left(_refused(self, forced)):
+        with _graph_break_if(_refused(self, forced)):
             return method(self, tx, name, args, kwargs)
 
     return call_method
@@ -77,7 +77,7 @@ def _calling(call: Callable[..., VariableTracker]) -> Callable[..., VariableTrac
         args: Sequence[VariableTracker],
         kwargs: dict[str, VariableTracker],
     ) -> VariableTracker:
-        with _left(any(_refused(a) for a in (*args, *kwargs.values()))):
+        with _graph_break_if(any(_refused(a) for a in (*args, *kwargs.values()))):
             return call(self, tx, args, kwargs)
 
     return call_function
@@ -89,5 +89,5 @@ def _refused(variable: VariableTracker, forced: bool = False) -> bool:
     return variable.dtype == torch.bfloat16 or (bool(variable.requires_grad) and not forced)
 
 
-def _left(refused: bool) -> contextlib.AbstractContextManager[None]:
+def _graph_break_if(refused: bool) -> contextlib.AbstractContextManager[None]:
     return config.patch(trace_numpy=False) if refused else contextlib.nullcontext()

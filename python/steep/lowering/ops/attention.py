@@ -13,7 +13,7 @@ from onnxscript.function_libs.torch_lib.ops.nn import (
     _causal_attention_mask,
 )
 
-from steep.lowering.ops.steep_nodes import own_node
+from steep.lowering.ops.steep_nodes import steep_node
 from steep.lowering.ops.values import Number, Translation, Value
 from steep.patching.torch_versions import operators
 from steep.torch_internals.operators import OpOverload
@@ -81,7 +81,7 @@ def _added(mask: Value, like: Value) -> Value:
 
 def _safe(scores: Value, axis: int, dtype: ir.DataType | None) -> Value:
     """Return the softmax with the given dtype, and 0 for rows that contain only -inf."""
-    (result,) = own_node("SafeSoftmax", [scores], axis=axis)
+    (result,) = steep_node("SafeSoftmax", [scores], axis=axis)
     result.dtype = dtype
     return result
 

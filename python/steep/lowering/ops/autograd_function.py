@@ -15,7 +15,7 @@ import torch
 from torch.autograd.function import FunctionCtx
 from torch.fx.node import Argument, Target
 
-from steep.lowering.ops.steep_nodes import own_node
+from steep.lowering.ops.steep_nodes import steep_node
 from steep.lowering.ops.stop_gradient import stop_gradient
 from steep.lowering.ops.values import Translation, Value
 from steep.patching.substitution import Substitution, replaces, substituted
@@ -210,13 +210,13 @@ def valued(value: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
 
 
 def _gradient_of(y: Value) -> Value:
-    return own_node("GradientOf", [y])[0]
+    return steep_node("GradientOf", [y])[0]
 
 
 def _with_gradient(
     y: Sequence[Value], x: Sequence[Value], dx: Sequence[Value], dy: Sequence[Value]
 ) -> Sequence[Value]:
-    return own_node("WithGradient", [*y, *x, *dx, *dy], len(y), outputs=len(y))
+    return steep_node("WithGradient", [*y, *x, *dx, *dy], len(y), outputs=len(y))
 
 
 TRANSLATIONS: dict[OpOverload, Translation] = {

@@ -18,7 +18,7 @@ import torch
 from onnxscript import ir, opset18
 
 from steep.lowering.ops.elementwise import ints, number
-from steep.lowering.ops.stop_gradient import fixed, stop_gradient
+from steep.lowering.ops.stop_gradient import detached, stop_gradient
 from steep.lowering.ops.values import Operator, Translation, Value
 from steep.patching.substitution import Substitution, replaces, substituted
 from steep.torch_internals.dispatch import fake_impls
@@ -103,7 +103,7 @@ def _empty(
 # --- in ONNX -------------------------------------------------------------------------------------
 
 
-def _said(
+def _loss(
     log_probs: Value, targets: Value, input_lengths: Value, target_lengths: Value, blank: int
 ) -> Value:
     lengths, times = (opset18.Cast(n, to=7) for n in (target_lengths, input_lengths))
@@ -178,7 +178,7 @@ def _labels(targets: Value, lengths: Value, longest: Value, blank: int, rank: in
 
 def _log_sum(*values: Value) -> Value:
     """Return log Σ exp(values); at least one value must be finite."""
-    most = fixed(opset18.Max(*values))
+    most = detached(opset18.Max(*values))
     terms = [opset18.Exp(opset18.Sub(v, most)) for v in values]
     return opset18.Add(most, opset18.Log(opset18.Sum(*terms)))
 
@@ -215,5 +215,5 @@ def _scan(step: Operator, state: Value, scanned: list[Value], kinds: list[ir.Dat
     return last
 
 
-CTC: dict[OpOverload, Translation] = {torch.ops.steep.ctc_losses.default: _said}
+CTC: dict[OpOverload, Translation] = {torch.ops.steep.ctc_losses.default: _loss}
 """Translations by operator."""

@@ -12,8 +12,8 @@ from onnxscript import ir, opset18
 from onnxscript.function_libs.torch_lib.ops.core import aten_prod, aten_prod_dim_int
 
 from steep.lowering.ops.elementwise import ints, is_nan, log_of_sum, number
-from steep.lowering.ops.steep_nodes import own_node
-from steep.lowering.ops.stop_gradient import fixed, slope_or_again
+from steep.lowering.ops.steep_nodes import steep_node
+from steep.lowering.ops.stop_gradient import detached, slope_or_again
 from steep.lowering.ops.values import Operator, Pair, Translation, Value
 from steep.patching.torch_versions import operators
 from steep.torch_internals.operators import OpOverload
@@ -57,7 +57,7 @@ def _cast(x: Value, dtype: int | None) -> Value:
 
 def _products(x: Value, dim: int, **order: int) -> Value:
     """Return cumulative products; ``reverse`` and ``exclusive`` are as for ONNX's CumProd."""
-    return own_node("CumProd", [x], axis=dim, **order)[0]
+    return steep_node("CumProd", [x], axis=dim, **order)[0]
 
 
 def _sums_to_the_end(x: Value, dim: int) -> Value:
@@ -80,8 +80,8 @@ def _cumprod(self: Value, dim: int, *, dtype: int | None = -1) -> Value:
 
 
 def _running_products(x: Value, dim: int) -> Value:
-    y = fixed(_products(x, dim))
-    (gradient,) = own_node("GradientOf", [y])
+    y = detached(_products(x, dim))
+    (gradient,) = steep_node("GradientOf", [y])
     zero, one = number(0, x), number(1, x)
     vanishes = opset18.Equal(x, zero)
     # masks: before the first zero, at it, and between it and the second zero
@@ -109,7 +109,7 @@ def _running_products(x: Value, dim: int) -> Value:
     again = _slopes_of_running_products(
         x, gradient, dim, opset18.Greater(_count(vanishes), _int64(0))
     )
-    return own_node("WithGradient", [y, x, slope_or_again(slopes, again), gradient], outputs=1)[0]
+    return steep_node("WithGradient", [y, x, slope_or_again(slopes, again), gradient], outputs=1)[0]
 
 
 def _slopes_of_running_products(x: Value, gradient: Value, dim: int, some: Value) -> Value:
@@ -125,7 +125,7 @@ def _slopes_of_running_products(x: Value, gradient: Value, dim: int, some: Value
         _sums_to_the_end(opset18.Mul(_products(plain, dim), of_plain), dim), plain
     )
     held, of_held = opset18.Where(some, x, one), opset18.Where(some, gradient, zero)
-    (sums,) = own_node(
+    (sums,) = steep_node(
         "Recurrence", [of_held, _shifted(held, 1, dim, zero, back=True)], axis=dim, reverse=True
     )
     others = opset18.Mul(_products(held, dim, exclusive=1), sums)
@@ -166,8 +166,8 @@ def _product(x: Value, dim: int, of_all: bool = False) -> Value:
     If any factor is zero, a gradient is the product of the factors before and after it; else it is
     a quotient. ``of_all``: the product of all elements, whose gradient is 0 for two zeros or more.
     """
-    y = fixed(opset18.ReduceProd(x, ints(dim), keepdims=1))
-    (gradient,) = own_node("GradientOf", [y])
+    y = detached(opset18.ReduceProd(x, ints(dim), keepdims=1))
+    (gradient,) = steep_node("GradientOf", [y])
     zero, one = number(0, x), number(1, x)
     zeros = _count(opset18.Equal(x, zero))
     some = opset18.Greater(zeros, _int64(0))
@@ -183,7 +183,7 @@ def _product(x: Value, dim: int, of_all: bool = False) -> Value:
         _flipped(_running_products(_flipped(_shifted_alike(held, dim, True), dim), dim), dim),
     )
     again = opset18.Mul(gradient, opset18.Where(some, parts, quotient))
-    return own_node("WithGradient", [y, x, slope_or_again(slopes, again), gradient], outputs=1)[0]
+    return steep_node("WithGradient", [y, x, slope_or_again(slopes, again), gradient], outputs=1)[0]
 
 
 def _shifted_alike(x: Value, dim: int, back: bool) -> Value:
@@ -200,7 +200,7 @@ def _cumulative_extreme(not_beyond: Operator) -> Pair:
     def extreme(self: Value, dim: int) -> tuple[Value, Value]:
         if not self.shape:
             return opset18.Identity(self), opset18.Constant(value_int=0)
-        length, value = known_length(self, dim), fixed(self)
+        length, value = known_length(self, dim), detached(self)
         axes = [i for i in range(len(self.shape)) if i != dim % len(self.shape)]
         index = ints(*range(length))
         if axes:
@@ -237,17 +237,17 @@ def _with_slopes_of_sums(x: Value, value: Value, dim: int) -> Value:
     PyTorch computes the same with logarithms, with larger rounding errors. Its special cases apply
     here too: terms with an infinite y, or a NaN gradient, are left out.
     """
-    y = fixed(value)
-    (gradient,) = own_node("GradientOf", [y])
+    y = detached(value)
+    (gradient,) = steep_node("GradientOf", [y])
     zero = number(0, x)
     signed = opset18.Or(opset18.Greater(gradient, zero), opset18.Less(gradient, zero))
     counts = opset18.And(signed, opset18.Not(opset18.Equal(y, number(math.inf, x))))
     following = _shifted(y, 1, dim, number(math.inf, x), back=True)
     distance = opset18.Where(opset18.Equal(y, following), zero, opset18.Sub(y, following))
     given = [opset18.Where(counts, gradient, zero), opset18.Exp(distance)]
-    (sums,) = own_node("Recurrence", given, axis=dim, reverse=True)
+    (sums,) = steep_node("Recurrence", given, axis=dim, reverse=True)
     slopes = opset18.Mul(sums, opset18.Exp(opset18.Sub(x, y)))
-    return own_node("WithGradient", [y, x, slopes, gradient], outputs=1)[0]
+    return steep_node("WithGradient", [y, x, slopes, gradient], outputs=1)[0]
 
 
 AS_IN_TORCH: dict[OpOverload, Translation] = operators(

@@ -20,7 +20,7 @@ from onnxscript.function_libs.torch_lib.ops.core import (
 )
 
 from steep.lowering.ops.steep_nodes import with_gradient_of, with_slopes
-from steep.lowering.ops.stop_gradient import fixed
+from steep.lowering.ops.stop_gradient import detached
 from steep.lowering.ops.values import Number, Operator, Slopes, Translation, Value
 from steep.patching.torch_versions import CLAMP_IS_FLAT_AT_BOUNDS, operators
 from steep.torch_internals.operators import OpOverload
@@ -64,7 +64,7 @@ def _clamp(self: Value, min: Number | None = None, max: Number | None = None) ->
     source = self if low is None else opset18.Where(opset18.Greater(self, low), self, zero)
     if high is not None:
         source = opset18.Where(opset18.Less(self, high), source, zero)
-    return with_gradient_of(fixed(result), source)
+    return with_gradient_of(detached(result), source)
 
 
 def _bound(bound: Number | None, like: Value) -> Value | None:
@@ -91,7 +91,7 @@ def _clamp_by_tensors(self: Value, min: Number | None = None, max: Number | None
     for value, where in slopes(self, low, high):
         part = opset18.Where(where, value, zero)
         source = part if source is None else opset18.Add(source, part)
-    return with_gradient_of(fixed(result), source)
+    return with_gradient_of(detached(result), source)
 
 
 def _slopes_of_ties(x: Value, low: Value | None, high: Value | None) -> Slopes:
@@ -156,7 +156,7 @@ def _without_slope(where: Value, x: Value, otherwise: Value) -> Value:
     zero = number(0, x)
     result = opset18.Where(where, zero, otherwise)
     flat = opset18.Or(where, is_nan(x))
-    return with_gradient_of(fixed(result), opset18.Where(flat, zero, x))
+    return with_gradient_of(detached(result), opset18.Where(flat, zero, x))
 
 
 def _softshrink(self: Value, lambd: float = 0.5) -> Value:
@@ -169,7 +169,7 @@ def _softshrink(self: Value, lambd: float = 0.5) -> Value:
             _softshrink(opset18.Cast(self, to=ir.DataType.FLOAT), lambd), self
         )
         inside = opset18.Or(_within(self, number(lambd, self)), is_nan(self))
-        return with_gradient_of(fixed(result), opset18.Where(inside, number(0, self), self))
+        return with_gradient_of(detached(result), opset18.Where(inside, number(0, self), self))
     width = number(lambd, self)
     below = opset18.Less(self, number(0, self))
     moved = opset18.Where(below, opset18.Add(self, width), opset18.Sub(self, width))
@@ -185,7 +185,7 @@ def _hardtanh(self: Value, min_val: float = -1, max_val: float = 1) -> Value:
     if self.dtype is not None and self.dtype.is_integer():
         return result
     inside = opset18.And(opset18.Less(self, high), opset18.Greater(self, low))
-    return with_gradient_of(fixed(result), opset18.Where(inside, self, number(0, self)))
+    return with_gradient_of(detached(result), opset18.Where(inside, self, number(0, self)))
 
 
 def _relu6(self: Value) -> Value:
@@ -279,7 +279,7 @@ def _atan2(self: Value, other: Value) -> Value:
     none = opset18.Equal(square, zero)
     share = opset18.Where(none, zero, opset18.Reciprocal(opset18.Where(none, one, square)))
     return with_slopes(
-        fixed(angle),
+        detached(angle),
         (self, opset18.Mul(other, share)),
         (other, opset18.Mul(opset18.Neg(self), share)),
     )
@@ -297,7 +297,7 @@ def _hypot(self: Value, other: Value) -> Value:
     x, y = opset18.Div(self, scale), opset18.Div(other, scale)
     square = opset18.Add(opset18.Mul(x, x), opset18.Mul(y, y))
     length = opset18.Mul(scale, opset18.Sqrt(square))
-    length = fixed(opset18.Where(infinite, number(math.inf, self), length))
+    length = detached(opset18.Where(infinite, number(math.inf, self), length))
     return with_slopes(
         length, (self, opset18.Div(self, length)), (other, opset18.Div(other, length))
     )
@@ -454,7 +454,7 @@ def log_of_sum(self: Value, other: Value) -> Value:
 
     An infinite result has gradient 1 with respect to the operand it equals, and 0 to the other.
     """
-    larger = fixed(opset18.Max(self, other))
+    larger = detached(opset18.Max(self, other))
     infinite, zero = _infinite(larger), number(0, self)
     parts = [
         opset18.Exp(
@@ -475,7 +475,7 @@ def logaddexp(self: Value, other: Value) -> Value:
         return opset18.Reciprocal(opset18.Add(one, opset18.Exp(opset18.Sub(y, x))))
 
     return with_slopes(
-        fixed(log_of_sum(self, other)),
+        detached(log_of_sum(self, other)),
         (self, share(self, other)),
         (other, share(other, self)),
     )
@@ -491,7 +491,7 @@ def _lerp(self: Value, end: Value, weight: Value) -> Value:
         opset18.Add(self, opset18.Mul(weight, way)),
         opset18.Sub(end, opset18.Mul(way, rest)),
     )
-    return with_slopes(fixed(value), (self, rest), (end, weight), (weight, way))
+    return with_slopes(detached(value), (self, rest), (end, weight), (weight, way))
 
 
 _LONGEST = 2**16  # most points in a constant: 256 KiB of float32

@@ -7,8 +7,8 @@ import math
 from onnxscript import ir, opset18
 
 from steep.lowering.ops.elementwise import number
-from steep.lowering.ops.steep_nodes import own_node, with_gradient_of
-from steep.lowering.ops.stop_gradient import fixed, slope_or_again
+from steep.lowering.ops.steep_nodes import steep_node, with_gradient_of
+from steep.lowering.ops.stop_gradient import detached, slope_or_again
 from steep.lowering.ops.values import Translation, Value
 from steep.patching.torch_versions import operators
 from steep.torch_internals.operators import OpOverload
@@ -25,7 +25,7 @@ def _turned(matrices: Value, *like: Value) -> Value:
 
 
 def _triangular(a: Value, b: Value, **flags: bool) -> Value:
-    return own_node("TriangularSolve", [a, b], **flags)[0]
+    return steep_node("TriangularSolve", [a, b], **flags)[0]
 
 
 def _solve_triangular(
@@ -60,17 +60,17 @@ def _cholesky_ex(
 
 def _factor(self: Value, upper: bool, outputs: int, **flags: bool) -> list[Value]:
     """Return the factor and the further outputs of the operator."""
-    factor, *info = own_node("Cholesky", [_turned(self) if upper else self], outputs, **flags)
+    factor, *info = steep_node("Cholesky", [_turned(self) if upper else self], outputs, **flags)
     return [_turned(factor, self) if upper else factor, *info]
 
 
 def _cholesky_solve(self: Value, input2: Value, upper: bool = False) -> Value:
     """Return X in A X = ``self``; ``input2`` is the Cholesky factor of A."""
-    return own_node("CholeskySolve", [input2, self], upper=upper)[0]
+    return steep_node("CholeskySolve", [input2, self], upper=upper)[0]
 
 
 def _cholesky_inverse(self: Value, upper: bool = False) -> Value:
-    return own_node("CholeskySolve", [self, _identity(self)], upper=upper)[0]
+    return steep_node("CholeskySolve", [self, _identity(self)], upper=upper)[0]
 
 
 def _identity(squares: Value) -> Value:
@@ -96,11 +96,11 @@ def _solution(A: Value, B: Value, left: bool, outputs: int, **flags: bool) -> li
     """Return X and the further outputs of the operator."""
     if _are_vectors(A, B):
         last = opset18.Constant(value_ints=[-1])
-        x, *info = own_node("Solve", [A, opset18.Unsqueeze(B, last)], outputs, **flags)
+        x, *info = steep_node("Solve", [A, opset18.Unsqueeze(B, last)], outputs, **flags)
         return [opset18.Squeeze(x, last), *info]
     if left:
-        return own_node("Solve", [A, B], outputs, **flags)
-    x, *info = own_node("Solve", [_turned(A), _turned(B)], outputs, **flags)
+        return steep_node("Solve", [A, B], outputs, **flags)
+    x, *info = steep_node("Solve", [_turned(A), _turned(B)], outputs, **flags)
     return [_turned(x, A, B), *info]
 
 
@@ -117,11 +117,11 @@ def _are_vectors(A: Value, B: Value) -> bool:
 
 
 def _inverse(A: Value) -> Value:
-    return own_node("Solve", [A, _identity(A)], check=True)[0]
+    return steep_node("Solve", [A, _identity(A)], check=True)[0]
 
 
 def _inverse_ex(A: Value, check_errors: bool = False) -> tuple[Value, Value]:
-    x, info = own_node("Solve", [A, _identity(A)], 2, check=check_errors)
+    x, info = steep_node("Solve", [A, _identity(A)], 2, check=check_errors)
     return x, info
 
 
@@ -131,7 +131,7 @@ def _slogdet(A: Value) -> tuple[Value, Value]:
     PyTorch factorizes the transposed matrices, since LAPACK stores matrices by columns. For
     singular matrices the order decides which gradients are infinite.
     """
-    sign, logarithm = own_node("SlogDet", [_turned(A)], 2)
+    sign, logarithm = steep_node("SlogDet", [_turned(A)], 2)
     return sign, logarithm
 
 
@@ -145,15 +145,15 @@ def _det(A: Value) -> Value:
     if A.shape[-1] == 1:
         return opset18.Det(A)
     transposed = _turned(A)
-    info = own_node("LU", [transposed], 3, check=False)[2]
+    info = steep_node("LU", [transposed], 3, check=False)[2]
     info.dtype = ir.DataType.INT32
     zero, none = number(0.0, A), number(math.nan, A)
     singular = opset18.Not(opset18.Equal(info, number(0, info)))
-    det = opset18.Where(singular, zero, fixed(opset18.Det(transposed)))
+    det = opset18.Where(singular, zero, detached(opset18.Det(transposed)))
     finite = opset18.Less(opset18.Abs(det), number(math.inf, A))
     of_cofactors = opset18.Where(finite, number(1.0, A), none)
     scale = slope_or_again(opset18.Where(singular, zero, of_cofactors), of_cofactors)
-    return with_gradient_of(fixed(det), opset18.Mul(opset18.Det(A), fixed(scale)))
+    return with_gradient_of(detached(det), opset18.Mul(opset18.Det(A), detached(scale)))
 
 
 def _logdet(self: Value) -> Value:

@@ -27,7 +27,7 @@ _CELLS: dict[str, tuple[Operator, list[int], dict[str, Any]]] = {
 }
 
 
-def keep_whole(graph: torch.fx.Graph) -> None:
+def use_recurrent_operators(graph: torch.fx.Graph) -> None:
     """Replace recurrent layers in a graph of ATen operators by Steep's operators."""
     for node in graph.nodes:
         node.target = _OURS.get(node.target, node.target)
@@ -64,10 +64,10 @@ def _empty(  # noqa: PLR0917, as ATen has it
     return y, *(torch.empty_like(state) for state in states)
 
 
-def _said(name: str) -> Translation:
+def _translation(name: str) -> Translation:
     operator, gates, attributes = _CELLS[name]
 
-    def said(  # noqa: PLR0917, as ATen has it
+    def translate(  # noqa: PLR0917, as ATen has it
         input: Value,
         hx: Value | list[Value] | tuple[Value, ...],
         params: Sequence[Value],
@@ -110,7 +110,7 @@ def _said(name: str) -> Translation:
         y = opset18.Transpose(x, perm=[1, 0, 2]) if batch_first else x
         return y, *(opset18.Concat(*of_layers, axis=0) for of_layers in zip(*last, strict=True))
 
-    return said
+    return translate
 
 
 def _ordered(weight: Value, gates: list[int]) -> Value:
@@ -144,7 +144,7 @@ DISPATCH_CACHES = {
 
 
 @replaces(*KERNELS.values(), *DISPATCH_CACHES.values())
-def kept_whole() -> Iterator[None]:
+def keep_recurrent_layers() -> Iterator[None]:
     """Keep tracers from expanding recurrent layers, which specialises the graph to the length."""
     kernels = {
         KERNELS[operator]: dict.fromkeys(operator.py_kernels, ours)
@@ -154,5 +154,7 @@ def kept_whole() -> Iterator[None]:
         yield
 
 
-RECURRENT: dict[OpOverload, Translation] = {ours: _said(name_of(ours)) for ours in _OURS.values()}
+RECURRENT: dict[OpOverload, Translation] = {
+    ours: _translation(name_of(ours)) for ours in _OURS.values()
+}
 """Translations by operator."""

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from onnxscript import ir, opset18
 
 from steep.lowering.ops.elementwise import is_nan, log1p, number
-from steep.lowering.ops.steep_nodes import own_node, with_gradient_of
-from steep.lowering.ops.stop_gradient import fixed
+from steep.lowering.ops.steep_nodes import steep_node, with_gradient_of
+from steep.lowering.ops.stop_gradient import detached
 from steep.lowering.ops.values import Operator, Translation, Value
 from steep.patching.torch_versions import operators
 from steep.torch_internals.operators import OpOverload
@@ -74,7 +74,7 @@ def extreme_in_shares(
 
     ``multiplies``: other elements get 0 times the gradient, which is NaN if that is infinite.
     """
-    value = fixed(reduce(x, axes, keepdims=1))
+    value = detached(reduce(x, axes, keepdims=1))
     hits = opset18.Or(opset18.Equal(x, value), opset18.And(is_nan(x), is_nan(value)))
     count = opset18.ReduceSum(opset18.Cast(hits, to=ir.DataType.INT64), axes, keepdims=keepdims)
     if multiplies:
@@ -83,7 +83,7 @@ def extreme_in_shares(
         held = opset18.Where(hits, x, number(0, x))
     moved = opset18.ReduceSum(held, axes, keepdims=keepdims)
     source = opset18.Div(moved, opset18.CastLike(count, x))
-    return with_gradient_of(fixed(reduce(x, axes, keepdims=keepdims)), source)
+    return with_gradient_of(detached(reduce(x, axes, keepdims=keepdims)), source)
 
 
 def _extreme_of_all(reduce: Operator, of_two: Operator) -> Operator:
@@ -100,7 +100,7 @@ def _extreme_of_all(reduce: Operator, of_two: Operator) -> Operator:
         # an error if there are no elements
         first = opset18.Gather(flat, opset18.Constant(value_int=0), axis=0)
         checked = of_two(value, first)
-        return with_gradient_of(fixed(checked), value) if floating else checked
+        return with_gradient_of(detached(checked), value) if floating else checked
 
     return extreme
 
@@ -129,7 +129,7 @@ def _binary_cross_entropy(
     The denominator p (1 - p) of the gradient is at least 1e-12.
     """
     zero, one, least = number(0, self), number(1, self), number(-100, self)
-    spread = fixed(opset18.Mul(self, opset18.Sub(one, self)))
+    spread = detached(opset18.Mul(self, opset18.Sub(one, self)))
     inside = opset18.Greater(spread, number(_LEAST_SPREAD, self))
 
     def loss(log_p: Value, log_q: Value) -> Value:
@@ -138,12 +138,12 @@ def _binary_cross_entropy(
 
     p = opset18.Where(inside, self, number(0.5, self))
     within = loss(opset18.Log(p), log1p(opset18.Neg(p)))
-    given = fixed(self)
+    given = detached(self)
     at_end = loss(
         opset18.Max(opset18.Log(given), least),
         opset18.Max(opset18.Log(opset18.Sub(one, given)), least),
     )
-    slope = opset18.Div(opset18.Sub(given, fixed(target)), number(_LEAST_SPREAD, self))
+    slope = opset18.Div(opset18.Sub(given, detached(target)), number(_LEAST_SPREAD, self))
     change = opset18.Sub(opset18.Where(inside, zero, self), opset18.Where(inside, zero, given))
     losses = opset18.Where(inside, within, opset18.Add(at_end, opset18.Mul(slope, change)))
     if weight is not None:
@@ -237,8 +237,8 @@ def _variance(
     wide = opset18.Cast(self, to=ir.DataType.DOUBLE)
     wide.shape = self.shape
     value, _ = _variance_and_mean(wide, dim, correction=correction, keepdim=True)
-    value = fixed(opset18.CastLike(value, self))
-    (gradient,) = own_node("GradientOf", [value])
+    value = detached(opset18.CastLike(value, self))
+    (gradient,) = steep_node("GradientOf", [value])
     axes = opset18.Constant(value_ints=list(dim or range(len(self.shape))))
     count = opset18.ReduceProd(opset18.Gather(opset18.Shape(self), axes), keepdims=0)
     fewer = number(1 if correction is None else correction, self)
@@ -246,7 +246,7 @@ def _variance(
     factor = opset18.Mul(opset18.Div(number(2, self), freedom), gradient)
     centred = opset18.Sub(self, opset18.ReduceMean(self, axes, keepdims=1))
     slopes = opset18.Mul(factor, centred)
-    kept = own_node("WithGradient", [value, self, slopes, gradient], outputs=1)[0]
+    kept = steep_node("WithGradient", [value, self, slopes, gradient], outputs=1)[0]
     return kept if keepdim else opset18.Squeeze(kept, axes)
 
 
@@ -277,8 +277,8 @@ def _distances(x1: Value, x2: Value) -> Value:
     square = opset18.MatMul(left, turned(right))
     zero = number(0, x1)
     negative = opset18.Less(square, zero)
-    y = fixed(opset18.Sqrt(opset18.Where(negative, zero, square)))
-    (gradient,) = own_node("GradientOf", [y])
+    y = detached(opset18.Sqrt(opset18.Where(negative, zero, square)))
+    (gradient,) = steep_node("GradientOf", [y])
     none = opset18.Equal(y, zero)
     one = number(1, x1)
     ratio = opset18.Where(none, zero, opset18.Div(gradient, opset18.Where(none, one, y)))
@@ -290,7 +290,7 @@ def _distances(x1: Value, x2: Value) -> Value:
         )
         for x, share, others in ((x1, ratio, x2), (x2, by_columns, x1))
     ]
-    return own_node("WithGradient", [y, x1, x2, *slopes, gradient], outputs=1)[0]
+    return steep_node("WithGradient", [y, x1, x2, *slopes, gradient], outputs=1)[0]
 
 
 AS_IN_TORCH: dict[OpOverload, Translation] = operators(

@@ -11,7 +11,7 @@ from onnxscript.function_libs.torch_lib.ops import nn
 from onnxscript.function_libs.torch_lib.ops.core import aten_grid_sampler
 
 from steep.lowering.ops.elementwise import ints, number
-from steep.lowering.ops.stop_gradient import fixed
+from steep.lowering.ops.stop_gradient import detached
 from steep.lowering.ops.values import Extents, Operator, Translation, Value
 from steep.patching.torch_versions import operators
 from steep.torch_internals.operators import OpOverload
@@ -130,7 +130,7 @@ def _nearest_of_reflected(input: Value, grid: Value, align_corners: bool) -> Val
     axes = ints(*range(len(input.shape) - 1, 1, -1))
     size = opset18.CastLike(opset18.Gather(opset18.Shape(input), axes), grid)
     zero, one, half = (number(n, grid) for n in (0, 1, 0.5))
-    last, place = opset18.Sub(size, one), opset18.Add(fixed(grid), one)
+    last, place = opset18.Sub(size, one), opset18.Add(detached(grid), one)
     if align_corners:
         low, span = zero, last
         place = opset18.Mul(opset18.Mul(place, half), last)

@@ -14,8 +14,8 @@ from onnxscript.function_libs.torch_lib.ops.core import (
 
 from steep.lowering.ops.cumulative import known_length
 from steep.lowering.ops.elementwise import ints, is_nan, number
-from steep.lowering.ops.steep_nodes import own_node, with_gradient_of
-from steep.lowering.ops.stop_gradient import fixed
+from steep.lowering.ops.steep_nodes import steep_node, with_gradient_of
+from steep.lowering.ops.stop_gradient import detached
 from steep.lowering.ops.values import Extents, Number, Operator, Pair, Translation, Value
 from steep.patching.torch_versions import operators
 from steep.torch_internals.operators import OpOverload, aten
@@ -69,7 +69,7 @@ def _median(self: Value) -> Value:
     flat = opset18.Reshape(self, ints(-1))
     count = opset18.Shape(flat)
     half = opset18.Div(opset18.Add(count, ints(1)), ints(2))
-    lower, _ = opset18.TopK(fixed(flat), half, largest=0)
+    lower, _ = opset18.TopK(detached(flat), half, largest=0)
     value = opset18.Squeeze(opset18.Slice(lower, ints(-1), opset18.Shape(lower)), ints(0))
     zero = number(0, self)
     hits = opset18.Equal(flat, value)
@@ -133,7 +133,7 @@ def _topk(
         return values, indices
     half = self.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
     given = opset18.Cast(self, to=ir.DataType.FLOAT) if half else self
-    values, indices = own_node("TopK", [given], 2, k=k, axis=dim, largest=largest, sorted=sorted)
+    values, indices = steep_node("TopK", [given], 2, k=k, axis=dim, largest=largest, sorted=sorted)
     return opset18.Cast(values, to=self.dtype) if half else values, indices
 
 
@@ -215,7 +215,7 @@ def _with_shares(  # noqa: PLR0917, as ATen has it
     share, but gets no gradient. Source: ``scatter_reduce_backward`` in
     torch/csrc/autograd/FunctionsManual.cpp.
     """
-    result = fixed(result)
+    result = detached(result)
     is_result = opset18.CastLike(opset18.Equal(self, result), self)
     picked = opset18.Equal(src, opset18.GatherElements(result, index, axis=dim))
     is_picked = opset18.CastLike(picked, self)

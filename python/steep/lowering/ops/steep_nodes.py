@@ -11,7 +11,7 @@ from steep.lowering.ops.values import Value
 from steep.torch_internals.exporter import SymbolicTensor, building
 
 
-def own_node(op: str, inputs: Sequence[Value], count: int = 1, **attributes: int) -> list[Value]:
+def steep_node(op: str, inputs: Sequence[Value], count: int = 1, **attributes: int) -> list[Value]:
     """Add a node ``steep.op``; return its ``count`` results, which have neither dtype nor shape."""
     recorder: building.OpRecorder = onnxscript.evaluator.default()
     results = [SymbolicTensor(recorder.opset) for _ in range(count)]
@@ -25,8 +25,8 @@ def with_gradient_of(value: Value, source: Value) -> Value:
 
     ``value`` must be ``fixed``: without a gradient of its own.
     """
-    (gradient,) = own_node("GradientOf", [value])
-    return own_node("WithGradient", [value, source, gradient, gradient], outputs=1)[0]
+    (gradient,) = steep_node("GradientOf", [value])
+    return steep_node("WithGradient", [value, source, gradient, gradient], outputs=1)[0]
 
 
 def with_slopes(value: Value, *parts: tuple[Value, Value]) -> Value:
@@ -35,8 +35,8 @@ def with_slopes(value: Value, *parts: tuple[Value, Value]) -> Value:
     Tensors and slopes are broadcast to the shape of ``value``, which must be ``fixed``. Second
     derivatives are those of the slopes.
     """
-    (gradient,) = own_node("GradientOf", [value])
+    (gradient,) = steep_node("GradientOf", [value])
     shape = opset18.Shape(value)
     tensors = [opset18.Expand(x, shape) for x, _ in parts]
     changes = [opset18.Mul(gradient, slope) for _, slope in parts]
-    return own_node("WithGradient", [value, *tensors, *changes, gradient], outputs=1)[0]
+    return steep_node("WithGradient", [value, *tensors, *changes, gradient], outputs=1)[0]

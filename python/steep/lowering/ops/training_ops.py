@@ -17,7 +17,7 @@ from onnxscript.function_libs.torch_lib.ops.nn import aten_col2im
 from steep._steep import SAMPLE_VARIANCE_KEY
 from steep.lowering.ops.casts import cast
 from steep.lowering.ops.steep_nodes import with_gradient_of
-from steep.lowering.ops.stop_gradient import fixed
+from steep.lowering.ops.stop_gradient import detached
 from steep.lowering.ops.values import Extents, Number, Operator, Translation, Value
 from steep.patching.torch_versions import operators
 from steep.torch_internals.operators import OpOverload
@@ -177,7 +177,7 @@ def _added_product(multiply: Operator, skips: bool = False) -> Operator:
         if alpha == 0 and skips:
             scaled = opset18.Mul(self, _like(self, float(beta))) if beta else _like(self, 0.0)
             value = opset18.Expand(scaled, opset18.Shape(product))
-            return with_gradient_of(fixed(value), added_up(self, product, beta, alpha))
+            return with_gradient_of(detached(value), added_up(self, product, beta, alpha))
         return added_up(self, product, beta, alpha)
 
     def added_up(self: Value, product: Value, beta: float, alpha: float) -> Value:
