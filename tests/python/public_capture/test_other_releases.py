@@ -338,3 +338,28 @@ def test_an_error_of_a_batch_is_pytorchs_and_the_next_batch_is_compared():
         torch.testing.assert_close(model(good), embedding(good))
     """)
     assert done.returncode == 0, done.stderr
+
+
+def test_transposed_arguments_and_results_are_not_copied():
+    done = outside("""
+        from torch.fx.experimental.proxy_tensor import make_fx
+        from steep.public_capture.onnx_part import OnnxPart
+
+        def backward(weight, gradient, x):  # of a linear layer: the weight comes transposed
+            return torch.mm(gradient, weight.t()), torch.mm(gradient.t(), x).t()
+
+        weight, gradient, x = torch.randn(5, 3).t(), torch.randn(4, 5), torch.randn(4, 3)
+        arguments = [weight, gradient, x]
+        graph = make_fx(backward, tracing_mode="fake")(*arguments)
+        part = OnnxPart(graph, arguments)
+        assert part.input_orders == [(1, 0), (), ()] and part.output_orders == [(), (1, 0)]
+        assert part._dense(arguments)[0].data_ptr() == weight.data_ptr()
+        for found, expected in zip(part(*arguments), backward(*arguments), strict=True):
+            torch.testing.assert_close(found, expected)
+            assert found.stride() == expected.stride()
+        # Arguments of another layout than that of the first call.
+        arguments[0] = weight.contiguous()
+        for found, expected in zip(part(*arguments), backward(*arguments), strict=True):
+            torch.testing.assert_close(found, expected)
+    """)
+    assert done.returncode == 0, done.stderr
