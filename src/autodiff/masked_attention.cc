@@ -130,7 +130,7 @@ bool find_attention(const Match& m, const Readers& readers, MaskedAttention& a) 
 
 constexpr Row<const Readers&, MaskedAttention&> kAttention[] = {
     {.name = "compute_read_rows/attention",
-     .reason = "What its mask hides need not be computed, nor queries that nobody reads.",
+     .reason = "Keys that the mask hides, and queries that no node reads, need not be computed.",
      .pattern = "softmax: Softmax|steep.SafeSoftmax(x)",
      .then = find_attention}};
 

@@ -264,7 +264,7 @@ constexpr Row<const Readers&, Loss&> kLosses[] = {
      .then = [](const Match& m, const Readers& readers,
                 Loss& found) { return take_loss(m, "loss", readers, found); }},
     {.name = "compute_read_rows/cross_entropy",
-     .reason = "So it is in ONNX's operator, whose classes are along axis 1: the last of two.",
+     .reason = "ONNX's operator ignores labels too; its classes are along axis 1, the last of two.",
      .pattern = "loss: SoftmaxCrossEntropyLoss(only scores, labels, ...)",
      .then =
          [](const Match& m, const Readers& readers, Loss& found) {
@@ -287,7 +287,7 @@ constexpr Row<const Readers&, Loss&> kLosses[] = {
                   take_loss(m, "softmax", readers, found);
          }},
     {.name = "compute_read_rows/likelihood_of_moved_classes",
-     .reason = "It moves classes as well.",
+     .reason = "PyTorch's export moves the classes to axis 1 before LogSoftmax, too.",
      .pattern = "loss: NegativeLogLikelihoodLoss(only softmax: LogSoftmax(only moved: "
                 "Transpose(only scores)), labels, ...)",
      .then =
@@ -296,7 +296,7 @@ constexpr Row<const Readers&, Loss&> kLosses[] = {
                   take_loss(m, "moved", readers, found);
          }},
     {.name = "compute_read_rows/likelihood_of_joined_rows",
-     .reason = "Or it joins the axes before the classes, after LogSoftmax.",
+     .reason = "PyTorch's export may join the axes before the classes, after LogSoftmax.",
      .pattern = "loss: NegativeLogLikelihoodLoss(only rows: Reshape|Flatten|Identity(only softmax: "
                 "LogSoftmax(only scores), ...), labels, ...)",
      .then =
@@ -357,7 +357,7 @@ constexpr Row<> kTaken[] = {
      .pattern = "taken: Gather(only x, index)",
      .then = takes_one_token},
     {.name = "compute_read_rows/tokens",
-     .reason = "Others read the first or the last ones.",
+     .reason = "Classifiers may read the first or the last tokens.",
      .pattern = "taken: Slice(only x, ...)",
      .then = takes_few_tokens},
 };

@@ -108,7 +108,7 @@ constexpr Row<Expression&> kTerms[] = {
      .pattern = "Mul(a, b)",
      .then = take_both<product>},
     {.name = "recognise/sum",
-     .reason = "So do summands.",
+     .reason = "Summands come in any order and nesting.",
      .pattern = "Add(a, b)",
      .then = take_both<sum>},
 };
@@ -245,7 +245,7 @@ constexpr Row<Value&> kRows[] = {
            return factor(m["two"]) == 2.0 && make_layer_normalization(m, made);
          }},
     {.name = "recognise/layer_normalization_by_product",
-     .reason = "The same where the square is a product.",
+     .reason = "A layer normalization may write the square as a product.",
      .pattern = "y: Add{Mul{Div(Sub(x, mean: ReduceMean(x, _)), Sqrt(Add(variance: ReduceMean("
                 "Mul(d, d: Sub(x, mean_again: ReduceMean(x, _))), _), epsilon))), scale}, bias}",
      .then = make_layer_normalization},

@@ -41,7 +41,7 @@ bool counts_along(Value v, size_t axis) {
 
 constexpr Row<> kRepeated[] = {
     {.name = "fuse_attention/repeated_mask",
-     .reason = "What only repeats a mask along batch and heads says nothing new.",
+     .reason = "An Expand that repeats a mask along batch and heads adds no information.",
      .pattern = "y: Expand(x, _)",
      .then = [](const Match& m) {
        const Dims from = m["x"].type().dims(), to = m["y"].type().dims();
@@ -68,19 +68,20 @@ constexpr Row<> kCausal[] = {
      .pattern = "LessOrEqual(columns, rows)",
      .then = compares_positions},
     {.name = "fuse_attention/causal_keep_turned",
-     .reason = "The same, the other way round.",
+     .reason = "A causal mask may compare rows with columns.",
      .pattern = "GreaterOrEqual(rows, columns)",
      .then = compares_positions}};
 
 /// The same for a mask that says which scores are masked out.
-constexpr Row<> kCausalInverted[] = {{.name = "fuse_attention/causal_mask",
-                                      .reason = "The same where the mask says what is shut out.",
-                                      .pattern = "Greater(columns, rows)",
-                                      .then = compares_positions},
-                                     {.name = "fuse_attention/causal_mask_turned",
-                                      .reason = "The same, the other way round.",
-                                      .pattern = "Less(rows, columns)",
-                                      .then = compares_positions}};
+constexpr Row<> kCausalInverted[] = {
+    {.name = "fuse_attention/causal_mask",
+     .reason = "A causal mask may be true for the keys that a query must not see.",
+     .pattern = "Greater(columns, rows)",
+     .then = compares_positions},
+    {.name = "fuse_attention/causal_mask_turned",
+     .reason = "An inverted causal mask may compare rows with columns.",
+     .pattern = "Less(rows, columns)",
+     .then = compares_positions}};
 
 constexpr Row<MaskKind&> kBias[] = {
     {.name = "fuse_attention/bias_of_mask",

@@ -128,7 +128,7 @@ constexpr AttentionStep kBetween[] = {
      .then = AttentionStep::take_factor<false>,
      .gradient = Pattern("Mul(dy, factor)")},
     {.name = "fuse_attention/divide",
-     .reason = "So is a constant divisor, as in scores / √width.",
+     .reason = "A constant divisor of all scores, such as √width, is the operator's scale, too.",
      .pattern = "Div(x, factor)",
      .then = AttentionStep::take_factor<true>,
      .gradient = Pattern("Div(dy, factor)")},
@@ -158,7 +158,7 @@ constexpr AttentionStep kAfter[] = {
 
 constexpr Row<Attention&> kSoftmaxGradient[] = {
     {.name = "fuse_attention/softmax_gradient",
-     .reason = "With it the gradients of all operands are one operator.",
+     .reason = "One operator computes the gradients of all operands of attention.",
      .pattern = "gradient: steep.SoftmaxGrad(dp, p)",
      .then = [](const Match& m, Attention& a) {
        if (m["dp"] == m["p"]) return false;
@@ -191,7 +191,7 @@ constexpr Row<Attention&> kOperandGradients[] = {
            return true;
          }},
     {.name = "fuse_attention/keys_gradient",
-     .reason = "So does the gradient of the keys.",
+     .reason = "The gradient of the keys needs that of the scores, which the operator never holds.",
      .pattern = "db: MatMul(swap: Transpose(left), ds)",
      .then =
          [](const Match& m, Attention& a) {

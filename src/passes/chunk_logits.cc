@@ -313,7 +313,7 @@ constexpr Row<ChunkedLoss&> ChunkedLoss::kReaders[] = {
      .then = [](const Match& m,
                 ChunkedLoss& c) { return c.take_product(m.node("product"), m["d"], false); }},
     {.name = "chunk_logits/bias_sum",
-     .reason = "So it is with the gradient of the bias.",
+     .reason = "Rows of the gradient give a part of the sum that is the gradient of the bias.",
      .pattern = "sum: steep.SumTo(d, shape)",
      .then = [](const Match& m, ChunkedLoss& c) { return c.take_bias_sum(m.node("sum")); }},
 };

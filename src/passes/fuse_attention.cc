@@ -185,7 +185,7 @@ constexpr Row<Fuser&> kRows[] = {
      .pattern = "softmax: Softmax(_)",
      .then = [](const Match& m, Fuser& f) { return f.fuse(m.node("softmax"), false); }},
     {.name = "fuse_attention/safe_softmax",
-     .reason = "The same where rows without keys are zeros (PyTorch's _safe_softmax).",
+     .reason = "Rows without keys may be zeros (PyTorch's _safe_softmax).",
      .pattern = "softmax: steep.SafeSoftmax(_)",
      .then = [](const Match& m, Fuser& f) { return f.fuse(m.node("softmax"), true); }},
 };

@@ -87,7 +87,7 @@ constexpr Row<Operand&, Phase, double&> kOperandRows[] = {
      .pattern = "y: Mul(x, factor)",
      .then = take_factor<false>},
     {.name = "fuse_matmul/divided_operand",
-     .reason = "So is a constant divisor.",
+     .reason = "A constant divisor of an operand is one of the product.",
      .pattern = "y: Div(x, factor)",
      .then = take_factor<true>},
 };
@@ -125,7 +125,7 @@ constexpr Row<Result&> kResultRows[] = {
      .pattern = "y: Mul(last, factor)",
      .then = take_scale<false>},
     {.name = "fuse_matmul/divided_result",
-     .reason = "So it is with a divisor.",
+     .reason = "A constant divisor of the result is a factor of alpha.",
      .pattern = "y: Div(last, factor)",
      .then = take_scale<true>},
     {.name = "fuse_matmul/bias",
@@ -133,11 +133,11 @@ constexpr Row<Result&> kResultRows[] = {
      .pattern = "Add{last, bias}",
      .then = take_bias},
     {.name = "fuse_matmul/relu",
-     .reason = "ReLU is applied there, too.",
+     .reason = "ReLU is applied to a row while the row is in a register.",
      .pattern = "Relu(last)",
      .then = [](const Match&, Result& r) { return !std::exchange(r.relu, true); }},
     {.name = "fuse_matmul/transposed_result",
-     .reason = "Kernels write by strides.",
+     .reason = "Kernels write by strides, so that no transposed copy is made.",
      .pattern = "transpose: Transpose(last)",
      .then = take_result_transpose},
 };
@@ -186,7 +186,7 @@ bool fuse(Node n, const Readers& readers) {
 
 constexpr Row<const Readers&> kRows[] = {
     {.name = "fuse_matmul/product",
-     .reason = "What surrounds a product would each be a pass through memory.",
+     .reason = "Each node around a product would be a pass through memory.",
      .pattern = "product: MatMul(_, _)",
      .then = [](const Match& m, const Readers& readers) {
        return fuse(m.node("product"), readers);

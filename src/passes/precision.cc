@@ -27,10 +27,9 @@ namespace {
 
 bool has_bit(uint64_t mask, int i) { return (mask >> i & 1) != 0; }
 
-constexpr Row<> kMoves[] = {
-    {.name = "precision/move",
-     .reason = "Elements at other places are as good in one type as in another.",
-     .pattern = "Transpose|Gather|Slice|Expand(x, ...)"}};
+constexpr Row<> kMoves[] = {{.name = "precision/move",
+                             .reason = "Moving elements to other places is exact in any type.",
+                             .pattern = "Transpose|Gather|Slice|Expand(x, ...)"}};
 
 /// Whether the node only moves the elements of input 0, so that the type does not matter to it.
 bool moves(Node n) {
@@ -56,7 +55,7 @@ constexpr Row<> kPassOn[] = {
 /// Nodes from which an update reads a number.
 constexpr Row<> kSinks[] = {
     {.name = "precision/norm",
-     .reason = "The norm by which gradients are clipped is that of all digits.",
+     .reason = "The norm for clipping is computed from gradients of full precision.",
      .pattern = "steep.GlobalNorm(...)"}};
 
 bool passes_on(Node n) { return moves(n) || apply_rows(kPassOn, n, Match()); }
@@ -350,7 +349,7 @@ constexpr Row<Narrower&> Narrower::kNarrow[] = {
      .pattern = "split: Split(x, ...)",
      .then = [](const Match& m, Narrower& narrower) { return narrower.split(m.node("split")); }},
     {.name = "precision/concat",
-     .reason = "Narrow parts make a narrow whole.",
+     .reason = "A Concat of narrow parts is narrow.",
      .pattern = "concat: Concat(_, ...)",
      .then = [](const Match& m,
                 Narrower& narrower) { return narrower.concatenate(m.node("concat")); }},
@@ -358,7 +357,8 @@ constexpr Row<Narrower&> Narrower::kNarrow[] = {
 
 constexpr Row<DType> Narrower::kWidened[] = {
     {.name = "precision/widened",
-     .reason = "What was narrow before it was widened is there, and nothing is rounded anew.",
+     .reason =
+         "The narrow value from before a widening Cast is used again: nothing is rounded twice.",
      .pattern = "Cast(x)",
      .then = [](const Match& m, DType narrow) { return m["x"].dtype() == narrow; }}};
 

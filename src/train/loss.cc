@@ -108,7 +108,7 @@ constexpr Row<> kProbabilities[] = {
      .then =
          [](const Match& m) { return complement(m["a"], m["b"]) || complement(m["b"], m["a"]); }},
     {.name = "loss/shares",
-     .reason = "Others divide by the sum over the classes.",
+     .reason = "Some classifiers divide by the sum over the classes.",
      .pattern = "Div(x, total)",
      .then =
          [](const Match& m) {
@@ -117,7 +117,7 @@ constexpr Row<> kProbabilities[] = {
            return total && before_moves((*total)["x"]) == before_moves(m["x"]);
          }},
     {.name = "loss/normalized",
-     .reason = "Or by an operator that does so.",
+     .reason = "LpNormalization with p = 1 divides by the sum over the classes.",
      .pattern = "normalized: LpNormalization(x)",
      .then = [](const Match& m) { return integer_of(m.node("normalized"), "p") == 1; }},
     {.name = "loss/exponentials",
