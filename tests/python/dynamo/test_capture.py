@@ -172,14 +172,14 @@ def test_threads_capture_one_after_the_other(monkeypatch):
     inside, deepest = [], []
 
     @replaces(*KERNELS.values())
-    def kept_whole():
+    def keep_recurrent_layers():
         inside.append(None)
         deepest.append(len(inside))
         time.sleep(0.05)
         yield
         inside.pop()
 
-    monkeypatch.setattr(captured_module, "kept_whole", kept_whole)
+    monkeypatch.setattr(captured_module, "keep_recurrent_layers", keep_recurrent_layers)
     nets = [ORTModule(Fn(lambda m, x: torch.tanh(m.layer(x)))) for _ in range(4)]
     x = torch.randn(3, WIDTH)
     with ThreadPoolExecutor(4) as pool:

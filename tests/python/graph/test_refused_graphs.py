@@ -11,7 +11,7 @@ from steep.lowering.lower import CannotLower
 @pytest.fixture
 def told(monkeypatch):
     found = []
-    monkeypatch.setattr(compiled_graph, "tell", lambda kind, text: found.append((kind, text)))
+    monkeypatch.setattr(compiled_graph, "write_log", lambda kind, text: found.append((kind, text)))
     monkeypatch.setattr(compiled_graph, "_told", set())
     return found
 
