@@ -129,13 +129,12 @@ def _with_orders(
     without a copy.
     """
     graph = copy.deepcopy(graph_module.graph)
-    permute = torch.ops.aten.permute.default
     places = [n for n in graph.nodes if n.op == "placeholder"]
     first = next(n for n in graph.nodes if n.op != "placeholder")
     for place, order in zip(places, inputs, strict=True):
         if order:
             with graph.inserting_before(first):
-                view = graph.call_function(permute, (place, list(_inverse(order))))
+                view = graph.call_function(torch.permute, (place, list(_inverse(order))))
             place.replace_all_uses_with(
                 view, delete_user_cb=lambda user, view=view: user is not view
             )
@@ -145,7 +144,7 @@ def _with_orders(
     with graph.inserting_before(end):
         for i, order in enumerate(outputs):
             if order:
-                results[i] = graph.call_function(permute, (results[i], list(order)))
+                results[i] = graph.call_function(torch.permute, (results[i], list(order)))
     end.args = (tuple(results),) if is_list else tuple(results)
     return torch.fx.GraphModule(graph_module, graph)
 

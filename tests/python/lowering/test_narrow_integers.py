@@ -33,7 +33,7 @@ FUNCTIONS = {
     "not": lambda x, y, i: ~x,
     "logical": lambda x, y, i: [x.logical_not(), torch.logical_xor(x, y)],
     "shift": lambda x, y, i: [x << 1, x >> 1],
-    "maximum": lambda x, y, i: [torch.maximum(x, y), torch.minimum(x, y)],
+    "maximum": lambda x, y, i: [torch.maximum(x, y), torch.minimum(x, y), torch.fmax(x, y)],
     "order": lambda x, y, i: [x < y, x >= y, x == y, x != 1, x > 0.5],
     "clamp": lambda x, y, i: x.clamp(0, 1),
     "relu": lambda x, y, i: F.relu(x),

@@ -285,6 +285,19 @@ def _atan2(self: Value, other: Value) -> Value:
     )
 
 
+def _ignoring_nan(wins: Operator) -> Operator:
+    """Return ``fmax`` or ``fmin``: NaN only if both operands are.
+
+    ``wins`` compares the operands. As in PyTorch, the first has the whole gradient of a tie.
+    """
+
+    def extreme(self: Value, other: Value) -> Value:
+        first = opset18.Or(wins(self, other), is_nan(other))
+        return opset18.Where(first, self, other)
+
+    return extreme
+
+
 def _hypot(self: Value, other: Value) -> Value:
     """√(x² + y²), without overflow; infinite if an operand is infinite, even beside NaN.
 
@@ -544,6 +557,8 @@ AS_IN_TORCH: dict[OpOverload, Translation] = operators(
         "aten.isneginf.default": _asked(_is(-math.inf), is_nan),
         "aten.isfinite.default": _asked(aten_isfinite, lambda self: opset18.Equal(self, self)),
         "aten.atan2.default": _atan2,
+        "aten.fmax.default": _ignoring_nan(opset18.GreaterOrEqual),
+        "aten.fmin.default": _ignoring_nan(opset18.LessOrEqual),
         "aten.hypot.default": _hypot,
         "aten.linspace.default": _linspace,
         "aten.logaddexp.default": logaddexp,

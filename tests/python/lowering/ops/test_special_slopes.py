@@ -89,6 +89,8 @@ OF_ONE = {
 OF_TWO = {
     "maximum": torch.maximum,
     "minimum": torch.minimum,
+    "fmax": torch.fmax,
+    "fmin": torch.fmin,
     "clamp_min": lambda x, y: x.clamp(min=y),
     "clamp_max": lambda x, y: x.clamp(max=y),
     "clamp, grown": lambda x, y: torch.clamp(x.view(8, 8), y[:8], y[0]),
