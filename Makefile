@@ -13,7 +13,7 @@ PYTHON ?= python3
 JOBS ?= $(shell nproc)
 FUZZ_SECONDS ?= 60
 FUZZ_SEED ?= 0
-TIDY_SECONDS ?= 240
+TIDY_SECONDS ?= 150
 
 bin := .venv/bin
 step := scripts/step

@@ -105,6 +105,7 @@ def metrics(out):
 SMALL = ["--epochs", 3, "--batch", 4, "--bptt", 16, "--minutes", 30]
 
 
+@pytest.mark.matrix
 def test_run_leaves_everything_and_resumes_bit_for_bit(folder, tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     output = finish(start("--data", folder, "--out", whole, *SMALL))

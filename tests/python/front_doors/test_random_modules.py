@@ -1,7 +1,7 @@
 """Random modules agree with eager PyTorch over several calls, or are refused by a typed error.
 
-Fifty in every run of the tests, 150 more by `make patterns`; scripts/modules.py tries as many as
-wanted.
+Twenty-five in every run of the tests, 175 more by `make patterns`. scripts/modules.py tries as many
+as wanted.
 """
 
 import importlib.util
@@ -16,10 +16,10 @@ spec = importlib.util.spec_from_file_location("modules", SCRIPT)
 modules = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(modules)
 COUNT = 25
-MORE = [pytest.param(first, marks=pytest.mark.patterns) for first in range(2 * COUNT, 200, COUNT)]
+MORE = [pytest.param(first, marks=pytest.mark.patterns) for first in range(COUNT, 200, COUNT)]
 
 
-@pytest.mark.parametrize("first", [0, COUNT, *MORE])
+@pytest.mark.parametrize("first", [0, *MORE])
 def test_random_modules_differ_nowhere_in_silence(first):
     said = {seed: modules.verdict(modules.Case(seed)) for seed in range(first, first + COUNT)}
     assert {s: v for s, v in said.items() if v.startswith("differs")} == {}

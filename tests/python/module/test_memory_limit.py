@@ -89,7 +89,11 @@ def bounds(name: str) -> tuple[int, int]:
     return int(least), int(plain)
 
 
-@pytest.mark.parametrize("name", MODELS)
+SLOW = ("attention",)
+NAMES = [pytest.param(n, marks=[pytest.mark.matrix] if n in SLOW else []) for n in MODELS]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_every_limit_is_kept_and_changes_no_bit(name: str) -> None:
     least, plain = bounds(name)
     assert least < 0.9 * plain

@@ -133,7 +133,7 @@ def test_transformers(make, size, steps):
     assert len(net.report().graphs) <= 3 and net.report().whole
 
 
-@pytest.mark.parametrize("make", [bert, gpt2, t5])
+@pytest.mark.parametrize("make", [bert, gpt2, pytest.param(t5, marks=pytest.mark.matrix)])
 def test_padding_is_not_learned_from(make):
     torch.manual_seed(0)
     torch_net, words = make(SMALL)
