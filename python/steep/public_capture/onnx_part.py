@@ -123,12 +123,13 @@ def _inverse(order: Order) -> Order:
 def _with_orders(
     graph_module: torch.fx.GraphModule, inputs: Sequence[Order], outputs: Sequence[Order]
 ) -> torch.fx.GraphModule:
-    """Return a copy whose arguments and results are permuted by these orders.
+    """Return a copy for the exporter, whose arguments and results are permuted by these orders.
 
     A transposed weight is then an input as it lies in memory, and the engine multiplies by it
     without a copy.
     """
     graph = copy.deepcopy(graph_module.graph)
+    _widen_layer_norms(graph)
     places = [n for n in graph.nodes if n.op == "placeholder"]
     first = next(n for n in graph.nodes if n.op != "placeholder")
     for place, order in zip(places, inputs, strict=True):
@@ -147,6 +148,27 @@ def _with_orders(
                 results[i] = graph.call_function(torch.permute, (results[i], list(order)))
     end.args = (tuple(results),) if is_list else tuple(results)
     return torch.fx.GraphModule(graph_module, graph)
+
+
+def _widen_layer_norms(graph: torch.fx.Graph) -> None:
+    """Compute a layer normalization of 16 bits in the dtype of its weights, in place.
+
+    Autocast leaves the weights in float32. PyTorch's kernel takes both types, ONNX's operator one.
+    """
+    for node in list(graph.nodes):
+        if str(node.target) != "aten.native_layer_norm.default":
+            continue
+        x, _, *weights, _ = node.args
+        narrow = x.meta["val"].dtype
+        wide = next((w.meta["val"].dtype for w in weights if w is not None), narrow)
+        if wide == narrow:
+            continue
+        with graph.inserting_before(node):
+            node.replace_input_with(x, graph.call_method("to", (x, wide)))
+        for result in [user for user in node.users if user.args[1] == 0]:
+            with graph.inserting_after(result):
+                cast = graph.call_method("to", (result, narrow))
+            result.replace_all_uses_with(cast, lambda user, cast=cast: user is not cast)
 
 
 def _laid_out(result: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

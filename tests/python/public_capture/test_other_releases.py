@@ -363,3 +363,27 @@ def test_transposed_arguments_and_results_are_not_copied():
             torch.testing.assert_close(found, expected)
     """)
     assert done.returncode == 0, done.stderr
+
+
+def test_layer_normalization_within_autocast_runs_in_the_engine():
+    done = outside("""
+        import copy
+        from torch import nn
+        torch.manual_seed(0)
+        module = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 3))
+        other = copy.deepcopy(module)
+        model = steep.ORTModule(module)
+        x = torch.randn(5, 6)
+        with torch.autocast("cpu", torch.bfloat16):
+            found, expected = model(x), other(x)
+        assert found.dtype == expected.dtype == torch.bfloat16
+        torch.testing.assert_close(found, expected)
+        found.float().square().sum().backward()
+        expected.float().square().sum().backward()
+        for p, q in zip(module.parameters(), other.parameters(), strict=True):
+            largest = float(q.grad.abs().max())
+            torch.testing.assert_close(p.grad, q.grad, rtol=0, atol=0.02 * largest)
+        report = model.report()
+        assert report.graphs and all(g.operators and not g.in_torch for g in report.graphs), report
+    """)
+    assert done.returncode == 0, done.stderr
