@@ -56,6 +56,29 @@ def cast_first(graph: torch.fx.Graph) -> None:
             _cast_operand(graph, node, dtype)
 
 
+def promote_integers(graph: torch.fx.Graph) -> None:
+    """Cast integers and booleans to the floating-point result dtype of special functions.
+
+    The exporter's table of promotions knows ``erfc``, but not ``special_erfc``.
+    """
+    for node in list(graph.nodes):
+        packet = getattr(node.target, "overloadpacket", None)
+        value = node.meta.get("val")
+        if not isinstance(value, torch.Tensor) or not value.dtype.is_floating_point:
+            continue
+        if packet is not aten.polygamma and not str(packet).startswith("aten.special_"):
+            continue
+        for operand in node.all_input_nodes:
+            tensor = operand.meta.get("val")
+            if isinstance(tensor, torch.Tensor) and not tensor.dtype.is_floating_point:
+                with graph.inserting_before(node):
+                    cast = graph.call_function(
+                        aten._to_copy.default, (operand,), {"dtype": value.dtype}
+                    )
+                cast.meta = {**node.meta, "val": tensor.to(value.dtype)}
+                node.replace_input_with(operand, cast)
+
+
 _CLAMPS = {aten.clamp.default, aten.clamp_min.default, aten.clamp_max.default}
 
 

@@ -35,6 +35,7 @@ from steep.lowering.exporter_passes import (
     make_extents_tensors,
     make_first_operands_tensors,
     promote_clamped,
+    promote_integers,
     restore,
     say_dtypes,
 )
@@ -47,6 +48,7 @@ from steep.lowering.ops import (
     cumulative,
     elementwise,
     extent_arithmetic,
+    gamma_functions,
     linear_algebra,
     powers,
     quotients,
@@ -125,6 +127,7 @@ def _convert(traced: torch.fx.GraphModule) -> onnx.ModelProto:
     compute_in_float32(traced)
     cast_first(traced.graph)
     promote_clamped(traced.graph)
+    promote_integers(traced.graph)
     say_dtypes(traced.graph)
     program = _as_program(traced)
     make_first_operands_tensors(program.graph)
@@ -217,6 +220,7 @@ def _common_registry() -> ONNXRegistry:
         powers.AS_IN_TORCH,
         quotients.AS_IN_TORCH,
         slopes.AS_IN_TORCH,
+        gamma_functions.GAMMA,
         elementwise.AS_IN_TORCH,
         linear_algebra.AS_IN_TORCH,
         reductions.AS_IN_TORCH,
