@@ -25,13 +25,6 @@ def say_dtypes(graph: torch.fx.Graph) -> None:
         if not isinstance(node.target, OpOverload) or not isinstance(value, torch.Tensor):
             continue
         operands = [n.meta.get("val") for n in node.all_input_nodes]
-        if node.target is aten.pow.Tensor_Scalar and operands[0].dtype != value.dtype:
-            with graph.inserting_before(node):
-                base = graph.call_function(
-                    aten._to_copy.default, node.args[:1], {"dtype": value.dtype}
-                )
-            base.meta = {**node.meta, "val": operands[0].to(value.dtype)}
-            node.args = (base, *node.args[1:])
         takes = any(a.name == "dtype" and a.kwarg_only for a in schema_of(node.target).arguments)
         if takes and not any(isinstance(v, torch.Tensor) for v in operands):
             if node.kwargs.get("dtype") is None:
@@ -56,21 +49,23 @@ def cast_first(graph: torch.fx.Graph) -> None:
             _cast_operand(graph, node, dtype)
 
 
-def promote_integers(graph: torch.fx.Graph) -> None:
-    """Cast integers and booleans to the floating-point result dtype of special functions.
+def promote_operands(graph: torch.fx.Graph) -> None:
+    """Cast operands of powers and of special functions to the result's dtype.
 
-    The exporter's table of promotions knows ``erfc``, but not ``special_erfc``.
+    ONNX's Pow has the type of its base. The exporter's table of promotions knows ``erfc``, but not
+    ``special_erfc``.
     """
     for node in list(graph.nodes):
         packet = getattr(node.target, "overloadpacket", None)
         value = node.meta.get("val")
-        if not isinstance(value, torch.Tensor) or not value.dtype.is_floating_point:
+        special = packet is aten.polygamma or str(packet).startswith("aten.special_")
+        if not isinstance(value, torch.Tensor) or not (special or packet is aten.pow):
             continue
-        if packet is not aten.polygamma and not str(packet).startswith("aten.special_"):
+        if special and not value.dtype.is_floating_point:
             continue
         for operand in node.all_input_nodes:
             tensor = operand.meta.get("val")
-            if isinstance(tensor, torch.Tensor) and not tensor.dtype.is_floating_point:
+            if isinstance(tensor, torch.Tensor) and tensor.dtype != value.dtype:
                 with graph.inserting_before(node):
                     cast = graph.call_function(
                         aten._to_copy.default, (operand,), {"dtype": value.dtype}

@@ -35,7 +35,7 @@ from steep.lowering.exporter_passes import (
     make_extents_tensors,
     make_first_operands_tensors,
     promote_clamped,
-    promote_integers,
+    promote_operands,
     restore,
     say_dtypes,
 )
@@ -127,7 +127,7 @@ def _convert(traced: torch.fx.GraphModule) -> onnx.ModelProto:
     compute_in_float32(traced)
     cast_first(traced.graph)
     promote_clamped(traced.graph)
-    promote_integers(traced.graph)
+    promote_operands(traced.graph)
     say_dtypes(traced.graph)
     program = _as_program(traced)
     make_first_operands_tensors(program.graph)

@@ -1,0 +1,41 @@
+"""Operands of two dtypes: results have PyTorch's dtype and values, computed in that dtype."""
+
+import pytest
+import torch
+from torch import nn
+
+from steep import ORTModule
+
+
+def functions(x, y):
+    """``y`` has fractions, or is a number of another dtype without dimensions."""
+    return [
+        *(x + y, x - y, x * y, x / (y + 1), torch.remainder(x, y + 1), torch.fmod(x, y + 1)),
+        *(x**y, torch.pow(x, y), torch.float_power(x, y), x**0.5, 2**x, 2.5**x),
+        *(torch.maximum(x, y), torch.minimum(x, y), torch.fmax(x, y), torch.where(x > y, x, y)),
+        *(torch.add(x, y, alpha=2), torch.special.xlogy(x, y + 1), torch.clamp(x, min=y)),
+        *(x < y, x == y, torch.floor_divide(x, y + 1), torch.cat([x, y.expand(x.shape)])),
+    ]
+
+
+class Of(nn.Module):
+    def forward(self, x, y):
+        return functions(x, y)
+
+
+F64, F32, F16 = torch.float64, torch.float32, torch.float16
+I64, I32, I16, I8 = torch.int64, torch.int32, torch.int16, torch.int8
+PAIRS = [(I64, F32), (I32, F64), (I8, F16), (I16, I64), (I64, I8), (F32, F64), (F16, F32)]
+
+
+@pytest.mark.parametrize("of_x, of_y", PAIRS, ids=lambda dtype: str(dtype)[6:])
+def test_results_are_pytorchs(of_x, of_y):
+    x = torch.tensor([0, 1, 2, 3, 5, 7]).to(of_x)
+    several = torch.tensor([0.5, 1.5, 2.5, 3, 6, 1]).to(of_y)
+    for y in (several, several[1]):
+        found, expected = ORTModule(Of())(x, y), functions(x, y)
+        for i, (value, right) in enumerate(zip(found, expected, strict=True)):
+            assert value.dtype == right.dtype, i
+            torch.testing.assert_close(
+                value, right, equal_nan=True, msg=lambda m, i=i: f"function {i}: {m}"
+            )
