@@ -25,8 +25,8 @@ class ProgramSet {
   explicit ProgramSet(ProgramOptions options, size_t most = SIZE_MAX)
       : options_(std::move(options)), most_(most) {}
 
-  CallLock
-      call_lock;  ///< lock of the owner's calls, held while another member or a program is in use
+  /// The lock of the owner's calls, held while another member or a program is in use.
+  CallLock call_lock;
   std::map<std::string, Tensor> states{};  ///< by name; set them before their programs are made
 
   /// The program of `key`. If there is none, it is made from the graph that `make()` returns. The

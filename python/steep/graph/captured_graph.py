@@ -22,7 +22,7 @@ def copy_graph(graph_module: torch.fx.GraphModule) -> torch.fx.GraphModule:
             node.target = _run_checkpointed
             node.kwargs = {}
         elif node.target is get_data_attr:
-            node.target = torch.detach  # faithful() handles detach
+            node.target = torch.detach  # keep_semantics() handles detach
             node.meta[OF_DATA] = True
         elif (literal := literal_for(node)) is not None:
             node.target = literal

@@ -46,7 +46,7 @@ def cast_first(graph: torch.fx.Graph) -> None:
         named = [a for a in schema_of(node.target).arguments if a.name == "dtype"]
         dtype = node.kwargs.get("dtype")
         if named and dtype is not None:
-            _cast_operand(graph, node, dtype)
+            _cast_operand(graph, node, node.args[0], dtype)
 
 
 def promote_operands(graph: torch.fx.Graph) -> None:
@@ -65,13 +65,8 @@ def promote_operands(graph: torch.fx.Graph) -> None:
             continue
         for operand in node.all_input_nodes:
             tensor = operand.meta.get("val")
-            if isinstance(tensor, torch.Tensor) and tensor.dtype != value.dtype:
-                with graph.inserting_before(node):
-                    cast = graph.call_function(
-                        aten._to_copy.default, (operand,), {"dtype": value.dtype}
-                    )
-                cast.meta = {**node.meta, "val": tensor.to(value.dtype)}
-                node.replace_input_with(operand, cast)
+            if isinstance(tensor, torch.Tensor):
+                _cast_operand(graph, node, operand, value.dtype)
 
 
 _CLAMPS = {aten.clamp.default, aten.clamp_min.default, aten.clamp_max.default}
@@ -86,7 +81,7 @@ def promote_clamped(graph: torch.fx.Graph) -> None:
         if node.target in _CLAMPS:
             dtype = node.meta["val"].dtype
             kind = float if dtype.is_floating_point else int
-            _cast_operand(graph, node, dtype)
+            _cast_operand(graph, node, node.args[0], dtype)
             operand, *bounds = node.args
             node.args = (operand, *(_of_kind(kind, b) for b in bounds))
             node.kwargs = {name: _of_kind(kind, b) for name, b in node.kwargs.items()}
@@ -113,14 +108,16 @@ def _of_kind(kind: type, number: Argument) -> Argument:
     return kind(number) if isinstance(number, (bool, int, float)) else number
 
 
-def _cast_operand(graph: torch.fx.Graph, node: torch.fx.Node, dtype: torch.dtype) -> None:
-    """Cast the first operand of a call to ``dtype`` if it has another."""
-    (operand, *others), value = node.args, node.args[0].meta["val"]
+def _cast_operand(
+    graph: torch.fx.Graph, node: torch.fx.Node, operand: torch.fx.Node, dtype: torch.dtype
+) -> None:
+    """Cast an operand of a call, a tensor, to ``dtype`` if it has another."""
+    value = operand.meta["val"]
     if value.dtype != dtype:
         with graph.inserting_before(node):
             cast = graph.call_function(aten._to_copy.default, (operand,), {"dtype": dtype})
         cast.meta = {**node.meta, "val": value.to(dtype)}
-        node.args = (cast, *others)
+        node.replace_input_with(operand, cast)
 
 
 _WITH_TENSORS = {

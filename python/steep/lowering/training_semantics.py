@@ -1,7 +1,7 @@
 """Keeps the semantics of training, which ONNX exporters would lose.
 
 Exporters assume inference. They drop ``detach`` and ``no_grad``, so that gradients would be wrong,
-and options without an ONNX equivalent, such as label smoothing. Inside ``faithful()`` a torch
+and options without an ONNX equivalent, such as label smoothing. Inside ``keep_semantics()`` a torch
 function mode intercepts every PyTorch call of a module: a tensor without history becomes the result
 of ``steep::stop_gradient``, an option that would get lost is rewritten as operators, and calls that
 cannot be rewritten raise RuntimeError.

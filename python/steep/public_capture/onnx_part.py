@@ -67,6 +67,7 @@ class OnnxPart:
         values = end.args[0] if self.is_list else end.args
         self.like = [node.meta["val"] for node in values]
         self.output_orders = [_memory_order(t) for t in self.like]
+        self.output_axes = [_inverse(order) for order in self.output_orders]
         in_memory_order = _with_orders(graph_module, self.input_orders, self.output_orders)
         given = self._dense(arguments)
         # A new thread has none of the modes that are active around the call.
@@ -98,8 +99,8 @@ class OnnxPart:
         capsules, *_ = self.program.forward(given, False)
         dense = map(from_dlpack, capsules)
         results = [
-            _laid_out(_permuted(t, _inverse(order)), like)
-            for t, order, like in zip(dense, self.output_orders, self.like, strict=True)
+            _laid_out(_permuted(t, axes), like)
+            for t, axes, like in zip(dense, self.output_axes, self.like, strict=True)
         ]
         return tuple(results) if self.is_list else results[0]
 
