@@ -24,6 +24,7 @@ import re
 import resource
 import signal
 import statistics
+import textwrap
 import time
 import warnings
 from collections import Counter
@@ -407,14 +408,15 @@ def write_docs(known: dict[str, Any], page: Path) -> None:
     trained = sum(ends.values()) - ends["left out"]
     sizes = " and ".join(f"{rows}×{length}" for rows, length in CALLS)
     images = " and ".join(str(rows) for rows in ROWS.values())
+    summary = f"""**PyTorch trained {trained} of the small configurations. Of these
+{ends["whole"]} are whole ({ends["whole"] / max(trained, 1):.1%}), {ends["in parts"]} agree in
+parts, {ends["**differs**"]} differ and {ends["refused"]} are refused.** {ends["left out"]} more
+were left out, because PyTorch itself does not train them. {sum(ends.values())} were run, of the
+{sum(map(len, KINDS.values()))} names that these auto classes of transformers
+{transformers.__version__} know; the others were not tried."""
     text = f"""{HEADING}
 
-**PyTorch trained {trained} of the small configurations. Of these {ends["whole"]} are whole
-({ends["whole"] / max(trained, 1):.1%}), {ends["in parts"]} agree in parts, {ends["**differs**"]}
-differ and {ends["refused"]} are refused.** {ends["left out"]} more were left out, because PyTorch
-itself does not train them. {sum(ends.values())} were run, of the {sum(map(len, KINDS.values()))}
-names that these auto classes of transformers {transformers.__version__} know; the others were not
-tried.
+{textwrap.fill(summary, 120, break_on_hyphens=False)}
 
 `scripts/architectures.py` made the tables with PyTorch {torch.__version__}. It uses random
 weights, two layers if the configuration allows it, no dropout, words padded on the right, and one
