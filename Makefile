@@ -3,7 +3,7 @@
 # make test    build everything, run every test and the lint checks
 # make help    the other targets
 #
-# Everything that is made lies in .venv, build and runs.
+# Everything that is made lies in .venv, build, dist and runs.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
