@@ -42,16 +42,17 @@ HEAD = """# Operators
 
 For users who want to know whether their model's operators run, and train.
 
-What each of ONNX's operators can do in Steep. Made by `make operators`; do not edit.
+This page lists what Steep supports of each of ONNX's operators. `make operators` writes it; do not
+edit it.
 
 - **Opsets**: versions of the operator that ONNX defines from opset 7 on; all of them are read.
-- **Node tests**: of the ONNX project's own tests that have the operator, how many pass
+- **Node tests**: how many of the ONNX project's own tests with the operator pass
   (`tests/conformance`).
-- **Gradient**: the inputs that get one. "none" where the derivative is zero or undefined; "through
-  its parts" where the operator is taken apart into others and has no row of its own.
-- **Types** of the first input with which it runs on the CPU, of those that ONNX allows.
-- **Kernels** of the CPU provider, fastest first. "parts": it runs as other operators; "view": it
-  costs nothing.
+- **Gradient**: the inputs that get one. "none": the derivative is zero or undefined. "through its
+  parts": the operator is decomposed into others and has no row of its own.
+- **Types**: types of the first input that run on the CPU, of those that ONNX allows.
+- **Kernels**: those of the CPU provider, fastest first. "parts": the operator runs as other
+  operators. "view": it costs nothing.
 
 {summary}. Strings, images and the operators of `ai.onnx.ml` are refused.
 

@@ -17,10 +17,10 @@ For users of all languages: the name, the default and the flag of each option. `
 writes this page from the table in `src/train/option_rows.h`; `include/steep/steep.h` and
 `help(steep.TrainingSession)` say more.
 
-The keyword is that of `steep.TrainingSession` and the key of `steep_options` in C; what differs in
-Python is beside it. C++ names a field of `TrainingOptions`. Groups of parameters, updates, limits
-and providers are no single values: see [training](training.md), [limits](limits.md) and
-[providers](providers.md).
+The keyword is that of `steep.TrainingSession` and the key of `steep_options` in C. If the name in
+Python differs, the column has it too. C++ names a field of `TrainingOptions`. Groups of parameters,
+updates, limits and providers have more than one value: see [training](training.md),
+[limits](limits.md) and [providers](providers.md).
 
 | keyword | C++ | flag of `steep train` | default | meaning |
 | --- | --- | --- | --- | --- |

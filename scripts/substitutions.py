@@ -23,12 +23,12 @@ HEAD = """\
 
 For people who maintain Steep, or who look for the cause of an effect on PyTorch. While Steep
 captures a module, it replaces the functions and attributes below, for all threads. Afterwards it
-puts back what stood there before, on every way out: an exception and Ctrl-C included. One thread
-replaces at a time. While a captured module runs, nothing is replaced.
+restores the originals, also after an exception or Ctrl-C. Only one thread at a time
+replaces them. While a captured module runs, nothing is replaced.
 
-`scripts/substitutions.py` writes this page. The declarations that it reads are
-`python/steep/patching/substitution.py`'s. A key in brackets is that of an entry of a dict. Where a
-target stands in several rows, that of the greatest order is called first.
+`scripts/substitutions.py` writes this page. It reads the declarations, which are made
+with `python/steep/patching/substitution.py`. A key in brackets names an entry of a dict. If a
+target is in several rows, the one with the greatest order is called first.
 
 | target in PyTorch | order | file | releases | why it is replaced |
 | --- | --- | --- | --- | --- |
@@ -48,9 +48,9 @@ LASTING = """\
 
 ## What lasts
 
-Two additions are not taken back, since they concern functions of Steep alone. Dynamo does not trace
-into `steep.graph` and `steep.verify`, which run graphs. And it keeps the call of a trainer's loss
-(`the_loss` in `trainers/loss_module.py`) as one call: `torch.compiler.allow_in_graph`.
+Two additions stay in place, since they concern only functions of Steep. Dynamo does not trace into
+`steep.graph` and `steep.verify`, which run graphs. And it keeps the call of a trainer's loss
+(`the_loss` in `trainers/loss_module.py`) as one call, by `torch.compiler.allow_in_graph`.
 """
 ROOMS = ("steep.lowering", "steep.lowering.ops", "steep.dynamo.patches")
 
