@@ -16,28 +16,40 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
+/// Whether masked loads and stores of T touch nothing but the lanes of the mask: also those of AVX2
+/// for 4 and 8 bytes, for which HWY_MEM_OPS_MIGHT_FAULT is set because of smaller types.
+template <typename T>
+inline constexpr bool kHasMasks =
+    HWY_MEM_OPS_MIGHT_FAULT == 0 || (HWY_TARGET == HWY_AVX2 && sizeof(T) >= 4);
+
 /// Loads the first `count` lanes from `p`; the others are zero. Reads nothing past p + count.
 template <class D, typename T = hn::TFromD<D>>
 HWY_INLINE hn::Vec<D> load_n(D d, const T* HWY_RESTRICT p, size_t count) {
-#if HWY_MEM_OPS_MIGHT_FAULT
-  HWY_ALIGN T lanes[hn::MaxLanes(d)] = {};
-  for (size_t i = 0; i < count; ++i) lanes[i] = p[i];
-  return hn::Load(d, lanes);
-#else
-  return hn::MaskedLoad(hn::FirstN(d, count), d, p);
+#if HWY_MEM_OPS_MIGHT_FAULT  // masks cost more than whole vectors
+  if (count >= hn::Lanes(d)) return hn::LoadU(d, p);
 #endif
+  if constexpr (kHasMasks<T>) {
+    return hn::MaskedLoad(hn::FirstN(d, count), d, p);
+  } else {
+    HWY_ALIGN T lanes[hn::MaxLanes(d)] = {};
+    for (size_t i = 0; i < count; ++i) lanes[i] = p[i];
+    return hn::Load(d, lanes);
+  }
 }
 
 /// Writes the first `count` lanes.
 template <class D, typename T = hn::TFromD<D>>
 HWY_INLINE void store_n(hn::Vec<D> v, D d, T* HWY_RESTRICT p, size_t count) {
 #if HWY_MEM_OPS_MIGHT_FAULT
-  HWY_ALIGN T lanes[hn::MaxLanes(d)];
-  hn::Store(v, d, lanes);
-  for (size_t i = 0; i < count; ++i) p[i] = lanes[i];
-#else
-  hn::BlendedStore(v, hn::FirstN(d, count), d, p);
+  if (count >= hn::Lanes(d)) return hn::StoreU(v, d, p);
 #endif
+  if constexpr (kHasMasks<T>) {
+    hn::BlendedStore(v, hn::FirstN(d, count), d, p);
+  } else {
+    HWY_ALIGN T lanes[hn::MaxLanes(d)];
+    hn::Store(v, d, lanes);
+    for (size_t i = 0; i < count; ++i) p[i] = lanes[i];
+  }
 }
 
 template <class D>
