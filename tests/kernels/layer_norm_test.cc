@@ -11,71 +11,93 @@ struct Case {
   bool bias = true;
 };
 
-void check(const Case& c, DType dtype, DType stat) {
-  SCOPED_TRACE(to_string(c.dims) + " axis " + std::to_string(c.axis));
-  const auto rank = static_cast<int64_t>(c.dims.size());
-  const int64_t axis = c.axis < 0 ? c.axis + rank : c.axis;
-  int64_t rows = 1, n = 1;
-  Dims scale_dims, stat_dims = c.dims;
-  for (int64_t i = 0; i < rank; ++i) {
-    (i < axis ? rows : n) *= c.dims[i];
-    if (i >= axis) {
-      scale_dims.push_back(c.dims[i]);
-      stat_dims[i] = 1;
+/// The dimensions of a case: `rows` rows of `n` elements, and those of scale and statistics.
+struct Extents {
+  int64_t axis, rows = 1, n = 1;
+  Dims scale, stat;
+
+  explicit Extents(const Case& c) : axis(c.axis), stat(c.dims) {
+    const auto rank = static_cast<int64_t>(c.dims.size());
+    if (axis < 0) axis += rank;
+    for (int64_t i = 0; i < rank; ++i) {
+      (i < axis ? rows : n) *= c.dims[i];
+      if (i >= axis) {
+        scale.push_back(c.dims[i]);
+        stat[i] = 1;
+      }
     }
   }
-  const Tensor x = random_tensor(dtype, c.dims, 1, 3), scale = random_tensor(dtype, scale_dims, 2);
-  const Tensor bias = c.bias ? random_tensor(dtype, scale_dims, 3) : Tensor();
-  const Tensor dy = random_tensor(dtype, c.dims, 4);
-  const auto vx = values(x), vs = values(scale), vdy = values(dy);
-  const auto vb = c.bias ? values(bias) : std::vector<double>(n);
-  std::vector<double> y(vx.size()), mean(rows), inv(rows), dx(vx.size()), dscale(n), dbias(n);
+};
+
+/// Results and gradients in float64.
+struct Expected {
+  std::vector<double> y, mean, inv, dx, dscale, dbias;
+};
+
+Expected by_loops(const Extents& of, const std::vector<double>& x, const std::vector<double>& scale,
+                  const std::vector<double>& bias, const std::vector<double>& dy) {
+  const int64_t rows = of.rows, n = of.n;
+  Expected e;
+  for (auto* of_x : {&e.y, &e.dx}) of_x->resize(x.size());
+  for (auto* of_rows : {&e.mean, &e.inv}) of_rows->resize(rows);
+  for (auto* of_scale : {&e.dscale, &e.dbias}) of_scale->resize(n);
   for (int64_t i = 0; i < rows; ++i) {
     double var = 0, g_mean = 0, gu_mean = 0;
-    for (int64_t j = 0; j < n; ++j) mean[i] += vx[i * n + j] / n;
-    for (int64_t j = 0; j < n; ++j) var += std::pow(vx[i * n + j] - mean[i], 2) / n;
-    inv[i] = 1 / std::sqrt(var + 1e-3);
+    for (int64_t j = 0; j < n; ++j) e.mean[i] += x[i * n + j] / n;
+    for (int64_t j = 0; j < n; ++j) var += std::pow(x[i * n + j] - e.mean[i], 2) / n;
+    e.inv[i] = 1 / std::sqrt(var + 1e-3);
     for (int64_t j = 0; j < n; ++j) {
-      const double unit = (vx[i * n + j] - mean[i]) * inv[i], up = vdy[i * n + j];
-      y[i * n + j] = unit * vs[j] + vb[j];
-      g_mean += up * vs[j] / n;
-      gu_mean += up * vs[j] * unit / n;
-      dscale[j] += up * unit;
-      dbias[j] += up;
+      const double unit = (x[i * n + j] - e.mean[i]) * e.inv[i], up = dy[i * n + j];
+      e.y[i * n + j] = unit * scale[j] + bias[j];
+      g_mean += up * scale[j] / n;
+      gu_mean += up * scale[j] * unit / n;
+      e.dscale[j] += up * unit;
+      e.dbias[j] += up;
     }
     for (int64_t j = 0; j < n; ++j) {
-      const double unit = (vx[i * n + j] - mean[i]) * inv[i];
-      dx[i * n + j] = inv[i] * (vdy[i * n + j] * vs[j] - g_mean - unit * gu_mean);
+      const double unit = (x[i * n + j] - e.mean[i]) * e.inv[i];
+      e.dx[i * n + j] = e.inv[i] * (dy[i * n + j] * scale[j] - g_mean - unit * gu_mean);
     }
   }
+  return e;
+}
+
+void check(const Case& c, DType dtype, DType stat) {
+  SCOPED_TRACE(to_string(c.dims) + " axis " + std::to_string(c.axis));
+  const Extents of(c);
+  const Tensor x = random_tensor(dtype, c.dims, 1, 3), scale = random_tensor(dtype, of.scale, 2);
+  const Tensor bias = c.bias ? random_tensor(dtype, of.scale, 3) : Tensor();
+  const Tensor dy = random_tensor(dtype, c.dims, 4);
+  const Expected expected = by_loops(of, values(x), values(scale),
+                                     c.bias ? values(bias) : std::vector<double>(of.n), values(dy));
   const double tol = dtype == DType::f64 && stat == DType::f64 ? 1e-11 : 2e-5;
   const auto forward = [&](const RunOptions& options) {
     return run_kernel("LayerNormalization", {x, scale, bias},
-                      {{dtype, c.dims}, {stat, stat_dims}, {stat, stat_dims}},
+                      {{dtype, c.dims}, {stat, of.stat}, {stat, of.stat}},
                       {{"axis", c.axis}, {"epsilon", 1e-3}}, options);
   };
   const auto two = forward({.threads = 2}), one = forward({.threads = 1});
-  expect_close(two[0], y, tol, dtype == DType::f64 ? 1e-11 : tol);
-  expect_close(two[1], mean, tol, tol);
-  expect_close(two[2], inv, tol, tol);
+  expect_close(two[0], expected.y, tol, dtype == DType::f64 ? 1e-11 : tol);
+  expect_close(two[1], expected.mean, tol, tol);
+  expect_close(two[2], expected.inv, tol, tol);
   for (int i = 0; i < 3; ++i) expect_same_bits(one[i], two[i]);
   expect_same_bits(forward({.share = {{0, 0}}})[0], two[0]);
 
   const auto backward = [&](const RunOptions& options) {
     return run_kernel("steep.LayerNormalizationGrad", {dy, x, scale, two[1], two[2]},
-                      {{dtype, c.dims}, {dtype, scale_dims}, {dtype, scale_dims}},
-                      {{"axis", c.axis}}, options);
+                      {{dtype, c.dims}, {dtype, of.scale}, {dtype, of.scale}}, {{"axis", c.axis}},
+                      options);
   };
   const auto b2 = backward({.threads = 2}), b1 = backward({.threads = 1});
-  const double sum_tol = tol * std::sqrt(static_cast<double>(rows) + 1);
-  expect_close(b2[0], dx, tol, 4 * tol);
-  expect_close(b2[1], dscale, tol, sum_tol);
-  expect_close(b2[2], dbias, tol, sum_tol);
+  const double sum_tol = tol * std::sqrt(static_cast<double>(of.rows) + 1);
+  expect_close(b2[0], expected.dx, tol, 4 * tol);
+  expect_close(b2[1], expected.dscale, tol, sum_tol);
+  expect_close(b2[2], expected.dbias, tol, sum_tol);
   for (int i = 0; i < 3; ++i) expect_same_bits(b1[i], b2[i]);
   expect_same_bits(backward({.share = {{0, 0}}})[0], b2[0]);
   expect_same_bits(backward({.share = {{1, 0}}})[0], b2[0]);
   const auto part = run_kernel("steep.LayerNormalizationGrad", {dy, x, scale, two[1], two[2]},
-                               {{}, {dtype, scale_dims}, {}}, {{"axis", c.axis}});
+                               {{}, {dtype, of.scale}, {}}, {{"axis", c.axis}});
   expect_same_bits(part[1], b2[1]);
 }
 

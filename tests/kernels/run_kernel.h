@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <omp.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -37,6 +38,104 @@ struct RunOptions {
   std::vector<std::pair<int, int>> share{};
 };
 
+/// A buffer that ends in a guard, which must stay unchanged.
+class Guarded {
+ public:
+  explicit Guarded(size_t bytes)
+      : used_(bytes),
+        bytes_(Tensor::empty(DType::u8, {static_cast<int64_t>((bytes + 63) / 64 * 64 + kGuard)})) {
+    std::memset(bytes_.data(), kMark, bytes_.nbytes());
+  }
+
+  bool intact() const {
+    const auto* p = bytes_.data<uint8_t>();
+    return std::all_of(p + used_, p + bytes_.nbytes(), [](uint8_t b) { return b == kMark; });
+  }
+  void* data() { return bytes_.data(); }
+  Tensor as(const Out& out) {
+    return Tensor::wrap(out.dtype, out.dims, bytes_.data(), bytes_.owner());
+  }
+
+ private:
+  static constexpr size_t kGuard = 64;
+  static constexpr uint8_t kMark = 0xA5;
+  size_t used_;
+  Tensor bytes_;
+};
+
+/// One execution of a kernel: buffers for its operands and what became of them.
+class KernelRun {
+ public:
+  KernelRun(std::string_view op, const std::vector<Tensor>& inputs, const std::vector<Out>& outputs)
+      : op_(op), inputs_(inputs), outputs_(outputs), overwritten_(inputs.size(), false) {
+    for (const Tensor& t : inputs) {
+      copies_.push_back(t.defined() ? t.clone() : Tensor());
+      in_.push_back(t.defined() ? copies_.back().data() : nullptr);
+    }
+    for (const Out& o : outputs) {
+      const bool used = o.dtype != DType::undefined;
+      buffers_.emplace_back(used ? static_cast<size_t>(element_count(o.dims)) * size_of(o.dtype)
+                                 : 0);
+      out_.push_back(used ? buffers_.back().data() : nullptr);
+    }
+  }
+
+  /// Lets an input and an output share one buffer.
+  void share(const cpu::Kernel& kernel, int i, int o) {
+    const auto& allowed = kernel.may_share;
+    if (std::find(allowed.begin(), allowed.end(), std::pair(i, o)) == allowed.end()) {
+      ADD_FAILURE() << op_ << ": input " << i << " may not share with output " << o;
+      return;
+    }
+    const auto input = static_cast<size_t>(i);
+    const auto output = static_cast<size_t>(o);
+    if (copies_[input].nbytes() != 0) {
+      std::memcpy(out_[output], copies_[input].data(), copies_[input].nbytes());
+    }
+    in_[input] = out_[output];
+    overwritten_[input] = true;
+  }
+
+  void execute(const cpu::Kernel& kernel, int threads) {
+    Guarded scratch(kernel.scratch_bytes);
+    struct Restore {
+      int threads;
+      ~Restore() { omp_set_num_threads(threads); }
+    } restore{omp_get_max_threads()};
+    omp_set_num_threads(threads);
+    kernel.execute({in_.data(), out_.data(), scratch.data()});
+    EXPECT_TRUE(scratch.intact()) << op_ << ": wrote past its scratch";
+  }
+
+  void expect_inputs_unchanged() const {
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      if (overwritten_[i] || !inputs_[i].defined() || inputs_[i].nbytes() == 0) continue;
+      EXPECT_EQ(std::memcmp(inputs_[i].data(), copies_[i].data(), inputs_[i].nbytes()), 0)
+          << op_ << ": changed input " << i;
+    }
+  }
+
+  std::vector<Tensor> results() {
+    std::vector<Tensor> results;
+    for (size_t o = 0; o < outputs_.size(); ++o) {
+      const bool used = outputs_[o].dtype != DType::undefined;
+      EXPECT_TRUE(buffers_[o].intact()) << op_ << ": wrote past output " << o;
+      results.push_back(used ? buffers_[o].as(outputs_[o]) : Tensor());
+    }
+    return results;
+  }
+
+ private:
+  std::string_view op_;
+  const std::vector<Tensor>& inputs_;
+  const std::vector<Out>& outputs_;
+  std::vector<Tensor> copies_;
+  std::vector<Guarded> buffers_;
+  std::vector<const void*> in_;
+  std::vector<void*> out_;
+  std::vector<bool> overwritten_;
+};
+
 /// Builds and executes the kernel. Undefined tensors are absent inputs. Throws what the kernel
 /// throws, and ProviderError with all reasons when every candidate declines. Checks that the kernel
 /// writes only to outputs and scratch, and that inputs stay unchanged (except shared ones).
@@ -63,81 +162,11 @@ inline std::vector<Tensor> run_kernel(std::string_view op, std::vector<Tensor> i
   if (!options.candidate.empty()) {
     EXPECT_EQ(chosen.candidate, options.candidate);
   }
-
-  // Each buffer ends in a guard that must stay unchanged.
-  constexpr size_t kGuard = 64;
-  auto guarded = [](size_t bytes) {
-    Tensor t = Tensor::empty(DType::u8, {static_cast<int64_t>((bytes + 63) / 64 * 64 + kGuard)});
-    std::memset(t.data(), 0xA5, t.nbytes());
-    return t;
-  };
-  auto guard_intact = [](const Tensor& t, size_t used) {
-    const auto* p = t.data<uint8_t>();
-    for (size_t i = used; i < t.nbytes(); ++i) {
-      if (p[i] != 0xA5) return false;
-    }
-    return true;
-  };
-
-  std::vector<Tensor> in_copies;
-  std::vector<const void*> in;
-  for (const Tensor& t : inputs) {
-    in_copies.push_back(t.defined() ? t.clone() : Tensor());
-    in.push_back(t.defined() ? in_copies.back().data() : nullptr);
-  }
-  std::vector<Tensor> buffers;
-  std::vector<void*> out;
-  std::vector<bool> overwritten(inputs.size(), false);
-  for (size_t o = 0; o < outputs.size(); ++o) {
-    const bool used = outputs[o].dtype != DType::undefined;
-    buffers.push_back(guarded(used ? static_cast<size_t>(element_count(outputs[o].dims)) *
-                                         size_of(outputs[o].dtype)
-                                   : 0));
-    out.push_back(used ? buffers.back().data() : nullptr);
-  }
-  for (auto [i, o] : options.share) {
-    const auto& allowed = chosen.kernel->may_share;
-    if (std::find(allowed.begin(), allowed.end(), std::pair(i, o)) == allowed.end()) {
-      ADD_FAILURE() << op << ": input " << i << " may not share with output " << o;
-      continue;
-    }
-    const auto input = static_cast<size_t>(i);
-    const auto output = static_cast<size_t>(o);
-    if (in_copies[input].nbytes() != 0) {
-      std::memcpy(buffers[output].data(), in_copies[input].data(), in_copies[input].nbytes());
-    }
-    in[input] = out[output];
-    overwritten[input] = true;
-  }
-  Tensor scratch = guarded(chosen.kernel->scratch_bytes);
-
-  const int threads_before = omp_get_max_threads();
-  omp_set_num_threads(options.threads);
-  struct Restore {
-    int threads;
-    ~Restore() { omp_set_num_threads(threads); }
-  } restore{threads_before};
-  chosen.kernel->execute({in.data(), out.data(), scratch.data()});
-
-  EXPECT_TRUE(guard_intact(scratch, chosen.kernel->scratch_bytes))
-      << op << ": wrote past its scratch";
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    if (overwritten[i] || !inputs[i].defined() || inputs[i].nbytes() == 0) continue;
-    EXPECT_EQ(std::memcmp(inputs[i].data(), in_copies[i].data(), inputs[i].nbytes()), 0)
-        << op << ": changed input " << i;
-  }
-  std::vector<Tensor> results;
-  for (size_t o = 0; o < outputs.size(); ++o) {
-    if (outputs[o].dtype == DType::undefined) {
-      results.push_back({});
-      continue;
-    }
-    Tensor view =
-        Tensor::wrap(outputs[o].dtype, outputs[o].dims, buffers[o].data(), buffers[o].owner());
-    EXPECT_TRUE(guard_intact(buffers[o], view.nbytes())) << op << ": wrote past output " << o;
-    results.push_back(view);
-  }
-  return results;
+  KernelRun run(op, inputs, outputs);
+  for (auto [i, o] : options.share) run.share(*chosen.kernel, i, o);
+  run.execute(*chosen.kernel, options.threads);
+  run.expect_inputs_unchanged();
+  return run.results();
 }
 
 /// For one output: the common case.

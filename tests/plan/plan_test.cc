@@ -165,53 +165,32 @@ TEST_P(PlanTest, LiveBuffersOfTheArenaShareNoByte) {
   }
 }
 
-// Replays the plan symbolically: each byte of the buffers remembers the value that was last written
+// Replays a plan symbolically: each byte of the buffers remembers the value that was last written
 // there, and every value that a step reads must still be there. In-place results and views count as
 // their root.
-TEST_P(PlanTest, EveryStepReadsWhatItsGraphSays) {
-  const Plan plan = plan_one();
-  std::map<uint32_t, uint32_t> root;  // view → its root
-  for (Node n : plan.graph->nodes()) {
-    const OpDef* def = find_op(n.op());
-    if (def == nullptr || !def->view) continue;
-    const uint32_t from = n.input(0).id();
-    root[n.output(0).id()] = root.count(from) != 0 ? root[from] : from;
-  }
-  auto root_of = [&](Value v) { return root.count(v.id()) != 0 ? root[v.id()] : v.id(); };
-  auto key = [&](const Place& p) {
-    const Buffer& b = plan.buffers[static_cast<size_t>(p.buffer)];
-    const size_t base = b.storage == Storage::arena
-                            ? b.offset + (static_cast<size_t>(b.device) << 36)
-                            : (static_cast<size_t>(p.buffer) + 1) << 40;
-    return Range{base + p.offset, base + b.bytes};
-  };
-  std::map<size_t, uint32_t> written;  // byte → root value id
-  auto write = [&](const Place& p, uint32_t value) {
-    const Range r = key(p);
-    for (size_t byte = r.begin; byte < r.end; byte += 4) written[byte] = value;
-  };
-  auto expect = [&](const Place& p, uint32_t value, size_t step) {
-    const Range r = key(p);
-    for (size_t byte = r.begin; byte < r.end; byte += 4) {
-      ASSERT_EQ(written.count(byte) != 0 ? written[byte] : UINT32_MAX, value)
-          << "step " << step << "\n"
-          << to_text(plan);
+class Replay {
+ public:
+  explicit Replay(const Plan& plan) : plan_(plan) {
+    for (Node n : plan.graph->nodes()) {
+      const OpDef* def = find_op(n.op());
+      if (def == nullptr || !def->view) continue;
+      root_[n.output(0).id()] = root_of(n.input(0));
     }
-  };
-  for (size_t b = 0; b < plan.buffers.size(); ++b) {
-    const Buffer& buffer = plan.buffers[b];
-    const Place p{static_cast<int>(b), 0};
-    if (buffer.storage == Storage::input) write(p, plan.graph->inputs()[buffer.index].id());
-    if (buffer.storage == Storage::state) write(p, plan.graph->states()[buffer.index].id());
+    for (size_t b = 0; b < plan.buffers.size(); ++b) {
+      const Buffer& buffer = plan.buffers[b];
+      const Place p{static_cast<int>(b), 0};
+      if (buffer.storage == Storage::input) write(p, plan.graph->inputs()[buffer.index].id());
+      if (buffer.storage == Storage::state) write(p, plan.graph->states()[buffer.index].id());
+    }
   }
-  std::map<std::string, uint32_t> results;
-  for (size_t s = 0; s < plan.steps.size(); ++s) {
-    const Step& step = plan.steps[s];
+
+  void step(size_t s) {
+    const Step& step = plan_.steps[s];
     if (!step.node) {
-      const uint32_t value = written[key(step.inputs[0]).begin];
+      const uint32_t value = written_[key(step.inputs[0]).begin];
       expect(step.inputs[0], value, s);
       write(step.outputs[0], value);
-      continue;
+      return;
     }
     for (int i = 0; i < step.node.input_count(); ++i) {
       Value x = step.node.input(i);
@@ -223,19 +202,60 @@ TEST_P(PlanTest, EveryStepReadsWhatItsGraphSays) {
       write(step.outputs[static_cast<size_t>(o)], root_of(step.node.output(o)));
     }
   }
-  for (size_t i = 0; i < plan.outputs.size(); ++i) {
-    const PlannedOutput& o = plan.outputs[i];
-    for (const Output& wanted : plan.graph->outputs()) {
-      if (wanted.name == o.name) expect(o.place, root_of(wanted.value), plan.steps.size());
+
+  void results() {
+    for (const PlannedOutput& o : plan_.outputs) {
+      for (const Output& wanted : plan_.graph->outputs()) {
+        if (wanted.name == o.name) expect(o.place, root_of(wanted.value), plan_.steps.size());
+      }
     }
-  }
-  for (const Update& u : plan.graph->updates()) {
-    for (size_t b = 0; b < plan.buffers.size(); ++b) {
-      if (plan.buffers[b].storage == Storage::state) {
-        expect({static_cast<int>(b), 0}, root_of(u.value), plan.steps.size());
+    for (const Update& u : plan_.graph->updates()) {
+      for (size_t b = 0; b < plan_.buffers.size(); ++b) {
+        if (plan_.buffers[b].storage == Storage::state) {
+          expect({static_cast<int>(b), 0}, root_of(u.value), plan_.steps.size());
+        }
       }
     }
   }
+
+ private:
+  uint32_t root_of(Value v) const {
+    const auto found = root_.find(v.id());
+    return found != root_.end() ? found->second : v.id();
+  }
+
+  Range key(const Place& p) const {
+    const Buffer& b = plan_.buffers[static_cast<size_t>(p.buffer)];
+    const size_t base = b.storage == Storage::arena
+                            ? b.offset + (static_cast<size_t>(b.device) << 36)
+                            : (static_cast<size_t>(p.buffer) + 1) << 40;
+    return Range{base + p.offset, base + b.bytes};
+  }
+
+  void write(const Place& p, uint32_t value) {
+    const Range r = key(p);
+    for (size_t byte = r.begin; byte < r.end; byte += 4) written_[byte] = value;
+  }
+
+  void expect(const Place& p, uint32_t value, size_t step) {
+    const Range r = key(p);
+    for (size_t byte = r.begin; byte < r.end; byte += 4) {
+      ASSERT_EQ(written_.count(byte) != 0 ? written_[byte] : UINT32_MAX, value)
+          << "step " << step << "\n"
+          << to_text(plan_);
+    }
+  }
+
+  const Plan& plan_;
+  std::map<uint32_t, uint32_t> root_;   // view → its root
+  std::map<size_t, uint32_t> written_;  // byte → root value id
+};
+
+TEST_P(PlanTest, EveryStepReadsWhatItsGraphSays) {
+  const Plan plan = plan_one();
+  Replay replay(plan);
+  for (size_t s = 0; s < plan.steps.size(); ++s) replay.step(s);
+  replay.results();
 }
 
 TEST_P(PlanTest, NoTwoResultsShareAByte) {
