@@ -43,6 +43,7 @@ namespace steep::cpu {
   X(gather_grad) \
   X(global_norm) \
   X(grid_sample) \
+  X(grouped_matmul) \
   X(hardmax) \
   X(lamb) \
   X(layer_norm) \

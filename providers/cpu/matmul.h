@@ -14,8 +14,8 @@ struct MatMulProblem {
   DType dtype = DType::undefined;       ///< dtype of a and b
   DType y_dtype = DType::undefined;     ///< `dtype`, or float32 if `dtype` is a 16-bit float
   DType bias_dtype = DType::undefined;  ///< `dtype` or float32
-  Dims batch;  ///< extents, outermost first; adjacent ones merged where possible
-  Dims a_batch, b_batch, y_batch;  ///< strides of `batch`
+  Dims batch{};  ///< extents, outermost first; adjacent ones merged where possible
+  Dims a_batch{}, b_batch{}, y_batch{};  ///< strides of `batch`
   int64_t m = 1, n = 1, k = 1;
   int64_t a_m = 0, a_k = 0;
   int64_t b_k = 0, b_n = 0;
@@ -44,5 +44,17 @@ std::unique_ptr<Kernel> make_small_matmul(const NodeSpec& node, std::string* why
 std::unique_ptr<Kernel> make_blocked_matmul(const NodeSpec& node, std::string* why_not);
 /// A oneDNN primitive that reads the operands in place.
 std::unique_ptr<Kernel> make_onednn_matmul(const NodeSpec& node, std::string* why_not);
+
+// Products whose extents are known only when a kernel runs. REQUIRES: no batch, alpha 1, no bias,
+// Relu or addend, a contiguous row of y. A result does not depend on the number of threads.
+
+/// y = a · b by the loops of make_blocked_matmul(). `scratch`: blocked_scratch() bytes, 64-byte
+/// aligned.
+void multiply_blocked(const MatMulProblem& p, const float* a, const float* b, float* y,
+                      void* scratch);
+void multiply_blocked(const MatMulProblem& p, const double* a, const double* b, double* y,
+                      void* scratch);
+/// Bytes for products of at most n columns and k terms of a dtype, float32 or float64.
+size_t blocked_scratch(DType dtype, int64_t n, int64_t k);
 
 }  // namespace steep::cpu

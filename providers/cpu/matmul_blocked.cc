@@ -123,14 +123,38 @@ constexpr int64_t kRows = 64;
 /// With at most this many rows of a, copying b to panels does not pay.
 constexpr int64_t kFewRows = 32;
 
+int64_t panels_of(int64_t n, int64_t width) { return (n + width - 1) / width; }
+
+bool needs_packing(const MatMulProblem& p) { return p.b_n != 1 || p.m > kFewRows; }
+
+/// One product of the batch. `packed`: for the panels of b, if needs_packing().
+template <typename T>
+void multiply_one(const MatMulProblem& p, const T* bias, const T* a, const T* b, T* y, T* packed) {
+  const int64_t wide = width<T>(), panels = panels_of(p.n, wide), panel = wide * p.k;
+  const bool packs = needs_packing(p);
+  if (packs) {
+    parallel_for(panels, grain_of(65536, panel), [&](int64_t begin, int64_t end) {
+      for (int64_t j = begin; j < end; ++j) pack(p, b, j * wide, packed + j * panel);
+    });
+  }
+  const int64_t chunks = (p.m + kRows - 1) / kRows;
+  const int64_t cost = std::min(p.m, kRows) * panel;
+  parallel_for(chunks * panels, grain_of(1 << 18, cost), [&](int64_t begin, int64_t end) {
+    for (int64_t task = begin; task < end; ++task) {
+      const int64_t j = task / chunks * wide, row = task % chunks * kRows;
+      multiply(p, a, packs ? packed + task / chunks * panel : b + j, packs ? wide : p.b_k,
+               bias == nullptr || p.bias_on_rows ? bias : bias + j, y + j, row,
+               std::min(row + kRows, p.m), j);
+    }
+  });
+}
+
 template <typename T>
 class BlockedMatMul final : public Kernel {
  public:
-  explicit BlockedMatMul(MatMulProblem problem) : p_(std::move(problem)), width_(width<T>()) {
-    packs_ = p_.b_n != 1 || p_.m > kFewRows;
-    panels_ = (p_.n + width_ - 1) / width_;
+  explicit BlockedMatMul(MatMulProblem problem) : p_(std::move(problem)) {
     flops = 2.0 * static_cast<double>(p_.multiplications());
-    if (packs_) scratch_bytes = static_cast<size_t>(panels_ * width_ * p_.k) * sizeof(T);
+    if (needs_packing(p_)) scratch_bytes = blocked_scratch(p_.dtype, p_.n, p_.k);
   }
 
   void execute(const KernelArgs& args) const override {
@@ -140,40 +164,34 @@ class BlockedMatMul final : public Kernel {
 
  private:
   void multiply_batch(const KernelArgs& args, size_t depth, const T* a, const T* b, T* y) const {
-    if (depth == p_.batch.size()) return multiply_one(args, a, b, y);
+    if (depth == p_.batch.size()) {
+      const T* bias = p_.bias ? args.input<T>(2) : nullptr;
+      return multiply_one(p_, bias, a, b, y, static_cast<T*>(args.scratch));
+    }
     for (int64_t i = 0; i < p_.batch[depth]; ++i) {
       multiply_batch(args, depth + 1, a + i * p_.a_batch[depth], b + i * p_.b_batch[depth],
                      y + i * p_.y_batch[depth]);
     }
   }
 
-  void multiply_one(const KernelArgs& args, const T* a, const T* b, T* y) const {
-    const T* bias = p_.bias ? args.input<T>(2) : nullptr;
-    T* packed = static_cast<T*>(args.scratch);
-    const int64_t panel = width_ * p_.k;
-    if (packs_) {
-      parallel_for(panels_, grain_of(65536, panel), [&](int64_t begin, int64_t end) {
-        for (int64_t j = begin; j < end; ++j) pack(p_, b, j * width_, packed + j * panel);
-      });
-    }
-    const int64_t chunks = (p_.m + kRows - 1) / kRows;
-    const int64_t cost = std::min(p_.m, kRows) * panel;
-    parallel_for(chunks * panels_, grain_of(1 << 18, cost), [&](int64_t begin, int64_t end) {
-      for (int64_t task = begin; task < end; ++task) {
-        const int64_t j = task / chunks * width_, row = task % chunks * kRows;
-        multiply(p_, a, packs_ ? packed + task / chunks * panel : b + j, packs_ ? width_ : p_.b_k,
-                 bias == nullptr || p_.bias_on_rows ? bias : bias + j, y + j, row,
-                 std::min(row + kRows, p_.m), j);
-      }
-    });
-  }
-
   MatMulProblem p_;
-  int64_t width_, panels_ = 0;
-  bool packs_ = false;
 };
 
 }  // namespace
+
+size_t blocked_scratch(DType dtype, int64_t n, int64_t k) {
+  const int64_t wide = dtype == DType::f32 ? width<float>() : width<double>();
+  return static_cast<size_t>(panels_of(n, wide) * wide * k) * size_of(dtype);
+}
+
+void multiply_blocked(const MatMulProblem& p, const float* a, const float* b, float* y,
+                      void* scratch) {
+  multiply_one<float>(p, nullptr, a, b, y, static_cast<float*>(scratch));
+}
+void multiply_blocked(const MatMulProblem& p, const double* a, const double* b, double* y,
+                      void* scratch) {
+  multiply_one<double>(p, nullptr, a, b, y, static_cast<double*>(scratch));
+}
 
 std::unique_ptr<Kernel> make_blocked_matmul(const NodeSpec& node, std::string* why_not) {
   auto problem = read_matmul(node, why_not);

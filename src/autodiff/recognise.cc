@@ -231,6 +231,15 @@ bool make_layer_normalization(const Match& m, Value& made) {
   return true;
 }
 
+/// x · wᵀ for each group of rows, from a product with a transposed copy of w.
+bool read_transposed(const Match& m, Value& made) {
+  if (m.node("copy").attrs().ints("perm") != Ints{0, 2, 1}) return false;
+  Attrs attrs = m.node("y").attrs();
+  attrs.set("transposed", int64_t{integer_of(m.node("y"), "transposed") == 0});
+  made = apply("steep.GroupedMatMul", {m["x"], m["w"], m["offsets"]}, attrs);
+  return true;
+}
+
 constexpr Row<Value&> kRows[] = {
     {.name = "recognise/gelu",
      .reason = "Gelu has a kernel, and a gradient that reads x alone.",
@@ -249,6 +258,11 @@ constexpr Row<Value&> kRows[] = {
      .pattern = "y: Add{Mul{Div(Sub(x, mean: ReduceMean(x, _)), Sqrt(Add(variance: ReduceMean("
                 "Mul(d, d: Sub(x, mean_again: ReduceMean(x, _))), _), epsilon))), scale}, bias}",
      .then = make_layer_normalization},
+    {.name = "recognise/grouped_product_of_transposed",
+     .reason =
+         "A grouped product reads its matrices in either order, without a copy of all of them.",
+     .pattern = "y: steep.GroupedMatMul(x, copy: Transpose(w), offsets)",
+     .then = read_transposed},
 };
 
 }  // namespace

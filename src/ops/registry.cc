@@ -212,6 +212,8 @@ namespace steep {
   X(SteepGlobalNorm) \
   X(SteepGradientOf) \
   X(SteepGridSampleGrad) \
+  X(SteepGroupedMatMul) \
+  X(SteepGroupedOuterProduct) \
   X(SteepLU) \
   X(SteepLUSlogDet) \
   X(SteepLUSolve) \

@@ -16,7 +16,7 @@ from onnxscript.function_libs.torch_lib.ops.nn import aten_col2im
 
 from steep._steep import SAMPLE_VARIANCE_KEY
 from steep.lowering.ops.casts import cast
-from steep.lowering.ops.steep_nodes import with_gradient_of
+from steep.lowering.ops.steep_nodes import steep_node, with_gradient_of
 from steep.lowering.ops.stop_gradient import detached
 from steep.lowering.ops.values import Extents, Number, Operator, Translation, Value
 from steep.patching.torch_versions import operators
@@ -243,23 +243,22 @@ def _grouped_product(input: Value, weight: Value, offsets: Value) -> Value:
     Rows from ``offsets[g - 1]`` to ``offsets[g]`` are multiplied by ``weight[g]``. Rows after the
     last offset are zero.
     """
-
-    def number(value: int) -> Value:
-        return opset18.Constant(value_ints=[value])
-
     ends = opset18.Cast(offsets, to=7)
-    start, axis = number(0), number(0)
-    parts = []
-    for g in range(weight.shape[0]):
-        end = opset18.Slice(ends, number(g), number(g + 1), axis)
-        rows = opset18.Slice(input, start, end, axis)
-        matrix = opset18.Gather(weight, opset18.Constant(value_int=g), axis=0)
-        parts.append(opset18.MatMul(rows, matrix))
-        start = end
-    columns = opset18.Shape(weight, start=2, end=3)
-    left = opset18.Sub(opset18.Shape(input, start=0, end=1), start)
-    parts.append(opset18.Expand(_like(input, 0.0), opset18.Concat(left, columns, axis=0)))
-    return opset18.Concat(*parts, axis=0)
+    return steep_node("GroupedMatMul", [input, weight, ends])[0]
+
+
+def _grouped_mm(
+    self: Value,
+    mat2: Value,
+    offs: Value | None = None,
+    bias: Value | None = None,
+    out_dtype: int | None = None,
+) -> Value:
+    """Return ``F.grouped_mm`` of rows in groups, with one matrix per group."""
+    if offs is None or bias is not None or len(self.shape) != 2 or len(mat2.shape) != 3:
+        raise NotImplementedError("grouped_mm of other operands than rows and one matrix per group")
+    product = _grouped_product(self, mat2, offs)
+    return product if out_dtype is None else opset18.Cast(product, to=out_dtype)
 
 
 def _batch_norm_in_evaluation(  # noqa: PLR0917, as ATen has it
@@ -278,6 +277,7 @@ def _batch_norm_in_evaluation(  # noqa: PLR0917, as ATen has it
 
 TRAINED: dict[OpOverload, Translation] = operators(
     {
+        "aten._grouped_mm.default": _grouped_mm,
         "aten._native_batch_norm_legit_functional.default": _batch_norm,
         "aten._native_batch_norm_legit.no_stats": _batch_norm_without_statistics,
         "aten._native_batch_norm_legit_no_training.default": _batch_norm_in_evaluation,
