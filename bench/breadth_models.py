@@ -165,7 +165,15 @@ def mamba() -> Made:
 def t5() -> Made:
     from transformers import T5Config, T5ForConditionalGeneration
 
-    config = T5Config(vocab_size=6000, d_model=192, d_kv=32, d_ff=512, num_layers=3, num_heads=6)
+    config = T5Config(
+        vocab_size=6000,
+        d_model=192,
+        d_kv=32,
+        d_ff=512,
+        num_layers=3,
+        num_heads=6,
+        decoder_start_token_id=0,
+    )
 
     def batch(rng: torch.Generator) -> Batch:
         source = torch.randint(2, 6000, (4, 96), generator=rng)
