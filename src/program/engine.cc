@@ -14,8 +14,6 @@
 
 namespace steep {
 
-/// The stages, in order; the rest of this file is bookkeeping. Returns nothing if a shape depends
-/// on data: then the stages run for each segment of the graph (flow/segment.cc).
 std::optional<Plan> compile(const Graph& graph, std::span<const Type> types, const Devices& devices,
                             const PassOptions& options, const MemoryLimit& limit) {
   try {

@@ -1,5 +1,5 @@
-// The engine: from a graph to a running step. Read this file first; engine.cc calls the stages in
-// order.
+// From a graph to a running step. Sessions import a model and make the graph; a Program compiles it
+// for each set of input types.
 //
 //   Graph g = import_model(bytes).graph;               // model/
 //   auto grads = add_gradients(g, ...);                // autodiff/

@@ -225,7 +225,7 @@ RunOptions Program::Impl::run_options() {
   return {profiler, options.check_finite, &wrote_states};
 }
 
-bool Program::Impl::deals_in_sequences() const {
+bool Program::Impl::has_non_tensor_output() const {
   return std::any_of(graph.outputs().begin(), graph.outputs().end(),
                      [](const Output& o) { return o.value.type().kind != Kind::tensor; });
 }
@@ -421,7 +421,7 @@ DataResult Program::Impl::forward_data(std::span<const Datum> inputs) {
   settle();
   const bool tensors =
       std::all_of(inputs.begin(), inputs.end(), [](const Datum& d) { return d.is_tensor(); });
-  if (tensors && inputs.size() == forward_inputs.size() && !deals_in_sequences()) {
+  if (tensors && inputs.size() == forward_inputs.size() && !has_non_tensor_output()) {
     const std::vector<Tensor> fed = to_tensors(inputs);
     if (!rows.empty() || specialisation(fed)) {
       ForwardResult result = forward(fed);

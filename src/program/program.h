@@ -15,8 +15,8 @@
 
 namespace steep {
 
-/// The stages, in order; the rest of this file is bookkeeping. Returns std::nullopt if a shape
-/// depends on data: then the stages run for each segment of the graph (flow/segment.cc).
+/// Specialises the graph, runs the passes and plans the result. Returns std::nullopt if a shape
+/// depends on data: then these stages run for each segment of the graph (flow/segment.cc).
 std::optional<Plan> compile(const Graph& graph, std::span<const Type> types, const Devices& devices,
                             const PassOptions& options, const MemoryLimit& limit = {});
 
@@ -38,6 +38,7 @@ struct PendingRun::State {
 
 struct Program::Impl {
   Graph graph;
+  std::optional<Graph> whole;  // the graph before `rows` took nodes out, if it did
   ProgramOptions options;
   std::shared_ptr<MemoryPool> pool;
   std::vector<Tensor> states;
@@ -62,13 +63,13 @@ struct Program::Impl {
   int threads = 0;  // the most that any plan assumes
 
   // Like the functions of Program, without setting the budget.
-  Tensor copy_of(const Tensor& input) const;  ///< in the pool's memory
   ForwardResult forward(std::span<const Tensor> inputs, const std::vector<bool>& may_change = {});
   DataResult forward_data(std::span<const Datum> inputs);
   void rebind(PendingRun& run, std::span<const Tensor> inputs);
   std::vector<Tensor> backward(std::unique_ptr<PendingRun> run, std::span<const Tensor> inputs);
 
-  std::optional<Graph> whole;  // the graph before `rows` took nodes out, if it did
+  Tensor copy_of(const Tensor& input) const;  ///< in the pool's memory
+
   /// Kernels start the number of threads that they were made for. If the caller cannot have so
   /// many, the plans are made again.
   void settle();
@@ -99,8 +100,8 @@ struct Program::Impl {
   PassOptions pass_options() const;
   RunOptions run_options();
 
-  /// Whether an input or output is a sequence, which only segments support.
-  bool deals_in_sequences() const;
+  /// Whether an output is a sequence or an optional, which only segments support.
+  bool has_non_tensor_output() const;
 
   void check_states() const;
 

@@ -17,7 +17,7 @@
 namespace steep {
 
 /// Programs by key. Each is made at its first use, with the same options and on the same states.
-/// Only `turn` is thread-safe.
+/// Only `call_lock` is thread-safe.
 template <typename Key>
 class ProgramSet {
  public:
