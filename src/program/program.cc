@@ -123,7 +123,7 @@ std::shared_ptr<Specialisation> Program::Impl::specialisation(std::span<const Te
   passes.stages = &stages;
   std::optional<Plan> plan = compile(graph, types, options.devices, passes, options.memory_limit);
   if (!plan) {
-    if (options.memory_limit.bytes != 0) refuse_segments();
+    refuse_limit_in_segments();
     segments = Segment::whole(graph);
     return nullptr;
   }
@@ -163,7 +163,10 @@ PlanInfo Program::Impl::plan(std::span<const Type> fed) {
 
 MemoryReport Program::Impl::memory_report(std::span<const Type> fed) {
   const auto s = specialisation_for(fed);
-  if (!s) refuse_segments();
+  if (!s) {
+    throw_not_planned_whole("A memory report needs a graph that is planned as a whole.",
+                            "Run the model, and read the peak of its memory.");
+  }
   Graph concrete = specialise_known(graph, s->types, options.devices).graph;
   run_passes(concrete, pass_options());
   return steep::memory_report(std::move(concrete), options.devices, options.memory_limit,
@@ -297,17 +300,22 @@ std::vector<std::optional<Type>> Program::Impl::gradient_types(
   return types;
 }
 
-void Program::Impl::refuse_segments() const {
-  throw ProviderError(
-      {.what =
-           "A memory limit needs a graph that is planned as a whole. In this one a shape depends "
-           "on data, or it has loops, branches or sequences.",
-       .remedy = "Leave the memory limit out, or use a smaller batch."});
+void Program::Impl::throw_not_planned_whole(std::string_view what, std::string remedy) {
+  throw ProviderError({.what = fmt::format("{} In this one a shape depends on data, or it has "
+                                           "loops, branches or sequences.",
+                                           what),
+                       .remedy = std::move(remedy)});
+}
+
+void Program::Impl::refuse_limit_in_segments() const {
+  if (options.memory_limit.bytes == 0) return;
+  throw_not_planned_whole("A memory limit needs a graph that is planned as a whole.",
+                          "Leave the memory limit out, or use a smaller batch.");
 }
 
 DataResult Program::Impl::forward_in_segments(std::span<const Datum> inputs,
                                               std::span<const Tensor> counted) {
-  if (options.memory_limit.bytes != 0) refuse_segments();
+  refuse_limit_in_segments();
   if (!segments) segments = Segment::whole(graph);
   if (segments->size() > 4 * std::max<size_t>(options.cache_size, 1)) segments->forget();
   Progress at{segments, std::vector<Datum>(backward_inputs.size())};

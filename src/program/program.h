@@ -3,6 +3,8 @@
 #pragma once
 
 #include <list>
+#include <string>
+#include <string_view>
 #include <unordered_map>
 
 #include "flow/segment.h"
@@ -112,9 +114,11 @@ struct Program::Impl {
   /// The types of output gradients: those of the outputs.
   std::vector<std::optional<Type>> gradient_types(std::span<const Datum> outputs) const;
 
-  /// Throws ProviderError if there is a memory limit, because segments are planned only as they
-  /// run.
-  void refuse_segments() const;
+  /// Throws the ProviderError for a request that needs a graph that is planned as a whole: segments
+  /// are planned only as they run. `what` names the request.
+  [[noreturn]] static void throw_not_planned_whole(std::string_view what, std::string remedy);
+  /// Throws ProviderError if there is a memory limit.
+  void refuse_limit_in_segments() const;
 
   DataResult forward_in_segments(std::span<const Datum> inputs, std::span<const Tensor> counted);
 
