@@ -461,15 +461,15 @@ Plan fit(const Graph& graph, const LoweredPlan& on, const MemoryLimit& limit,
   return plan;
 }
 
-Plan make_plan(Graph graph, const Devices& devices, std::vector<Declined> in_parts) {
-  return make_plan(std::move(graph), devices, std::move(in_parts), {});
+Plan make_plan(Graph graph, const Devices& devices, std::vector<Declined> decomposed) {
+  return make_plan(std::move(graph), devices, std::move(decomposed), {});
 }
 
-Plan make_plan(Graph graph, const Devices& devices, std::vector<Declined> in_parts,
+Plan make_plan(Graph graph, const Devices& devices, std::vector<Declined> decomposed,
                const MemoryLimit& limit) {
   LoweredGraph lowered = lower(graph, devices);
-  lowered.declined.insert(lowered.declined.begin(), std::make_move_iterator(in_parts.begin()),
-                          std::make_move_iterator(in_parts.end()));
+  lowered.declined.insert(lowered.declined.begin(), std::make_move_iterator(decomposed.begin()),
+                          std::make_move_iterator(decomposed.end()));
   if (limit.is_none()) return make_plan(std::move(graph), std::move(lowered), devices);
   const std::vector<int> device = place(graph, lowered);
   const KernelOf kernels = kernels_of(graph, lowered);

@@ -502,7 +502,7 @@ std::string crossings(const Plan& plan) {
   }
   for (const Declined& d : plan.declined)
     out += fmt::format("{} left {} ({}) to {}: {}\n", d.device, d.node, d.op,
-                       d.in_parts ? "its parts" : "the host", d.reason);
+                       d.runs_decomposed ? "its parts" : "the host", d.reason);
   return out;
 }
 

@@ -99,9 +99,10 @@ std::vector<Node> schedule(const Graph& graph);
 size_t place_buffers(std::vector<Buffer>& buffers, int device = 0);
 
 /// Plans the graph. Each node runs on the first device with a kernel for it. A node that no kernel
-/// accepts is replaced by its decomposition. `in_parts`: nodes that specialise_known() decomposed.
-/// Throws ProviderError, which lists every node that cannot run, with the reasons of the kernels.
-Plan make_plan(Graph graph, const Devices& devices, std::vector<Declined> in_parts = {});
+/// accepts is replaced by its decomposition. `decomposed`: nodes that specialise_known()
+/// decomposed. Throws ProviderError, which lists every node that cannot run, with the reasons of
+/// the kernels.
+Plan make_plan(Graph graph, const Devices& devices, std::vector<Declined> decomposed = {});
 
 struct LoweredGraph;
 

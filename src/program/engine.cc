@@ -23,7 +23,8 @@ std::optional<Plan> compile(const Graph& graph, std::span<const Type> types, con
     if (!concrete.deferred.empty()) return std::nullopt;
     run_passes(concrete.graph, options);
     TimedStage planning(options.profiler, options.stages, "plan");
-    Plan plan = make_plan(std::move(concrete.graph), devices, std::move(concrete.in_parts), limit);
+    Plan plan =
+        make_plan(std::move(concrete.graph), devices, std::move(concrete.decomposed), limit);
     planning.done(plan.graph->nodes().size());
     return plan;
   } catch (const std::bad_alloc&) {
