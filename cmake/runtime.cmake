@@ -20,7 +20,7 @@ list(APPEND runtime_sources
   src/ops/op_def.cc
   src/ops/without_operators.cc
   src/plan/executable.cc
-  src/plan/lowered.cc
+  src/plan/kernel_graph.cc
   src/plan/place.cc
   src/plan/place_buffers.cc
   src/plan/plan.cc

@@ -8,7 +8,7 @@
 #include <unordered_set>
 
 #include "ops/op_def.h"
-#include "plan/lower.h"
+#include "plan/choose_kernels.h"
 #include "plan/place.h"
 #include "runtime/budget.h"
 #include "steep/error.h"
@@ -37,7 +37,7 @@ int looks_for(size_t nodes) {
 
 }  // namespace
 
-double modelled_ms(Node n, const Lowered* kernel) {
+double modelled_ms(Node n, const NodeKernel* kernel) {
   constexpr double kFlops = 1e8, kBytes = 1e7, kCall = 2e-3;  // rates per ms; ms per call
   if (kernel == nullptr) return 0;
   double out = 0, in = 0;
@@ -52,7 +52,7 @@ double modelled_ms(Node n, const Lowered* kernel) {
   return kCall + std::max(kernel->kernel->flops() / kFlops, (in + out) / kBytes);
 }
 
-MemoryPlanner::MemoryPlanner(const Graph& graph, LoweredPlan on)
+MemoryPlanner::MemoryPlanner(const Graph& graph, LayoutInput on)
     : graph_(graph), on_(on), can_(steep::can_repeat(graph, on.kernels)) {
   ms_.assign(graph.node_slots(), 0);
   const std::vector<Node> nodes = graph.nodes();
@@ -410,7 +410,8 @@ void MemoryPlanner::refine() {
   }
 }
 
-Plan MemoryPlanner::plan(const Again& again, std::unordered_map<uint32_t, Lowered>& kernels) const {
+Plan MemoryPlanner::plan(const Again& again,
+                         std::unordered_map<uint32_t, NodeKernel>& kernels) const {
   Variant v = variant(again);
   for (const auto& [id, of] : v.repetitions) {
     if (on_.kernels[of] == nullptr) continue;  // a view has no kernel
@@ -424,9 +425,9 @@ Plan MemoryPlanner::plan(const Again& again, std::unordered_map<uint32_t, Lowere
                            .op = n.op(),
                            .received = why_not});
     }
-    Lowered& lowered = kernels[id];
-    lowered = {std::move(chosen.kernel), chosen.candidate};
-    v.kernels[id] = &lowered;
+    NodeKernel& kernel = kernels[id];
+    kernel = {std::move(chosen.kernel), chosen.candidate};
+    v.kernels[id] = &kernel;
   }
   return lay_out(std::move(v.graph), {v.kernels, v.views, on_.device, on_.devices});
 }
@@ -450,8 +451,8 @@ const MemoryPoint& fastest_within(std::span<const MemoryPoint> points, const Mem
            "of parts of it."});
 }
 
-Plan fit(const Graph& graph, const LoweredPlan& on, const MemoryLimit& limit,
-         std::unordered_map<uint32_t, Lowered>& kernels) {
+Plan fit(const Graph& graph, const LayoutInput& on, const MemoryLimit& limit,
+         std::unordered_map<uint32_t, NodeKernel>& kernels) {
   Plan plain = lay_out(graph, on);
   if (limit.allows(run_bytes(plain))) return plain;
   MemoryPlanner planner(graph, on);
@@ -467,15 +468,16 @@ Plan make_plan(Graph graph, const Devices& devices, std::vector<Declined> decomp
 
 Plan make_plan(Graph graph, const Devices& devices, std::vector<Declined> decomposed,
                const MemoryLimit& limit) {
-  LoweredGraph lowered = lower(graph, devices);
-  lowered.declined.insert(lowered.declined.begin(), std::make_move_iterator(decomposed.begin()),
-                          std::make_move_iterator(decomposed.end()));
-  if (limit.is_none()) return make_plan(std::move(graph), std::move(lowered), devices);
-  const std::vector<int> device = place(graph, lowered);
-  const KernelOf kernels = kernels_of(graph, lowered);
-  const ViewOf views = views_of(graph, lowered);
-  Plan plan = fit(graph, {kernels, views, device, devices}, limit, lowered.kernels);
-  return complete(std::move(plan), std::move(lowered));
+  KernelGraph kernel_graph = choose_kernels(graph, devices);
+  kernel_graph.declined.insert(kernel_graph.declined.begin(),
+                               std::make_move_iterator(decomposed.begin()),
+                               std::make_move_iterator(decomposed.end()));
+  if (limit.is_none()) return make_plan(std::move(graph), std::move(kernel_graph), devices);
+  const std::vector<int> device = place(graph, kernel_graph);
+  const KernelOf kernels = kernels_of(graph, kernel_graph);
+  const ViewOf views = views_of(graph, kernel_graph);
+  Plan plan = fit(graph, {kernels, views, device, devices}, limit, kernel_graph.kernels);
+  return complete(std::move(plan), std::move(kernel_graph));
 }
 
 }  // namespace steep

@@ -21,7 +21,7 @@ namespace steep {
 /// The estimated milliseconds of a node, from its floating point operations or, without these, from
 /// the bytes that it reads and writes, at the rates of a common server (100 GFLOP/s, 10 GB/s). Use
 /// it only to compare nodes.
-double modelled_ms(Node n, const Lowered* kernel);
+double modelled_ms(Node n, const NodeKernel* kernel);
 
 /// Searches for plans between the fastest and the smallest. The search does not know the limit, so
 /// that a greater limit never gives a slower plan. It is greedy: it first recomputes the values
@@ -30,7 +30,7 @@ double modelled_ms(Node n, const Lowered* kernel);
 /// outlive it.
 class MemoryPlanner {
  public:
-  MemoryPlanner(const Graph& graph, LoweredPlan on);
+  MemoryPlanner(const Graph& graph, LayoutInput on);
 
   /// Returns points of which none is both slower and larger than another, the fastest and largest
   /// first. The first is the plan without repetitions, or one that is not slower.
@@ -42,7 +42,7 @@ class MemoryPlanner {
   const std::vector<char>& can_repeat() const { return can_; }
   /// Lays out the plan in which these nodes run again. Adds the kernels of repetitions to
   /// `kernels`.
-  Plan plan(const Again& again, std::unordered_map<uint32_t, Lowered>& kernels) const;
+  Plan plan(const Again& again, std::unordered_map<uint32_t, NodeKernel>& kernels) const;
 
  private:
   struct Life {
@@ -99,7 +99,7 @@ class MemoryPlanner {
   void try_choice(const Again& again);
 
   const Graph& graph_;
-  LoweredPlan on_;
+  LayoutInput on_;
   std::vector<Node> forward_;  // in order
   std::vector<char> can_;      // by node id
   std::vector<double> ms_;     // by node id
@@ -118,8 +118,8 @@ const MemoryPoint& fastest_within(std::span<const MemoryPoint> points, const Mem
 /// The fastest plan within the limit: the one without repetitions if it fits, else the best that
 /// the search finds. Plan::found then has all points. Adds the kernels of repetitions to `kernels`.
 /// Throws OutOfMemoryError, which names the smallest plan, if none fits.
-Plan fit(const Graph& graph, const LoweredPlan& on, const MemoryLimit& limit,
-         std::unordered_map<uint32_t, Lowered>& kernels);
+Plan fit(const Graph& graph, const LayoutInput& on, const MemoryLimit& limit,
+         std::unordered_map<uint32_t, NodeKernel>& kernels);
 
 /// Like make_plan() of plan.h, but backward computes values again if the plan would exceed the
 /// limit. The results have the same bits. Also throws the errors of fit().

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include "plan/lower.h"
+#include "plan/choose_kernels.h"
 #include "plan/memory_planner.h"
 #include "plan/place.h"
 #include "runtime/budget.h"
@@ -25,10 +25,10 @@ size_t result_bytes(Node n) {
 
 MemoryReport memory_report(Graph graph, const Devices& devices, const MemoryLimit& limit,
                            std::span<const MemoryPoint> found) {
-  const LoweredGraph lowered = lower(graph, devices);
-  const std::vector<int> device = place(graph, lowered);
-  const KernelOf kernels = kernels_of(graph, lowered);
-  const ViewOf views = views_of(graph, lowered);
+  const KernelGraph kernel_graph = choose_kernels(graph, devices);
+  const std::vector<int> device = place(graph, kernel_graph);
+  const KernelOf kernels = kernels_of(graph, kernel_graph);
+  const ViewOf views = views_of(graph, kernel_graph);
   MemoryPlanner planner(graph, {kernels, views, device, devices});
   if (found.empty()) found = planner.search();
   const MemoryPoint plain = planner.measure({});

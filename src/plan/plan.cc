@@ -25,7 +25,7 @@ bool gives_nothing(Node n) {
 
 class Planner {
  public:
-  Planner(Graph graph, const LoweredPlan& on) : on_(on), device_(on.device) {
+  Planner(Graph graph, const LayoutInput& on) : on_(on), device_(on.device) {
     plan_.devices = on.devices;
     plan_.graph = std::make_unique<Graph>(std::move(graph));
     device_.resize(g().value_count(), 0);
@@ -54,7 +54,7 @@ class Planner {
   Graph& g() { return *plan_.graph; }
 
   /// The node's kernel; null for views and for copies between devices.
-  const Lowered* kernel_of(Node n) const { return on_.kernels[n.id()]; }
+  const NodeKernel* kernel_of(Node n) const { return on_.kernels[n.id()]; }
 
   int add_buffer(Storage storage, size_t bytes, uint32_t index, Phase phase, int device = 0) {
     plan_.buffers.push_back(
@@ -147,9 +147,9 @@ class Planner {
     const auto users = g().users();
     for (size_t k = order_.size(); k-- > 0;) {
       Node n = order_[k];
-      const Lowered* lowered = kernel_of(n);
-      if (lowered == nullptr || lowered->device != 0) continue;
-      for (auto [i, o] : lowered->kernel->may_share()) {
+      const NodeKernel* chosen = kernel_of(n);
+      if (chosen == nullptr || chosen->device != 0) continue;
+      for (auto [i, o] : chosen->kernel->may_share()) {
         Value x = n.input(i), y = n.output(o);
         if (!x || !y || overwrites[y.id()] || leaves(x)) continue;
         if (!(leaves(y) || overwritten_by_[y.id()]) || x.type().nbytes() != y.type().nbytes())
@@ -214,8 +214,8 @@ class Planner {
     const int k = position_++;
     if (n.phase() == Phase::backward && !in_backward_) begin_backward();
     if (n.op() == kCopy) return add_crossing(n, k);
-    const Lowered* lowered = kernel_of(n);
-    if (lowered == nullptr) {
+    const NodeKernel* chosen = kernel_of(n);
+    if (chosen == nullptr) {
       const Place base = place_of_source(n.input(0));
       const Ints& offsets = *on_.views[n.id()];
       for (int i = 0; i < n.output_count(); ++i) {
@@ -225,8 +225,8 @@ class Planner {
       }
       return;
     }
-    Step step{.node = n, .device = lowered->device, .phase = n.phase()};
-    step.candidate = lowered->candidate;
+    Step step{.node = n, .device = chosen->device, .phase = n.phase()};
+    step.candidate = chosen->candidate;
     for (int i = 0; i < n.input_count(); ++i) {
       step.inputs.push_back(n.input(i) ? place_of_source(n.input(i)) : Place{});
     }
@@ -234,11 +234,11 @@ class Planner {
     for (int o = 0; o < n.output_count(); ++o) {
       Value y = n.output(o);
       Place p;
-      if (y && !take_over(n, *lowered->kernel, k, o, &p)) p = new_place(n, y);
+      if (y && !take_over(n, *chosen->kernel, k, o, &p)) p = new_place(n, y);
       if (y) places_[y.id()] = p;
       step.outputs.push_back(p);
     }
-    if (const size_t bytes = lowered->kernel->scratch_bytes(); bytes > 0)
+    if (const size_t bytes = chosen->kernel->scratch_bytes(); bytes > 0)
       step.scratch = {add_buffer(Storage::arena, bytes, 0, n.phase(), step.device), 0};
     step.empty = gives_nothing(n);
     plan_.steps.push_back(std::move(step));
@@ -344,7 +344,7 @@ class Planner {
   }
 
   Plan plan_;
-  const LoweredPlan& on_;
+  const LayoutInput& on_;
   std::vector<int> device_;  // by value id
   std::vector<Node> order_;
   std::vector<Place> places_;          // by value id
@@ -440,19 +440,19 @@ void tell(const Plan& plan) {
 
 }  // namespace
 
-KernelOf kernels_of(const Graph& graph, const LoweredGraph& lowered) {
+KernelOf kernels_of(const Graph& graph, const KernelGraph& kernel_graph) {
   KernelOf kernels(graph.node_slots(), nullptr);
-  for (const auto& [id, kernel] : lowered.kernels) kernels[id] = &kernel;
+  for (const auto& [id, kernel] : kernel_graph.kernels) kernels[id] = &kernel;
   return kernels;
 }
 
-ViewOf views_of(const Graph& graph, const LoweredGraph& lowered) {
+ViewOf views_of(const Graph& graph, const KernelGraph& kernel_graph) {
   ViewOf views(graph.node_slots(), nullptr);
-  for (const auto& [id, offsets] : lowered.views) views[id] = &offsets;
+  for (const auto& [id, offsets] : kernel_graph.views) views[id] = &offsets;
   return views;
 }
 
-Plan lay_out(Graph graph, const LoweredPlan& on) { return Planner(std::move(graph), on).run(); }
+Plan lay_out(Graph graph, const LayoutInput& on) { return Planner(std::move(graph), on).run(); }
 
 size_t run_bytes(const Plan& plan) {
   size_t bytes = plan.arena_bytes;
@@ -461,24 +461,24 @@ size_t run_bytes(const Plan& plan) {
   return bytes;
 }
 
-Plan complete(Plan plan, LoweredGraph lowered) {
+Plan complete(Plan plan, KernelGraph kernel_graph) {
   for (Step& step : plan.steps) {
     if (!step.node) continue;
-    if (const auto it = lowered.kernels.find(step.node.id()); it != lowered.kernels.end())
+    if (const auto it = kernel_graph.kernels.find(step.node.id()); it != kernel_graph.kernels.end())
       step.kernel = std::move(it->second.kernel);
   }
-  plan.declined = std::move(lowered.declined);
+  plan.declined = std::move(kernel_graph.declined);
   check_budget(plan);
   tell(plan);
   return plan;
 }
 
-Plan make_plan(Graph graph, LoweredGraph lowered, const Devices& devices) {
-  const std::vector<int> device = place(graph, lowered);
-  const KernelOf kernels = kernels_of(graph, lowered);
-  const ViewOf views = views_of(graph, lowered);
+Plan make_plan(Graph graph, KernelGraph kernel_graph, const Devices& devices) {
+  const std::vector<int> device = place(graph, kernel_graph);
+  const KernelOf kernels = kernels_of(graph, kernel_graph);
+  const ViewOf views = views_of(graph, kernel_graph);
   Plan plan = lay_out(std::move(graph), {kernels, views, device, devices});
-  return complete(std::move(plan), std::move(lowered));
+  return complete(std::move(plan), std::move(kernel_graph));
 }
 
 namespace {

@@ -104,10 +104,10 @@ size_t place_buffers(std::vector<Buffer>& buffers, int device = 0);
 /// the kernels.
 Plan make_plan(Graph graph, const Devices& devices, std::vector<Declined> decomposed = {});
 
-struct LoweredGraph;
+struct KernelGraph;
 
 /// Plans a graph whose nodes have kernels already. Does not use the table of operators.
-Plan make_plan(Graph graph, LoweredGraph lowered, const Devices& devices);
+Plan make_plan(Graph graph, KernelGraph kernel_graph, const Devices& devices);
 
 /// Text: one line per step with kernel and places; then the totals; with devices other than the
 /// host, the copies between them and the nodes that they declined. Equal plans give equal texts.

@@ -80,7 +80,7 @@ std::vector<char> can_repeat(const Graph& graph, const KernelOf& kernels) {
     if (!writer || writer.phase() == Phase::forward) overwritten[u.state.id()] = 1;
   }
   for (Node n : graph.nodes()) {
-    const Lowered* kernel = kernels[n.id()];
+    const NodeKernel* kernel = kernels[n.id()];
     bool may = n.phase() == Phase::forward && kernel != nullptr && kernel->device == 0;
     for (int i = 0; i < n.input_count(); ++i) {
       Value x = n.input(i);

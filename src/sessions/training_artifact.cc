@@ -7,7 +7,7 @@
 #include "ir/seed.h"
 #include "ops/defs/with_gradient.h"
 #include "passes/pipeline.h"
-#include "plan/lower.h"
+#include "plan/choose_kernels.h"
 #include "program/program.h"
 #include "runtime/budget.h"
 #include "runtime/memory.h"

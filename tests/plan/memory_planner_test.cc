@@ -8,7 +8,7 @@
 #include <random>
 
 #include "ops/build.h"
-#include "plan/lower.h"
+#include "plan/choose_kernels.h"
 #include "plan/memory_limit.h"
 #include "plan/memory_report.h"
 #include "plan/place.h"
@@ -65,17 +65,17 @@ Graph random_step(uint32_t seed) {
 struct Prepared {
   Graph graph;
   Devices devices = Devices::host_alone();
-  LoweredGraph lowering;
+  KernelGraph kernel_graph;
   std::vector<int> device;
   KernelOf kernels;
   ViewOf views;
 
   explicit Prepared(Graph g)
       : graph(std::move(g)),
-        lowering(lower(graph, devices)),
-        device(place(graph, lowering)),
-        kernels(kernels_of(graph, lowering)),
-        views(views_of(graph, lowering)) {}
+        kernel_graph(choose_kernels(graph, devices)),
+        device(place(graph, kernel_graph)),
+        kernels(kernels_of(graph, kernel_graph)),
+        views(views_of(graph, kernel_graph)) {}
   MemoryPlanner planner() const { return {graph, {kernels, views, device, devices}}; }
 };
 
@@ -206,8 +206,8 @@ TEST(MemoryPlanner, ReadingAFewRowsOfATableTakesLessThanReadingTheTable) {
   const Value rows = apply("Gather", {table, ints(g, {3, 5})});
   g.add_output("rows", rows);
   g.add_output("all", tanh(table));
-  const LoweredGraph lowered = lower(g, Devices::host_alone());
-  const auto ms = [&](Node n) { return modelled_ms(n, &lowered.kernels.at(n.id())); };
+  const KernelGraph kernel_graph = choose_kernels(g, Devices::host_alone());
+  const auto ms = [&](Node n) { return modelled_ms(n, &kernel_graph.kernels.at(n.id())); };
   for (Node n : g.nodes()) {
     const bool few = n.op() == "Gather";
     EXPECT_EQ(ms(n) < 0.01, few) << n.op();

@@ -13,7 +13,7 @@
 #include "device/boundary.h"
 #include "ops/build.h"
 #include "ops/op_def.h"
-#include "plan/lower.h"
+#include "plan/choose_kernels.h"
 #include "plan/memory_planner.h"
 #include "plan/place.h"
 
@@ -123,10 +123,10 @@ struct Range {
 
 /// The lowest limit that was found for the graph.
 MemoryLimit least_limit(Graph g, const Devices& devices) {
-  const LoweredGraph lowering = lower(g, devices);
-  const std::vector<int> device = place(g, lowering);
-  const KernelOf kernels = kernels_of(g, lowering);
-  const ViewOf views = views_of(g, lowering);
+  const KernelGraph kernel_graph = choose_kernels(g, devices);
+  const std::vector<int> device = place(g, kernel_graph);
+  const KernelOf kernels = kernels_of(g, kernel_graph);
+  const ViewOf views = views_of(g, kernel_graph);
   MemoryPlanner planner(g, {kernels, views, device, devices});
   return {.bytes = planner.search().back().bytes};
 }
