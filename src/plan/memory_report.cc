@@ -40,15 +40,16 @@ MemoryReport memory_report(Graph graph, const Devices& devices, const MemoryLimi
   MemoryReport report{
       .limit = limit.bytes, .planned = with_held(planned), .plain = with_held(plain)};
   for (const MemoryPoint& p : found) report.plans.push_back(with_held(p));
-  const std::vector<char>& can = planner.can_repeat();
+  const std::vector<char>& can = planner.can_recompute();
   for (Node n : graph.nodes()) {
     if (!can[n.id()] || kernels[n.id()] == nullptr) continue;
-    const Again& again = planned.again;
-    report.choices.push_back({.node = n.name(),
-                              .op = n.op(),
-                              .bytes = result_bytes(n),
-                              .ms = modelled_ms(n, kernels[n.id()]),
-                              .again = std::binary_search(again.begin(), again.end(), n.id())});
+    const RecomputedNodes& recomputed = planned.recomputed;
+    report.choices.push_back(
+        {.node = n.name(),
+         .op = n.op(),
+         .bytes = result_bytes(n),
+         .ms = modelled_ms(n, kernels[n.id()]),
+         .again = std::binary_search(recomputed.begin(), recomputed.end(), n.id())});
   }
   return report;
 }

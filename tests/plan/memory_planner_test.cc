@@ -12,7 +12,7 @@
 #include "plan/memory_limit.h"
 #include "plan/memory_report.h"
 #include "plan/place.h"
-#include "plan/repeat.h"
+#include "plan/recompute.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -104,18 +104,18 @@ TEST_P(MemoryPlannerTest, LargerPlansAreFaster) {
 TEST_P(MemoryPlannerTest, IsWithinFivePercentOfTheBestOfAllChoices) {
   const Prepared step(random_step(GetParam()));
   MemoryPlanner all = step.planner(), planner = step.planner();
-  Again nodes;
-  for (uint32_t id = 0; id < all.can_repeat().size(); ++id) {
-    if (all.can_repeat()[id] != 0) nodes.push_back(id);
+  RecomputedNodes nodes;
+  for (uint32_t id = 0; id < all.can_recompute().size(); ++id) {
+    if (all.can_recompute()[id] != 0) nodes.push_back(id);
   }
   ASSERT_LE(nodes.size(), 12U);
   std::vector<MemoryPoint> every;
   for (size_t choice = 0; choice < size_t{1} << nodes.size(); ++choice) {
-    Again again;
+    RecomputedNodes recomputed;
     for (size_t i = 0; i < nodes.size(); ++i) {
-      if ((choice >> i & 1U) != 0) again.push_back(nodes[i]);
+      if ((choice >> i & 1U) != 0) recomputed.push_back(nodes[i]);
     }
-    every.push_back(all.measure(again));
+    every.push_back(all.measure(recomputed));
   }
   const std::vector<MemoryPoint> found = planner.search();
   const size_t least = std::min_element(every.begin(), every.end(), [](auto& a, auto& b) {
@@ -215,7 +215,7 @@ TEST(MemoryPlanner, ReadingAFewRowsOfATableTakesLessThanReadingTheTable) {
 }
 
 // A running mean has changed by the time of backward.
-TEST(MemoryPlanner, WhatReadsAStateThatForwardOverwritesIsNotRepeated) {
+TEST(MemoryPlanner, WhatReadsAStateThatForwardOverwritesIsNotRecomputed) {
   Graph g;
   const Value x = g.add_input("x", {DType::f32, Shape{8}});
   const Value mean = g.add_state("mean", {DType::f32, Shape{8}});
@@ -233,7 +233,7 @@ TEST(MemoryPlanner, WhatReadsAStateThatForwardOverwritesIsNotRepeated) {
   const uint32_t reads = centred.producer().id(), writes = moved.producer().id();
   const uint32_t later = scaled.producer().id();
   const Prepared step(std::move(g));
-  const std::vector<char> can = can_repeat(step.graph, step.kernels);
+  const std::vector<char> can = can_recompute(step.graph, step.kernels);
   EXPECT_FALSE(can[reads]);
   EXPECT_FALSE(can[writes]);
   EXPECT_TRUE(can[later]);
