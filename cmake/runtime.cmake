@@ -19,9 +19,9 @@ list(APPEND runtime_sources
   src/data/files.cc
   src/ops/op_def.cc
   src/ops/without_operators.cc
+  src/plan/assign_devices.cc
   src/plan/executable.cc
   src/plan/kernel_graph.cc
-  src/plan/place.cc
   src/plan/place_buffers.cc
   src/plan/plan.cc
   src/plan/schedule.cc

@@ -21,7 +21,8 @@ ViewOf views_of(const Graph& graph, const KernelGraph& kernel_graph);
 struct LayoutInput {
   const KernelOf& kernels;
   const ViewOf& views;
-  const std::vector<int>& device;  ///< by value id (place.h); values beyond its end are on the host
+  const std::vector<int>&
+      device;  ///< by value id (assign_devices.h); values beyond its end are on the host
   const Devices& devices;
 };
 

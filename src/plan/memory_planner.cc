@@ -8,8 +8,8 @@
 #include <unordered_set>
 
 #include "ops/op_def.h"
+#include "plan/assign_devices.h"
 #include "plan/choose_kernels.h"
-#include "plan/place.h"
 #include "runtime/budget.h"
 #include "steep/error.h"
 
@@ -475,7 +475,7 @@ Plan make_plan(Graph graph, const Devices& devices, std::vector<Declined> decomp
                                std::make_move_iterator(decomposed.begin()),
                                std::make_move_iterator(decomposed.end()));
   if (limit.is_none()) return make_plan(std::move(graph), std::move(kernel_graph), devices);
-  const std::vector<int> device = place(graph, kernel_graph);
+  const std::vector<int> device = assign_devices(graph, kernel_graph);
   const KernelOf kernels = kernels_of(graph, kernel_graph);
   const ViewOf views = views_of(graph, kernel_graph);
   Plan plan = fit(graph, {kernels, views, device, devices}, limit, kernel_graph.kernels);

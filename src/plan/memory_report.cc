@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <string_view>
 
+#include "plan/assign_devices.h"
 #include "plan/choose_kernels.h"
 #include "plan/memory_planner.h"
-#include "plan/place.h"
 #include "runtime/budget.h"
 
 namespace steep {
@@ -26,7 +26,7 @@ size_t result_bytes(Node n) {
 MemoryReport memory_report(Graph graph, const Devices& devices, const MemoryLimit& limit,
                            std::span<const MemoryPoint> found) {
   const KernelGraph kernel_graph = choose_kernels(graph, devices);
-  const std::vector<int> device = place(graph, kernel_graph);
+  const std::vector<int> device = assign_devices(graph, kernel_graph);
   const KernelOf kernels = kernels_of(graph, kernel_graph);
   const ViewOf views = views_of(graph, kernel_graph);
   MemoryPlanner planner(graph, {kernels, views, device, devices});

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <map>
 
+#include "plan/assign_devices.h"
 #include "plan/layout.h"
-#include "plan/place.h"
 #include "runtime/budget.h"
 #include "runtime/logs.h"
 #include "steep/error.h"
@@ -474,7 +474,7 @@ Plan complete(Plan plan, KernelGraph kernel_graph) {
 }
 
 Plan make_plan(Graph graph, KernelGraph kernel_graph, const Devices& devices) {
-  const std::vector<int> device = place(graph, kernel_graph);
+  const std::vector<int> device = assign_devices(graph, kernel_graph);
   const KernelOf kernels = kernels_of(graph, kernel_graph);
   const ViewOf views = views_of(graph, kernel_graph);
   Plan plan = lay_out(std::move(graph), {kernels, views, device, devices});

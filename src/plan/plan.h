@@ -7,7 +7,7 @@
 // overlap only if they are never alive at the same time.
 //
 // Every device has an arena of its own. Inputs, states and outputs are in the host's memory.
-// steep.Copy nodes (place.h) copy values for kernels of other devices.
+// steep.Copy nodes (assign_devices.h) copy values for kernels of other devices.
 #pragma once
 
 #include <cstdint>

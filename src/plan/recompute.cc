@@ -4,7 +4,7 @@
 #include <unordered_map>
 
 #include "ir/recompute.h"
-#include "plan/place.h"
+#include "plan/assign_devices.h"
 
 namespace steep {
 namespace {

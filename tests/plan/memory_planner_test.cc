@@ -8,10 +8,10 @@
 #include <random>
 
 #include "ops/build.h"
+#include "plan/assign_devices.h"
 #include "plan/choose_kernels.h"
 #include "plan/memory_limit.h"
 #include "plan/memory_report.h"
-#include "plan/place.h"
 #include "plan/recompute.h"
 #include "steep/error.h"
 
@@ -73,7 +73,7 @@ struct Prepared {
   explicit Prepared(Graph g)
       : graph(std::move(g)),
         kernel_graph(choose_kernels(graph, devices)),
-        device(place(graph, kernel_graph)),
+        device(assign_devices(graph, kernel_graph)),
         kernels(kernels_of(graph, kernel_graph)),
         views(views_of(graph, kernel_graph)) {}
   MemoryPlanner planner() const { return {graph, {kernels, views, device, devices}}; }

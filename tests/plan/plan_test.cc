@@ -13,9 +13,9 @@
 #include "device/boundary.h"
 #include "ops/build.h"
 #include "ops/op_def.h"
+#include "plan/assign_devices.h"
 #include "plan/choose_kernels.h"
 #include "plan/memory_planner.h"
-#include "plan/place.h"
 
 namespace steep {
 namespace {
@@ -124,7 +124,7 @@ struct Range {
 /// The lowest limit that was found for the graph.
 MemoryLimit least_limit(Graph g, const Devices& devices) {
   const KernelGraph kernel_graph = choose_kernels(g, devices);
-  const std::vector<int> device = place(g, kernel_graph);
+  const std::vector<int> device = assign_devices(g, kernel_graph);
   const KernelOf kernels = kernels_of(g, kernel_graph);
   const ViewOf views = views_of(g, kernel_graph);
   MemoryPlanner planner(g, {kernels, views, device, devices});

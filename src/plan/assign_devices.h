@@ -20,6 +20,6 @@ int destination(Node copy);
 /// requests that), and so that outputs and updates are on the host. A value is copied to a device
 /// only once. Copies between two other devices go through the host. Returns the device of each
 /// value, by id. Does not change the graph if all kernels are the host's.
-std::vector<int> place(Graph& graph, const KernelGraph& kernel_graph);
+std::vector<int> assign_devices(Graph& graph, const KernelGraph& kernel_graph);
 
 }  // namespace steep

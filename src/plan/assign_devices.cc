@@ -1,4 +1,4 @@
-#include "plan/place.h"
+#include "plan/assign_devices.h"
 
 #include <map>
 #include <tuple>
@@ -6,9 +6,9 @@
 namespace steep {
 namespace {
 
-class Placer {
+class DeviceAssigner {
  public:
-  Placer(Graph& graph, const KernelGraph& kernel_graph)
+  DeviceAssigner(Graph& graph, const KernelGraph& kernel_graph)
       : graph_(graph), kernel_graph_(kernel_graph), device_(graph.value_count(), 0) {}
 
   std::vector<int> run() {
@@ -76,11 +76,11 @@ class Placer {
 
 int destination(Node copy) { return static_cast<int>(copy.attrs().integer("to")); }
 
-std::vector<int> place(Graph& graph, const KernelGraph& kernel_graph) {
+std::vector<int> assign_devices(Graph& graph, const KernelGraph& kernel_graph) {
   bool crosses = false;
   for (const auto& [id, kernel] : kernel_graph.kernels) crosses = crosses || kernel.device != 0;
   if (!crosses) return std::vector<int>(graph.value_count(), 0);
-  return Placer(graph, kernel_graph).run();
+  return DeviceAssigner(graph, kernel_graph).run();
 }
 
 }  // namespace steep
