@@ -291,7 +291,7 @@ std::vector<Datum> Segment::run_planned(const Cut& cut, std::span<const Datum> i
   return next;
 }
 
-std::vector<Datum> Segment::run(Progress& at, const RunContext& context) {
+std::vector<Datum> Segment::run(SegmentPosition& at, const RunContext& context) {
   const Phase phase = at.segment->phase_;
   for (;;) {
     Segment& s = *at.segment;

@@ -51,9 +51,9 @@ constexpr Pass kPasses[] = {
 };
 
 /// Logs a pass, for STEEP_LOGS=passes.
-class Told {
+class PassLog {
  public:
-  Told(std::string_view name, const Graph& graph)
+  PassLog(std::string_view name, const Graph& graph)
       : name_(name), graph_(graph), before_(graph.node_count()) {}
 
   void done() const {
@@ -101,9 +101,9 @@ void run_early_pass(Graph& graph, std::string_view name, const std::set<std::str
     throw InternalError(
         {.what = "There is no early pass of this name.", .node = std::string(name)});
   if (disabled.count(std::string(name)) != 0) return;
-  const Told told(name, graph);
+  const PassLog pass_log(name, graph);
   pass->run(graph);
-  told.done();
+  pass_log.done();
 }
 
 void run_passes(Graph& graph, const PassOptions& options) {
@@ -114,7 +114,7 @@ void run_passes(Graph& graph, const PassOptions& options) {
     if (pass.at != nullptr && !pass.at(options.precision)) continue;
     if (!devices.want_pass(pass.name) || (pass.elsewhere && devices.only_host())) continue;
     poll();
-    const Told told(pass.name, graph);
+    const PassLog pass_log(pass.name, graph);
     TimedStage stage(options.profiler, options.stages, pass.name);
     if (pass.run_for != nullptr) {
       pass.run_for(graph, devices);
@@ -124,7 +124,7 @@ void run_passes(Graph& graph, const PassOptions& options) {
     graph.prune();
     verify(graph, pass.name);
     stage.done(graph.nodes().size());
-    told.done();
+    pass_log.done();
     if (options.after) options.after(pass.name, graph);
   }
 }

@@ -36,7 +36,7 @@ std::vector<Datum> to_data(std::span<const Tensor> tensors) {
   return {tensors.begin(), tensors.end()};
 }
 
-void Program::Impl::settle() {
+void Program::Impl::replan_if_fewer_threads() {
   if (threads > settle_threads(threads)) {
     cache.clear();
     segments.reset();
@@ -137,7 +137,7 @@ std::shared_ptr<Specialisation> Program::Impl::specialisation(std::span<const Te
 
 std::shared_ptr<Specialisation> Program::Impl::specialisation_for(std::span<const Type> fed) {
   const EngineCall call;
-  settle();
+  replan_if_fewer_threads();
   std::vector<Tensor> shells;
   for (const Type& t : fed) shells.push_back(Tensor::wrap(t.dtype, t.dims(), nullptr, nullptr));
   check_count(shells, forward_inputs);
@@ -318,7 +318,7 @@ DataResult Program::Impl::forward_in_segments(std::span<const Datum> inputs,
   refuse_limit_in_segments();
   if (!segments) segments = Segment::whole(graph);
   if (segments->size() > 4 * std::max<size_t>(options.cache_size, 1)) segments->forget();
-  Progress at{segments, std::vector<Datum>(backward_inputs.size())};
+  SegmentPosition at{segments, std::vector<Datum>(backward_inputs.size())};
   size_t next = 0, next_rows = 0;
   for (size_t i = 0; i < graph.inputs().size(); ++i) {
     const Value v = graph.inputs()[i];
@@ -344,7 +344,7 @@ DataResult Program::Impl::forward_in_segments(std::span<const Datum> inputs,
   return result;
 }
 
-std::vector<Tensor> Program::Impl::backward_in_segments(Progress at,
+std::vector<Tensor> Program::Impl::backward_in_segments(SegmentPosition at,
                                                         std::span<const Tensor> inputs) {
   const std::vector<Datum> fed = to_data(inputs);
   std::copy(fed.begin(), fed.end(), at.inputs.begin());
@@ -384,7 +384,7 @@ ForwardResult forward_result(const Graph& graph, DataResult result, bool has_bac
 
 ForwardResult Program::Impl::forward(std::span<const Tensor> inputs,
                                      const std::vector<bool>& may_change) {
-  settle();
+  replan_if_fewer_threads();
   check_count(inputs, forward_inputs);
   check_states();
   const std::vector<Tensor> counted = rows.compute(inputs);
@@ -426,7 +426,7 @@ ForwardResult Program::Impl::forward(std::span<const Tensor> inputs,
 }
 
 DataResult Program::Impl::forward_data(std::span<const Datum> inputs) {
-  settle();
+  replan_if_fewer_threads();
   const bool tensors =
       std::all_of(inputs.begin(), inputs.end(), [](const Datum& d) { return d.is_tensor(); });
   if (tensors && inputs.size() == forward_inputs.size() && !has_non_tensor_output()) {

@@ -29,7 +29,7 @@ struct PendingRun::State {
   int threads;                       // the number that the plan assumes
   std::shared_ptr<Specialisation> specialisation;
   std::unique_ptr<Frame> frame;
-  std::optional<Progress> segmented;           // in segments: used instead of a frame
+  std::optional<SegmentPosition> segmented;    // in segments: used instead of a frame
   std::vector<std::optional<Type>> gradients;  // in segments: by backward input, as far as known
   std::vector<bool> copied{};                  // by forward input: bound to a copy; may be empty
 
@@ -74,7 +74,7 @@ struct Program::Impl {
 
   /// Kernels start the number of threads that they were made for. If the caller cannot have so
   /// many, the plans are made again.
-  void settle();
+  void replan_if_fewer_threads();
 
   void index();
 
@@ -122,7 +122,7 @@ struct Program::Impl {
 
   DataResult forward_in_segments(std::span<const Datum> inputs, std::span<const Tensor> counted);
 
-  std::vector<Tensor> backward_in_segments(Progress at, std::span<const Tensor> inputs);
+  std::vector<Tensor> backward_in_segments(SegmentPosition at, std::span<const Tensor> inputs);
 };
 
 }  // namespace steep
