@@ -257,7 +257,7 @@ bool is_along(Node softmax, int64_t axis) {
 
 bool has_two_axes(Value v) { return v.type().shape && v.rank() == 2; }
 
-constexpr Row<const Readers&, Loss&> kLosses[] = {
+constexpr PatternRule<const Readers&, Loss&> kLosses[] = {
     {.name = "compute_read_rows/cross_entropy_of_rows",
      .reason = "The scores of labels that are ignored change nothing.",
      .pattern = "loss: steep.SoftmaxCrossEntropy(only scores, labels, ...)",
@@ -312,7 +312,7 @@ constexpr Row<const Readers&, Loss&> kLosses[] = {
 /// The loss at `n`; nothing when its rows are unknown or have other readers.
 std::optional<Loss> find_loss(Node n, const Readers& readers) {
   Loss loss;
-  if (apply_rows(kLosses, n, Match(readers), readers, loss) == nullptr) return {};
+  if (apply_rules(kLosses, n, Match(readers), readers, loss) == nullptr) return {};
   return loss;
 }
 
@@ -351,7 +351,7 @@ bool takes_few_tokens(const Match& m) {
 }
 
 /// Nodes that select few rows of x, by a constant index or constant bounds.
-constexpr Row<> kTaken[] = {
+constexpr PatternRule<> kTaken[] = {
     {.name = "compute_read_rows/token",
      .reason = "Classifiers read one token of a sequence.",
      .pattern = "taken: Gather(only x, index)",
@@ -366,7 +366,7 @@ constexpr Row<> kTaken[] = {
 void compute_taken_rows(Graph& g) {
   Readers readers(g);
   for (Node n : g.nodes()) {
-    if (apply_rows(kTaken, n, Match(readers)) == nullptr) continue;
+    if (apply_rules(kTaken, n, Match(readers)) == nullptr) continue;
     const Value x = n.input(0), y = n.output(0);
     RowRewriter rewriter(g, readers, x, n, token_cut(n));
     if (rewriter.products() == 0 || rewriter.any_computed_twice()) continue;
@@ -464,11 +464,11 @@ void compute_read_rows(Graph& graph) {
   compute_real_rows(graph);
 }
 
-std::vector<RowInfo> read_rows_rows() {
-  std::vector<RowInfo> rows = list_rows(kLosses, kTaken);
-  const std::vector<RowInfo> more = masked_attention_rows();
-  rows.insert(rows.end(), more.begin(), more.end());
-  return rows;
+std::vector<PatternRuleInfo> read_rows_patterns() {
+  std::vector<PatternRuleInfo> rules = list_rules(kLosses, kTaken);
+  const std::vector<PatternRuleInfo> more = masked_attention_patterns();
+  rules.insert(rules.end(), more.begin(), more.end());
+  return rules;
 }
 
 }  // namespace steep

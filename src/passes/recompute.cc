@@ -30,7 +30,7 @@ bool is_elementwise(Node n) {
 }
 
 /// Nodes that are recomputed although they are not elementwise.
-constexpr Row<> kRows[] = {
+constexpr PatternRule<> kRules[] = {
     {.name = "recompute/layer_normalization",
      .reason =
          "Its gradient keeps the input anyway, and normalising that again is one pass over it.",
@@ -135,7 +135,7 @@ class Recomputer {
     Node p = x.producer();
     if (!p || p.phase() != Phase::forward || x != p.output(0)) return false;
     if (x.type().nbytes() < kLeastBytes || g_.is_output(x)) return false;
-    return apply_rows(kRows, p, Match()) && stays(p.input(0));
+    return apply_rules(kRules, p, Match()) && stays(p.input(0));
   }
 
   /// The recomputed x for `reader` and all later readers. It reads kept values and other
@@ -165,6 +165,6 @@ class Recomputer {
 
 void recompute(Graph& g) { Recomputer(g).run(); }
 
-std::vector<RowInfo> recompute_rows() { return list_rows(kRows); }
+std::vector<PatternRuleInfo> recompute_patterns() { return list_rules(kRules); }
 
 }  // namespace steep
