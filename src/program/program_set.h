@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-#include "program/engine.h"
+#include "program/program.h"
 #include "runtime/threads.h"
 #include "steep/error.h"
 

@@ -8,7 +8,7 @@
 #include "ops/defs/with_gradient.h"
 #include "passes/pipeline.h"
 #include "plan/choose_kernels.h"
-#include "program/program.h"
+#include "program/compile.h"
 #include "runtime/budget.h"
 #include "runtime/memory.h"
 #include "runtime/threads.h"
