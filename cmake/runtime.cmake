@@ -22,11 +22,12 @@ list(APPEND runtime_sources
   src/plan/assign_devices.cc
   src/plan/executable.cc
   src/plan/kernel_graph.cc
+  src/plan/layout.cc
   src/plan/place_buffers.cc
   src/plan/plan.cc
   src/plan/schedule.cc
   src/train/finite.cc
-  src/train/names.cc
+  src/train/name_suggestions.cc
   src/train/schedule.cc
   src/train/tensor_info.cc)
 set(kernel_sources

@@ -20,7 +20,7 @@
 #include "data/csv.h"
 #include "data/files.h"
 #include "steep/error.h"
-#include "train/names.h"
+#include "train/name_suggestions.h"
 
 namespace steep::cli {
 namespace {
@@ -206,7 +206,7 @@ struct Assignment {
 }
 
 /// The arrays that options name, by input. Other inputs are not in the result.
-std::map<std::string, std::string> named_arrays(const DataChoice& choice,
+std::map<std::string, std::string> named_arrays(const DataArguments& choice,
                                                 std::span<const TensorInfo> inputs,
                                                 const std::string& label) {
   std::map<std::string, std::string> named;
@@ -255,7 +255,7 @@ void give_columns(Assignment* made, std::span<const TensorInfo> inputs, const st
   std::erase_if(made->left_over, [&](const std::string& name) { return loaded.is_column(name); });
 }
 
-Assignment assign(const DataChoice& choice, std::span<const TensorInfo> inputs,
+Assignment assign(const DataArguments& choice, std::span<const TensorInfo> inputs,
                   const std::string& label, bool needs_label, const Loaded& loaded) {
   const Arrays& arrays = loaded.arrays;
   Assignment made{.array_of = named_arrays(choice, inputs, label)};
@@ -328,7 +328,7 @@ void check_extents(const Tensor& array, const std::string& name, const std::stri
 
 }  // namespace
 
-void add_data_options(CLI::App& app, DataChoice& choice, bool labels) {
+void add_data_options(CLI::App& app, DataArguments& choice, bool labels) {
   app.add_option(
          "--data", choice.paths,
          ".npz, .safetensors, .npy (called as the file) or .csv files; rows along the first\n"
@@ -375,7 +375,7 @@ Tensor join_rows(const std::vector<Tensor>& parts, const std::string& name) {
   return joined;
 }
 
-Feed feed_from(const DataChoice& choice, std::span<const TensorInfo> inputs,
+Feed feed_from(const DataArguments& choice, std::span<const TensorInfo> inputs,
                const std::optional<LabelForm>& labels, bool needs_label) {
   const Loaded loaded = load(choice.paths, choice.limits != nullptr ? *choice.limits : Limits{});
   const std::string& path = loaded.text;
@@ -464,7 +464,7 @@ int64_t fixed_rows(std::span<const TensorInfo> inputs) {
   return fixed;
 }
 
-Cut cut_for(const DataChoice& choice, const Feed& feed, std::span<const TensorInfo> inputs,
+Cut cut_for(const DataArguments& choice, const Feed& feed, std::span<const TensorInfo> inputs,
             bool drop_last, bool whole) {
   constexpr const char* kRelax = "export the model with a first axis that varies";
   const int64_t fixed = fixed_rows(inputs), rows = feed.rows();

@@ -24,7 +24,7 @@ namespace {
 
 struct EvalChoice {
   ModelChoice model;
-  DataChoice data;
+  DataArguments data;
   bool drop_last = false;
   std::string checkpoint;
   std::string out;

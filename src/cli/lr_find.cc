@@ -24,7 +24,7 @@ namespace {
 
 struct FindChoice {
   ModelChoice model;
-  DataChoice data;
+  DataArguments data;
   double from = 1e-7;
   double to = 10;
   int64_t steps = 100;

@@ -15,7 +15,7 @@
 #include "runtime/budget.h"
 #include "runtime/disk.h"
 #include "steep/error.h"
-#include "train/names.h"
+#include "train/name_suggestions.h"
 
 namespace steep::cli {
 namespace {

@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-Json to_json(const Setting& s) {
+Json to_json(const ResumeSettings& s) {
   return {{"rows", s.rows},       {"batch", s.batch},         {"seed", s.seed},
           {"shuffle", s.shuffle}, {"drop_last", s.drop_last}, {"accumulate", s.accumulate}};
 }
@@ -54,7 +54,7 @@ class Reader {
 
 constexpr int64_t kAny = INT64_MAX;
 
-Setting setting_from(const Reader& reader) {
+ResumeSettings setting_from(const Reader& reader) {
   return {.rows = reader.count("rows", kAny),
           .batch = reader.count("batch", kAny),
           .seed = reader.get<uint64_t>("seed", "a whole number", &Json::is_number_unsigned),
@@ -66,7 +66,7 @@ Setting setting_from(const Reader& reader) {
 
 }  // namespace
 
-std::string to_text(const Setting& setting, const Position& position) {
+std::string to_text(const ResumeSettings& setting, const Position& position) {
   Json run{{"setting", to_json(setting)},
            {"epoch", position.epoch},
            {"next_batch", position.batch},
@@ -76,8 +76,8 @@ std::string to_text(const Setting& setting, const Position& position) {
   return Json{{"run", std::move(run)}}.dump();
 }
 
-Position position_from(const std::string& user, const std::string& folder, const Setting& setting,
-                       int64_t batches) {
+Position position_from(const std::string& user, const std::string& folder,
+                       const ResumeSettings& setting, int64_t batches) {
   const Json json = Json::parse(user, nullptr, false);
   const auto run = json.is_object() ? json.find("run") : json.end();
   if (run == json.end() || !run->is_object() || !run->contains("setting")) {
@@ -86,7 +86,7 @@ Position position_from(const std::string& user, const std::string& folder, const
   }
   const Reader reader(*run, folder);
   if (!(*run)["setting"].is_object()) reader.refuse("setting", "an object");
-  const Setting earlier = setting_from(Reader((*run)["setting"], folder));
+  const ResumeSettings earlier = setting_from(Reader((*run)["setting"], folder));
   if (earlier != setting) {
     throw CheckpointError(ErrorParts{.what = "the run that is resumed had other data or batches",
                                      .node = folder,

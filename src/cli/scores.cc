@@ -13,7 +13,7 @@
 #include "model/import/import.h"
 #include "steep/error.h"
 #include "train/loss.h"
-#include "train/names.h"
+#include "train/name_suggestions.h"
 
 namespace steep::cli {
 namespace {

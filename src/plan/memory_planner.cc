@@ -465,11 +465,11 @@ Plan fit(const Graph& graph, const LayoutInput& on, const MemoryLimit& limit,
 }
 
 Plan make_plan(Graph graph, const Devices& devices, std::vector<Declined> decomposed) {
-  return make_plan(std::move(graph), devices, std::move(decomposed), {});
+  return plan_within(std::move(graph), devices, std::move(decomposed), {});
 }
 
-Plan make_plan(Graph graph, const Devices& devices, std::vector<Declined> decomposed,
-               const MemoryLimit& limit) {
+Plan plan_within(Graph graph, const Devices& devices, std::vector<Declined> decomposed,
+                 const MemoryLimit& limit) {
   KernelGraph kernel_graph = choose_kernels(graph, devices);
   kernel_graph.declined.insert(kernel_graph.declined.begin(),
                                std::make_move_iterator(decomposed.begin()),

@@ -123,7 +123,7 @@ Plan fit(const Graph& graph, const LayoutInput& on, const MemoryLimit& limit,
 
 /// Like make_plan() of plan.h, but backward computes values again if the plan would exceed the
 /// limit. The results have the same bits. Also throws the errors of fit().
-Plan make_plan(Graph graph, const Devices& devices, std::vector<Declined> decomposed,
-               const MemoryLimit& limit);
+Plan plan_within(Graph graph, const Devices& devices, std::vector<Declined> decomposed,
+                 const MemoryLimit& limit);
 
 }  // namespace steep

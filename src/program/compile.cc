@@ -19,7 +19,7 @@ std::optional<Plan> compile(const Graph& graph, std::span<const Type> types, con
     run_passes(concrete.graph, options);
     TimedStage planning(options.profiler, options.stages, "plan");
     Plan plan =
-        make_plan(std::move(concrete.graph), devices, std::move(concrete.decomposed), limit);
+        plan_within(std::move(concrete.graph), devices, std::move(concrete.decomposed), limit);
     planning.done(plan.graph->nodes().size());
     return plan;
   } catch (const std::bad_alloc&) {

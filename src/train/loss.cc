@@ -14,7 +14,7 @@
 #include "ops/op_def.h"
 #include "steep/error.h"
 #include "train/losses.h"
-#include "train/names.h"
+#include "train/name_suggestions.h"
 
 namespace steep {
 namespace {

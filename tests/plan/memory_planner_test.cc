@@ -136,7 +136,7 @@ TEST_P(MemoryPlannerTest, APlanTakesWhatWasFound) {
   const Prepared step(random_step(GetParam()));
   MemoryPlanner planner = step.planner();
   for (const MemoryPoint& p : planner.search()) {
-    const Plan plan = make_plan(step.graph, step.devices, {}, {.bytes = p.bytes});
+    const Plan plan = plan_within(step.graph, step.devices, {}, {.bytes = p.bytes});
     EXPECT_EQ(run_bytes(plan), p.bytes);
     for (const Step& s : plan.steps) EXPECT_TRUE(s.kernel != nullptr || s.copy_bytes != 0);
   }
@@ -147,16 +147,16 @@ TEST_P(MemoryPlannerTest, BelowTheLeastItSaysTheLeast) {
   MemoryPlanner planner = step.planner();
   const size_t least = planner.search().back().bytes;
   try {
-    make_plan(step.graph, step.devices, {}, {.bytes = least - 1});
+    plan_within(step.graph, step.devices, {}, {.bytes = least - 1});
     FAIL() << "a plan within less than the least";
   } catch (const OutOfMemoryError& e) {
     EXPECT_NE(e.parts().received.find(std::to_string(least) + " bytes"), std::string::npos)
         << e.what();
     EXPECT_NE(e.parts().expected.find(std::to_string(least - 1) + " bytes"), std::string::npos);
   }
-  EXPECT_EQ(run_bytes(make_plan(step.graph, step.devices, {}, {.bytes = least + 7, .held = 7})),
+  EXPECT_EQ(run_bytes(plan_within(step.graph, step.devices, {}, {.bytes = least + 7, .held = 7})),
             least);
-  EXPECT_EQ(run_bytes(make_plan(step.graph, step.devices, {}, {.least = true})), least);
+  EXPECT_EQ(run_bytes(plan_within(step.graph, step.devices, {}, {.least = true})), least);
 }
 
 TEST_P(MemoryPlannerTest, TheReportIsOfThePlanThatIsMade) {
@@ -169,7 +169,7 @@ TEST_P(MemoryPlannerTest, TheReportIsOfThePlanThatIsMade) {
   for (const MemoryPlan& plan : free.plans) {
     const MemoryLimit limit{.bytes = plan.bytes + 5, .held = 5};
     const MemoryReport report = memory_report(step.graph, step.devices, limit);
-    const size_t made = run_bytes(make_plan(step.graph, step.devices, {}, limit));
+    const size_t made = run_bytes(plan_within(step.graph, step.devices, {}, limit));
     EXPECT_EQ(report.planned.bytes, made + 5);
     EXPECT_LE(report.planned.bytes, report.limit);
     const auto chosen = std::count_if(report.choices.begin(), report.choices.end(),
@@ -183,13 +183,13 @@ TEST_P(MemoryPlannerTest, TheReportIsOfThePlanThatIsMade) {
 TEST_P(MemoryPlannerTest, TheReportTakesWhatThePlanFound) {
   const Prepared step(random_step(GetParam()));
   const MemoryLimit limit{.least = true};
-  const Plan plan = make_plan(step.graph, step.devices, {}, limit);
+  const Plan plan = plan_within(step.graph, step.devices, {}, limit);
   ASSERT_FALSE(plan.found.empty());
   EXPECT_EQ(memory_report(step.graph, step.devices, limit, plan.found).text(),
             memory_report(step.graph, step.devices, limit).text());
   const std::span<const MemoryPoint> last = std::span(plan.found).last(1);
   EXPECT_EQ(memory_report(step.graph, step.devices, limit, last).plans.size(), 1U);
-  EXPECT_TRUE(make_plan(step.graph, step.devices, {}, {.bytes = size_t{1} << 40}).found.empty());
+  EXPECT_TRUE(plan_within(step.graph, step.devices, {}, {.bytes = size_t{1} << 40}).found.empty());
 }
 
 INSTANTIATE_TEST_SUITE_P(RandomSteps, MemoryPlannerTest, testing::Range(0U, 12U));
@@ -197,7 +197,7 @@ INSTANTIATE_TEST_SUITE_P(RandomSteps, MemoryPlannerTest, testing::Range(0U, 12U)
 TEST(MemoryPlanner, NoLimitAndALargeOneGiveThePlanWithoutChoices) {
   const Graph g = random_step(1);
   const std::string plain = to_text(make_plan(g, Devices::host_alone()));
-  EXPECT_EQ(to_text(make_plan(g, Devices::host_alone(), {}, {.bytes = size_t{1} << 40})), plain);
+  EXPECT_EQ(to_text(plan_within(g, Devices::host_alone(), {}, {.bytes = size_t{1} << 40})), plain);
 }
 
 TEST(MemoryPlanner, ReadingAFewRowsOfATableTakesLessThanReadingTheTable) {

@@ -138,7 +138,7 @@ class PlanTest : public testing::TestWithParam<std::tuple<uint32_t, bool, bool>>
     const auto [seed, crosses, limited] = GetParam();
     const Devices devices = crosses ? two() : any();
     const Graph g = random_graph(seed);
-    return make_plan(g, devices, {}, limited ? least_limit(g, devices) : MemoryLimit());
+    return plan_within(g, devices, {}, limited ? least_limit(g, devices) : MemoryLimit());
   }
 };
 
