@@ -62,7 +62,7 @@ class Search {
     if (!cut_.text.empty()) say(cut_.text);
     run();
     if (tried_.empty()) {
-      throw DataError(ErrorParts{.what = "no step could be made", .received = ended_});
+      throw DataError(ErrorParts{.what = "No learning rate was tried.", .received = ended_});
     }
     print_table();
     const std::optional<double> best = suggestion();

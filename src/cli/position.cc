@@ -37,14 +37,14 @@ class Reader {
   }
   [[noreturn]] void refuse(const char* key, const std::string& expected) const {
     const auto found = json_.find(key);
-    throw CheckpointError(ErrorParts{.what = fmt::format("'{}' of the run is damaged", key),
+    throw CheckpointError(ErrorParts{.what = fmt::format("'{}' of the run is damaged.", key),
                                      .node = folder_,
                                      .expected = expected,
                                      .received = found == json_.end() ? "nothing"
                                                  : found->is_number_integer()
                                                      ? found->dump()
                                                      : std::string(found->type_name()),
-                                     .remedy = "resume from another checkpoint, or train anew"});
+                                     .remedy = "Resume from another checkpoint, or train anew."});
   }
 
  private:
@@ -81,18 +81,18 @@ Position position_from(const std::string& user, const std::string& folder,
   const Json json = Json::parse(user, nullptr, false);
   const auto run = json.is_object() ? json.find("run") : json.end();
   if (run == json.end() || !run->is_object() || !run->contains("setting")) {
-    throw CheckpointError(ErrorParts{.what = folder + " was not written by `steep train`",
-                                     .remedy = "resume from a checkpoint of `steep train`"});
+    throw CheckpointError(ErrorParts{.what = folder + " was not written by `steep train`.",
+                                     .remedy = "Resume from a checkpoint of `steep train`."});
   }
   const Reader reader(*run, folder);
   if (!(*run)["setting"].is_object()) reader.refuse("setting", "an object");
   const ResumeSettings earlier = setting_from(Reader((*run)["setting"], folder));
   if (earlier != setting) {
-    throw CheckpointError(ErrorParts{.what = "the run that is resumed had other data or batches",
+    throw CheckpointError(ErrorParts{.what = "The run that is resumed had other data or batches.",
                                      .node = folder,
                                      .expected = to_json(earlier).dump(),
                                      .received = to_json(setting).dump(),
-                                     .remedy = "give the same data, --batch and --seed"});
+                                     .remedy = "Give the same data, --batch and --seed."});
   }
   Position position{.epoch = reader.count("epoch", kMost),
                     .batch = reader.count("next_batch", batches),

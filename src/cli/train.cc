@@ -171,9 +171,9 @@ class Run {
     } catch (const ShapeError& error) {
       ErrorParts parts = error.parts();
       parts.what =
-          fmt::format("the last batch, of {} rows, does not fit the model: {}", last, parts.what);
+          fmt::format("The last batch, of {} rows, does not fit the model: {}", last, parts.what);
       parts.remedy = fmt::format(
-          "leave it out with --drop-last, or give a --batch that divides {} rows", rows);
+          "Leave it out with --drop-last, or give a --batch that divides {} rows.", rows);
       throw ShapeError(std::move(parts));
     }
     return next.text();

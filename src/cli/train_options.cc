@@ -83,14 +83,14 @@ TrainingOptions options_of(const TrainArguments& choice) {
     const char* number = at == std::string::npos ? end : text.data() + at + 1;
     const auto [stop, error] = std::from_chars(number, end, rate);
     if (at == 0 || error != std::errc{} || stop != end || !(rate >= 0) || std::isinf(rate)) {
-      throw DataError(ErrorParts{.what = "--rate cannot be read",
+      throw DataError(ErrorParts{.what = "--rate cannot be read.",
                                  .expected = "PATTERN=X, a pattern of names and a learning rate, "
                                              "as in 'encoder.*=1e-5'",
                                  .received = text});
     }
     if (options.optimizer.lr == 0) {
       throw DataError(ErrorParts{
-          .what = "--rate needs an --lr that is not 0",
+          .what = "--rate needs an --lr that is not 0.",
           .expected = "a learning rate other than 0: each --rate is stored as a multiple of --lr",
           .received = "--lr 0"});
     }
@@ -217,8 +217,8 @@ void check_destinations(const TrainArguments& choice) {
     const std::string by = take(option, path);
     if (by == option) continue;
     throw IoError(
-        ErrorParts{.what = fmt::format("{} and {} are the same file: {}", by, option, path),
-                   .remedy = "give each a name of its own"});
+        ErrorParts{.what = fmt::format("{} and {} are the same file: {}.", by, option, path),
+                   .remedy = "Give each a name of its own."});
   }
 }
 

@@ -299,10 +299,11 @@ const Output& find_output(const Graph& graph, const TrainingOptions& options) {
     if (o.name == wanted) return o;
   }
   if (options.output.empty()) {
-    throw ModelError(ErrorParts{.what = "The model has several outputs; which one to train on?",
-                                .expected = "the name of one of them",
-                                .received = list_names(output_names(graph)),
-                                .remedy = "Name it: TrainingOptions::output, or --output."});
+    throw ModelError(
+        ErrorParts{.what = "The model has several outputs, and none was chosen to train on.",
+                   .expected = "the name of one of them",
+                   .received = list_names(output_names(graph)),
+                   .remedy = "Name it: TrainingOptions::output, or --output."});
   }
   throw ModelError(ErrorParts{.what = "The model has no such output.",
                               .node = options.output,
