@@ -1,6 +1,6 @@
 # make wheel   a package to install with pip, here or on another machine
 # make demo    train the example transformer language model (DATA=folder, SHORT=1)
-# make test    build everything, run every test and the lint checks
+# make test    build everything, run the tests and checks for each change
 # make help    the other targets
 #
 # Everything that is made lies in .venv, build, dist and runs.
@@ -44,7 +44,7 @@ build-program: setup
 	  ninja -C build/release -j$(JOBS) program
 	@scripts/link_package build/release
 
-test: test-cpp test-py lint ## every test and check
+test: test-cpp test-py lint ## the tests and checks for each change; test-all adds the long ones
 
 test-cpp: build ## C++ tests
 	@$(step) -v build/test-cpp.log "C++ tests" \

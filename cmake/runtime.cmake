@@ -19,14 +19,15 @@ list(APPEND runtime_sources
   src/data/files.cc
   src/ops/op_def.cc
   src/ops/without_operators.cc
+  src/plan/assign_devices.cc
   src/plan/executable.cc
-  src/plan/lowered.cc
-  src/plan/place.cc
+  src/plan/kernel_graph.cc
+  src/plan/layout.cc
   src/plan/place_buffers.cc
   src/plan/plan.cc
   src/plan/schedule.cc
   src/train/finite.cc
-  src/train/names.cc
+  src/train/name_suggestions.cc
   src/train/schedule.cc
   src/train/tensor_info.cc)
 set(kernel_sources

@@ -13,7 +13,7 @@
 #include "ops/build.h"
 #include "ops/wide.h"
 #include "passes/pipeline.h"
-#include "program/engine.h"
+#include "program/program.h"
 #include "steep/error.h"
 
 namespace steep::python {

@@ -41,7 +41,7 @@ enum class Purpose : uint8_t { step, prediction };
 struct ArtifactProgram {
   Purpose purpose = Purpose::step;
   Graph graph{};
-  std::unordered_map<uint32_t, Ints> views{};  ///< as in LoweredGraph (plan/lowered.h)
+  std::unordered_map<uint32_t, Ints> views{};  ///< as in KernelGraph (plan/kernel_graph.h)
 };
 
 struct Artifact {

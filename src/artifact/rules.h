@@ -14,7 +14,8 @@ namespace steep {
 
 /// Throws ModelError, which names the first node that is not accepted. `views`: the nodes that
 /// share the bytes of their first operand, by id, with the offsets of their results
-/// (plan/lowered.h). A node in `views` may have any operator, and only its offsets are checked.
+/// (plan/kernel_graph.h). A node in `views` may have any operator, and only its offsets are
+/// checked.
 void require_known(const Graph& graph, const std::unordered_map<uint32_t, Ints>& views);
 
 /// The operators of the table, sorted. The documentation lists them.

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "ir/seed.h"
-#include "plan/lowered.h"
+#include "plan/kernel_graph.h"
 #include "runtime/budget.h"
 #include "runtime/threads.h"
 #include "steep/error.h"
@@ -15,23 +15,24 @@
 namespace steep {
 namespace {
 
-LoweredGraph choose_kernels(const Graph& graph, std::unordered_map<uint32_t, Ints> views,
-                            const Devices& devices) {
-  LoweredGraph lowered{.kernels = {}, .views = std::move(views), .declined = {}};
+KernelGraph kernels_of_artifact(const Graph& graph, std::unordered_map<uint32_t, Ints> views,
+                                const Devices& devices) {
+  KernelGraph kernel_graph{.kernels = {}, .views = std::move(views), .declined = {}};
   std::string refused;
   Node first;
   for (Node n : graph.nodes()) {
-    if (lowered.views.count(n.id()) != 0) continue;
+    if (kernel_graph.views.count(n.id()) != 0) continue;
     std::string why_not;
-    Lowered chosen = at_node(n, [&] { return choose_on(devices, n, lowered.declined, &why_not); });
+    NodeKernel chosen =
+        at_node(n, [&] { return choose_on(devices, n, kernel_graph.declined, &why_not); });
     if (chosen.kernel) {
-      lowered.kernels.emplace(n.id(), std::move(chosen));
+      kernel_graph.kernels.emplace(n.id(), std::move(chosen));
       continue;
     }
     refused += fmt::format("\n    {} ({}): {}", n.name(), n.op(), why_not);
     if (!first) first = n;
   }
-  if (refused.empty()) return lowered;
+  if (refused.empty()) return kernel_graph;
   throw ProviderError(
       ErrorParts{.what = fmt::format("The {} provider of this library cannot run:{}",
                                      devices.host().provider(), refused),
@@ -78,8 +79,8 @@ void Runnable::prepare() {
   threads_ = omp_get_max_threads();
   const Devices devices = Devices::host_alone();
   Graph graph = program_.graph;
-  LoweredGraph lowered = choose_kernels(graph, program_.views, devices);
-  executable_.emplace(make_plan(std::move(graph), std::move(lowered), devices), pool_);
+  KernelGraph kernel_graph = kernels_of_artifact(graph, program_.views, devices);
+  executable_.emplace(make_plan(std::move(graph), std::move(kernel_graph), devices), pool_);
 }
 
 std::vector<Tensor> Runnable::forward(std::span<const Tensor> arrays,

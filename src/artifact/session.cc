@@ -14,7 +14,7 @@
 #include "runtime/threads.h"
 #include "steep/artifact.h"
 #include "train/finite.h"
-#include "train/names.h"
+#include "train/name_suggestions.h"
 #include "train/schedule.h"
 #include "train/step.h"
 

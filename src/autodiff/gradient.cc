@@ -106,9 +106,9 @@ std::vector<Obstacle> obstacles_on(const Graph& g, const Path& path,
   return found;
 }
 
-class Sweep {
+class ReverseSweep {
  public:
-  Sweep(Graph& g, const Path& path, Phase phase) : g_(g), path_(path), phase_(phase) {}
+  ReverseSweep(Graph& g, const Path& path, Phase phase) : g_(g), path_(path), phase_(phase) {}
 
   void seed(Value output, Value gradient) {
     if (!gradient && output.type().kind != Kind::tensor) {
@@ -191,7 +191,7 @@ std::vector<Value> add_gradients(Graph& g, std::span<const Value> outputs,
          .received = obstacles.front().op,
          .remedy = obstacles.front().remedy});
   }
-  Sweep sweep(g, path, phase);
+  ReverseSweep sweep(g, path, phase);
   {
     Graph::Scope scope(g, phase, "grad");
     for (size_t i = 0; i < targets.size(); ++i) {

@@ -43,7 +43,7 @@ bool climb_past_where(const Match& m, const Climb& c) {
 }
 
 /// Nodes between the scores and the softmax.
-constexpr Row<const Climb&> kBetween[] = {
+constexpr PatternRule<const Climb&> kBetween[] = {
     {.name = "compute_read_rows/scores",
      .reason = "The products of queries and keys show which tokens are the keys.",
      .pattern = "scores: MatMul(left, right)",
@@ -80,17 +80,17 @@ constexpr Row<const Climb&> kBetween[] = {
 
 bool climb(Value x, const Climb& c) {
   return x.producer() && c.readers.only(x) && has_axes(x, 4) &&
-         apply_rows(kBetween, x.producer(), Match(), c) != nullptr;
+         apply_rules(kBetween, x.producer(), Match(), c) != nullptr;
 }
 
 /// Nodes between the softmax, whose result is x, and the product.
-constexpr Row<> kDropout[] = {
+constexpr PatternRule<> kDropout[] = {
     {.name = "compute_read_rows/dropout",
      .reason = "Dropout of probabilities shows no key that the mask hides.",
      .pattern = "steep.Dropout(x, _)"}};
 
 /// The reader of the probabilities x.
-constexpr Row<MaskedAttention&> kProduct[] = {
+constexpr PatternRule<MaskedAttention&> kProduct[] = {
     {.name = "compute_read_rows/product",
      .reason = "Values have the probabilities of their keys, and those of hidden ones are zeros.",
      .pattern = "product: MatMul(x, values)",
@@ -101,11 +101,11 @@ constexpr Row<MaskedAttention&> kProduct[] = {
 
 bool find_product(const Readers& readers, Value p, MaskedAttention& a) {
   Node reader = readers.only(p);
-  if (apply_rows(kDropout, reader, Match().with("x", p)) != nullptr) {
+  if (apply_rules(kDropout, reader, Match().with("x", p)) != nullptr) {
     p = reader.output(0);
     reader = readers.only(p);
   }
-  return apply_rows(kProduct, reader, Match().with("x", p), a) != nullptr;
+  return apply_rules(kProduct, reader, Match().with("x", p), a) != nullptr;
 }
 
 /// Whether all operands have the same sequences, and keys and values have the same tokens.
@@ -128,7 +128,7 @@ bool find_attention(const Match& m, const Readers& readers, MaskedAttention& a) 
   return find_product(readers, p, a) && fits(a);
 }
 
-constexpr Row<const Readers&, MaskedAttention&> kAttention[] = {
+constexpr PatternRule<const Readers&, MaskedAttention&> kAttention[] = {
     {.name = "compute_read_rows/attention",
      .reason = "Keys that the mask hides, and queries that no node reads, need not be computed.",
      .pattern = "softmax: Softmax|steep.SafeSoftmax(x)",
@@ -145,12 +145,12 @@ bool is_long(Value mask) {
 
 std::optional<MaskedAttention> match_masked_attention(const Readers& readers, Node softmax) {
   MaskedAttention a;
-  if (apply_rows(kAttention, softmax, Match(), readers, a) == nullptr) return {};
+  if (apply_rules(kAttention, softmax, Match(), readers, a) == nullptr) return {};
   return a;
 }
 
-std::vector<RowInfo> masked_attention_rows() {
-  return list_rows(kAttention, kBetween, kDropout, kProduct);
+std::vector<PatternRuleInfo> masked_attention_patterns() {
+  return list_rules(kAttention, kBetween, kDropout, kProduct);
 }
 
 Value seen_through(const ScoreMask& mask, Value keys, bool alone) {

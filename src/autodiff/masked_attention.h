@@ -32,7 +32,7 @@ struct MaskedAttention {
 std::optional<MaskedAttention> match_masked_attention(const Readers& readers, Node softmax);
 
 /// The rows of its pattern tables.
-std::vector<RowInfo> masked_attention_rows();
+std::vector<PatternRuleInfo> masked_attention_patterns();
 
 /// float32[sequences, keys]: which keys a mask of [sequences, heads or 1, queries or 1, keys]
 /// leaves visible to at least one query; null if that is unknown before the run. `alone`: it is the

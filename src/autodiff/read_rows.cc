@@ -25,12 +25,12 @@ constexpr size_t kMostOfRows = 4096;  // those of masks, which each attention ma
 /// Rewrites nodes so that they compute only some rows. Values that other nodes read too (scores
 /// that a model returns) are computed twice, from the last product on: for some rows and for all
 /// rows. If all rows count, the two are equal and can be merged.
-class SomeRows {
+class RowRewriter {
  public:
   /// `from`: the value of which only `reader` reads rows. `readers`: the readers in the unchanged
   /// graph. `cut`: the tokens that the reader takes, if it takes the same tokens of each sequence.
-  SomeRows(Graph& graph, const Readers& readers, Value from, Node reader,
-           std::optional<TokenCut> cut = {})
+  RowRewriter(Graph& graph, const Readers& readers, Value from, Node reader,
+              std::optional<TokenCut> cut = {})
       : graph_(graph), from_(from), cut_(cut) {
     if (cut_) attentions_ = find_read_queries(graph, readers, *cut_);
     std::unordered_set<uint32_t> read{from.id()};
@@ -257,7 +257,7 @@ bool is_along(Node softmax, int64_t axis) {
 
 bool has_two_axes(Value v) { return v.type().shape && v.rank() == 2; }
 
-constexpr Row<const Readers&, Loss&> kLosses[] = {
+constexpr PatternRule<const Readers&, Loss&> kLosses[] = {
     {.name = "compute_read_rows/cross_entropy_of_rows",
      .reason = "The scores of labels that are ignored change nothing.",
      .pattern = "loss: steep.SoftmaxCrossEntropy(only scores, labels, ...)",
@@ -312,7 +312,7 @@ constexpr Row<const Readers&, Loss&> kLosses[] = {
 /// The loss at `n`; nothing when its rows are unknown or have other readers.
 std::optional<Loss> find_loss(Node n, const Readers& readers) {
   Loss loss;
-  if (apply_rows(kLosses, n, Match(readers), readers, loss) == nullptr) return {};
+  if (apply_rules(kLosses, n, Match(readers), readers, loss) == nullptr) return {};
   return loss;
 }
 
@@ -351,7 +351,7 @@ bool takes_few_tokens(const Match& m) {
 }
 
 /// Nodes that select few rows of x, by a constant index or constant bounds.
-constexpr Row<> kTaken[] = {
+constexpr PatternRule<> kTaken[] = {
     {.name = "compute_read_rows/token",
      .reason = "Classifiers read one token of a sequence.",
      .pattern = "taken: Gather(only x, index)",
@@ -366,14 +366,14 @@ constexpr Row<> kTaken[] = {
 void compute_taken_rows(Graph& g) {
   Readers readers(g);
   for (Node n : g.nodes()) {
-    if (apply_rows(kTaken, n, Match(readers)) == nullptr) continue;
+    if (apply_rules(kTaken, n, Match(readers)) == nullptr) continue;
     const Value x = n.input(0), y = n.output(0);
-    SomeRows some(g, readers, x, n, token_cut(n));
-    if (some.products() == 0 || some.any_computed_twice()) continue;
+    RowRewriter rewriter(g, readers, x, n, token_cut(n));
+    if (rewriter.products() == 0 || rewriter.any_computed_twice()) continue;
     const Graph::Scope scope(g, n.phase(), n.name());
-    const Value numbers = some.numbers_taken(n);
+    const Value numbers = rewriter.numbers_taken(n);
     const Value shape = concat({shape_of(numbers), ints(g, {x.shape().back().value()})}, 0);
-    const Value taken = reshape(some.take(x, reshape(numbers, Ints{-1})), shape);
+    const Value taken = reshape(rewriter.take(x, reshape(numbers, Ints{-1})), shape);
     g.place_like(taken.producer(), n);
     g.replace_uses(y, taken);
     g.prune();
@@ -387,23 +387,24 @@ void compute_counted_rows(Graph& g) {
   for (Node n : g.nodes()) {
     const auto loss = find_loss(n, readers);
     if (!loss) continue;
-    SomeRows some(g, readers, loss->scores, loss->reader);
-    if (some.products() == 0) continue;
+    RowRewriter rewriter(g, readers, loss->scores, loss->reader);
+    if (rewriter.products() == 0) continue;
     const Graph::Scope scope(g, n.phase(), n.name());
     const Value counted = apply("steep.CountedRows", {in_order(loss->labels)},
                                 {{"ignore_index", n.attrs().integer("ignore_index", 0)}});
-    Value leads = some.leads(loss->scores);
+    Value leads = rewriter.leads(loss->scores);
     if (loss->joined) leads = apply("ReduceProd", {leads}, {{"keepdims", int64_t{1}}});
     const Value rows = apply("steep.CheckedRows", {counted, loss->labels, leads});
     const Value flat = loss->labels.rank() == 1 ? loss->labels : reshape(loss->labels, {-1});
-    std::vector<Value> inputs{some.take(loss->scores, rows), apply("steep.TakeRows", {flat, rows})};
+    std::vector<Value> inputs{rewriter.take(loss->scores, rows),
+                              apply("steep.TakeRows", {flat, rows})};
     if (n.input(2)) inputs.push_back(n.input(2));
     Attrs attrs = n.attrs();
     attrs.set("some_rows", int64_t{1});
     const Value y = apply_n("steep.SoftmaxCrossEntropy", inputs, 3, std::move(attrs))[0];
     g.place_like(y.producer(), n);
     g.replace_uses(n.output(0), y);
-    some.restore_shared_values();
+    rewriter.restore_shared_values();
     g.prune();
     readers = Readers(g);
   }
@@ -463,11 +464,11 @@ void compute_read_rows(Graph& graph) {
   compute_real_rows(graph);
 }
 
-std::vector<RowInfo> read_rows_rows() {
-  std::vector<RowInfo> rows = list_rows(kLosses, kTaken);
-  const std::vector<RowInfo> more = masked_attention_rows();
-  rows.insert(rows.end(), more.begin(), more.end());
-  return rows;
+std::vector<PatternRuleInfo> read_rows_patterns() {
+  std::vector<PatternRuleInfo> rules = list_rules(kLosses, kTaken);
+  const std::vector<PatternRuleInfo> more = masked_attention_patterns();
+  rules.insert(rules.end(), more.begin(), more.end());
+  return rules;
 }
 
 }  // namespace steep

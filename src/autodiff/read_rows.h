@@ -27,8 +27,8 @@ namespace steep {
 /// For the graph of a model with its loss, before differentiation. REQUIRES: types inferred.
 void compute_read_rows(Graph& graph);
 
-/// The pattern rows for losses, nodes that take rows, and attention.
-std::vector<RowInfo> read_rows_rows();
+/// The pattern rules for losses, nodes that take rows, and attention.
+std::vector<PatternRuleInfo> read_rows_patterns();
 
 /// Ids of nodes.
 using Makers = std::unordered_set<uint32_t>;

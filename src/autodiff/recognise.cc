@@ -94,7 +94,7 @@ bool take_both(const Match& m, Expression& e) {
 }
 
 /// Cubics are written in many ways, so they are multiplied out.
-constexpr Row<Expression&> kTerms[] = {
+constexpr PatternRule<Expression&> kTerms[] = {
     {.name = "recognise/power",
      .reason = "Exporters write a cube as a power.",
      .pattern = "Pow(base, exponent)",
@@ -120,7 +120,7 @@ std::optional<Term> term(Value v, Value x, Value gate, int depth) {
   if (const auto c = factor(v)) return Term{{*c, 0, 0, 0}};
   if (depth == 0) return {};
   Expression e{.x = x, .gate = gate, .depth = depth};
-  return apply_rows(kTerms, v.producer(), Match(), e) ? std::optional(e.found) : std::nullopt;
+  return apply_rules(kTerms, v.producer(), Match(), e) ? std::optional(e.found) : std::nullopt;
 }
 
 /// The factors of a product that may be a GELU: a gate, and the other factors found on the way to
@@ -140,7 +140,7 @@ bool take_gate(const Match& m, Factors& found) {
   return true;
 }
 
-constexpr Row<Factors&> kGates[] = {
+constexpr PatternRule<Factors&> kGates[] = {
     {.name = "recognise/exact_gate",
      .reason = "GELU is x Φ(x), and Φ is (1 + erf) / 2 of x / √2.",
      .pattern = "gate: Add{Erf(inner), one}",
@@ -154,7 +154,7 @@ constexpr Row<Factors&> kGates[] = {
 void find_factors(Value v, int depth, Factors& found);
 
 /// The rows that find the factors of a product.
-constexpr Row<Factors&, int> kFactors[] = {
+constexpr PatternRule<Factors&, int> kFactors[] = {
     {.name = "recognise/factors",
      .reason = "The gate, x and ½ are multiplied in any order.",
      .pattern = "Mul(a, b)",
@@ -175,9 +175,9 @@ constexpr Row<Factors&, int> kFactors[] = {
 };
 
 void find_factors(Value v, int depth, Factors& found) {
-  if (constant(v) != nullptr || apply_rows(kGates, v.producer(), Match(), found)) return;
+  if (constant(v) != nullptr || apply_rules(kGates, v.producer(), Match(), found)) return;
   found.others.push_back(v);
-  if (depth > 0) apply_rows(kFactors, v.producer(), Match(), found, depth - 1);
+  if (depth > 0) apply_rules(kFactors, v.producer(), Match(), found, depth - 1);
 }
 
 /// Hendrycks & Gimpel 2016: x Φ(x) = x (1 + erf(x / √2)) / 2, or nearly
@@ -240,7 +240,7 @@ bool read_transposed(const Match& m, Value& made) {
   return true;
 }
 
-constexpr Row<Value&> kRows[] = {
+constexpr PatternRule<Value&> kRules[] = {
     {.name = "recognise/gelu",
      .reason = "Gelu has a kernel, and a gradient that reads x alone.",
      .pattern = "y: Mul|Div(_, _)",
@@ -271,13 +271,15 @@ void recognise(Graph& g) {
   for (Node n : g.nodes()) {
     const Graph::Scope scope(g, n.phase(), n.name());
     Value whole;
-    if (!apply_rows(kRows, n, Match(), whole)) continue;
+    if (!apply_rules(kRules, n, Match(), whole)) continue;
     g.place_like(whole.producer(), n);
     g.replace_uses(n.output(0), whole);
   }
   g.prune();
 }
 
-std::vector<RowInfo> recognise_rows() { return list_rows(kRows, kTerms, kGates, kFactors); }
+std::vector<PatternRuleInfo> recognise_patterns() {
+  return list_rules(kRules, kTerms, kGates, kFactors);
+}
 
 }  // namespace steep

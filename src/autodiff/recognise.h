@@ -16,6 +16,6 @@ namespace steep {
 void recognise(Graph& graph);
 
 /// The rows of its pattern tables.
-std::vector<RowInfo> recognise_rows();
+std::vector<PatternRuleInfo> recognise_patterns();
 
 }  // namespace steep

@@ -89,10 +89,10 @@ void refuse_foreign_folder(const fs::path& target) {
     const std::string name = it->path().filename().string();
     if (std::find(kFiles.begin(), kFiles.end(), name) == kFiles.end()) {
       throw IoError(ErrorParts{
-          .what = fmt::format("{} is not overwritten: it holds other files", target.string()),
+          .what = fmt::format("{} is not overwritten: it holds other files.", target.string()),
           .expected = "a checkpoint, an empty folder or nothing",
           .received = name,
-          .remedy = "give the checkpoint a folder of its own"});
+          .remedy = "Give the checkpoint a folder of its own."});
     }
   }
   if (error) throw_io("read", target, error.value());
@@ -137,8 +137,8 @@ void read_back(const fs::path& folder, const Checkpoint& written) {
     if (same) read_safetensors_header(source);
   }
   if (!same) {
-    throw IoError(ErrorParts{.what = folder.string() + " was changed while it was written",
-                             .remedy = "save again; nothing was replaced"});
+    throw IoError(ErrorParts{.what = folder.string() + " was changed while it was written.",
+                             .remedy = "Save again; nothing was replaced."});
   }
 }
 
@@ -170,7 +170,7 @@ fs::path put_in_place(const fs::path& folder, const fs::path& target) {
                          const std::string& remedy = "") {
   throw CheckpointError(ErrorParts{
       .what = fmt::format("{} cannot be loaded: {}", file.string(), why),
-      .remedy = remedy.empty() ? "load an older checkpoint; nothing was changed" : remedy});
+      .remedy = remedy.empty() ? "Load an older checkpoint; nothing was changed." : remedy});
 }
 
 /// Device and inode of a folder, which identify it under any name.
@@ -194,14 +194,14 @@ Checkpoint read_folder(const Descriptor& opened, const fs::path& folder) {
     read_manifest(manifest, &checkpoint, &files);
     for (const char* name : {kModel, kOptimizer}) {
       const auto record = files.find(name);
-      if (record == files.end() || files.size() != 2) refuse(file, "its list of files is damaged");
+      if (record == files.end() || files.size() != 2) refuse(file, "its list of files is damaged.");
       file = folder / name;
       const FileSource& source = name == kModel ? model : optimizer;
       if (source.size() != record->second.bytes) {
         refuse(file,
-               fmt::format("it has {} bytes instead of {}", source.size(), record->second.bytes));
+               fmt::format("it has {} bytes instead of {}.", source.size(), record->second.bytes));
       }
-      if (crc32c_of(source) != record->second.crc) refuse(file, "its checksum does not match");
+      if (crc32c_of(source) != record->second.crc) refuse(file, "its checksum does not match.");
       (name == kModel ? checkpoint.weights : checkpoint.moments) =
           read_safetensors(source, current_limits());
     }
@@ -226,7 +226,7 @@ std::optional<Checkpoint> read_present(const fs::path& path) {
     struct stat before {
     }, now{};
     if (opened.get() < 0 || ::fstat(opened.get(), &before) != 0) {
-      refuse(path, std::generic_category().message(errno), "check the path");
+      refuse(path, std::generic_category().message(errno) + ".", "Check the path.");
     }
     try {
       return read_folder(opened, path);
@@ -304,7 +304,7 @@ Checkpoint read_checkpoint(const fs::path& path) {
     ++nothing;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  refuse(target, "the folder does not exist", "check the path");
+  refuse(target, "the folder does not exist.", "Check the path.");
 }
 
 }  // namespace steep

@@ -27,9 +27,9 @@ constexpr std::string_view kEnd = "\"\n}\n";
 
 Json parse(std::string_view text, int max_depth, const std::string& name) {
   if (json_nesting(text) > max_depth)
-    throw DataError(ErrorParts{.what = name + " is nested too deeply"});
+    throw DataError(ErrorParts{.what = name + " is nested too deeply."});
   Json json = Json::parse(text, nullptr, false);
-  if (json.is_discarded()) throw DataError(ErrorParts{.what = name + " is not valid JSON"});
+  if (json.is_discarded()) throw DataError(ErrorParts{.what = name + " is not valid JSON."});
   return json;
 }
 
@@ -38,7 +38,7 @@ template <typename T>
 T get(const Json& json, const char* key, bool (Json::*is)() const noexcept) {
   const auto found = json.find(key);
   if (found == json.end() || !((*found).*is)()) {
-    throw DataError(ErrorParts{.what = fmt::format("the manifest has no valid '{}'", key)});
+    throw DataError(ErrorParts{.what = fmt::format("The manifest has no valid '{}'.", key)});
   }
   return found->template get<T>();
 }
@@ -55,18 +55,18 @@ uint32_t parse_crc(std::string_view text) {
   uint32_t crc = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), crc, 16);
   if (text.size() != 8 || error != std::errc{} || end != text.data() + text.size()) {
-    throw DataError("a checksum in the manifest is damaged");
+    throw DataError("A checksum in the manifest is damaged.");
   }
   return crc;
 }
 
 void check_ranges(const Checkpoint& c) {
-  if (c.step < 0) throw DataError("the checkpoint's step is out of range");
-  if (!std::isfinite(c.lr)) throw DataError("the checkpoint's lr is not finite");
+  if (c.step < 0) throw DataError("The checkpoint's step is out of range.");
+  if (!std::isfinite(c.lr)) throw DataError("The checkpoint's lr is not finite.");
   if (!(c.loss_scale >= 0) || !std::isfinite(c.loss_scale) || c.clean_steps < 0) {
-    throw DataError("the checkpoint's loss scale is out of range");
+    throw DataError("The checkpoint's loss scale is out of range.");
   }
-  if (c.threads < 0) throw DataError("the checkpoint's number of threads is out of range");
+  if (c.threads < 0) throw DataError("The checkpoint's number of threads is out of range.");
 }
 
 }  // namespace
@@ -74,7 +74,7 @@ void check_ranges(const Checkpoint& c) {
 std::string write_manifest(const Checkpoint& checkpoint,
                            const std::map<std::string, FileRecord>& files) {
   if (checkpoint.user.size() > kMaxUser) {
-    throw DataError(ErrorParts{.what = "the checkpoint's user data is too long",
+    throw DataError(ErrorParts{.what = "The checkpoint's user data is too long.",
                                .expected = fmt::format("at most {} bytes", kMaxUser),
                                .received = fmt::format("{} bytes", checkpoint.user.size())});
   }
@@ -103,11 +103,11 @@ std::string write_manifest(const Checkpoint& checkpoint,
     // On one line, because indentation could make it a hundred times as long.
     text += ",\n  \"user\": " + user.dump() + "\n}";
   } catch (const Json::exception&) {
-    throw DataError("the checkpoint's text is not valid UTF-8");
+    throw DataError("The checkpoint's text is not valid UTF-8.");
   }
   text = seal_manifest(std::move(text));
   if (text.size() > kMaxManifest) {
-    throw DataError(ErrorParts{.what = "the checkpoint's user data is too long",
+    throw DataError(ErrorParts{.what = "The checkpoint's user data is too long.",
                                .expected = fmt::format("at most {} bytes as JSON", kMaxManifest),
                                .received = fmt::format("{} bytes", text.size())});
   }
@@ -122,34 +122,34 @@ std::string seal_manifest(std::string json) {
 
 void read_manifest(const ByteSource& source, Checkpoint* checkpoint,
                    std::map<std::string, FileRecord>* files) {
-  if (source.size() > kMaxManifest) throw DataError("the manifest is too long");
+  if (source.size() > kMaxManifest) throw DataError("The manifest is too long.");
   std::string text(static_cast<size_t>(source.size()), '\0');
   source.read(0, text.data(), text.size());
   const size_t tail = kTail.size() + 8 + kEnd.size();
   const size_t body = text.size() < tail ? 0 : text.size() - tail;
   const std::string_view end = std::string_view(text).substr(body);
   if (body == 0 || !end.starts_with(kTail) || !end.ends_with(kEnd)) {
-    throw DataError("the manifest is cut off or damaged at its end");
+    throw DataError("The manifest is cut off or damaged at its end.");
   }
   const uint32_t crc = crc32c(0, text.data(), body);
   if (end.substr(kTail.size(), 8) != fmt::format("{:08x}", crc)) {
-    throw DataError("the manifest's checksum does not match");
+    throw DataError("The manifest's checksum does not match.");
   }
 
   const Json json = parse(text, kMaxDepth + 1, "the manifest");
   if (get_text(json, "format") != "steep checkpoint")
-    throw DataError("it is not a Steep checkpoint");
+    throw DataError("It is not a Steep checkpoint.");
   if (const uint64_t version = get_count(json, "version"); version != kVersion) {
-    throw DataError(ErrorParts{.what = "the checkpoint's format version is unknown",
+    throw DataError(ErrorParts{.what = "The checkpoint's format version is unknown.",
                                .expected = std::to_string(kVersion),
                                .received = std::to_string(version),
-                               .remedy = "load it with the version of Steep that wrote it"});
+                               .remedy = "Load it with the version of Steep that wrote it."});
   }
   checkpoint->fingerprint = get_text(json, "fingerprint");
   const auto count = [&](const char* key) {
     const uint64_t value = get_count(json, key);
     if (value > static_cast<uint64_t>(INT64_MAX)) {
-      throw DataError(ErrorParts{.what = fmt::format("the manifest's {} is too large", key)});
+      throw DataError(ErrorParts{.what = fmt::format("The manifest's {} is too large.", key)});
     }
     return static_cast<int64_t>(value);
   };
@@ -161,18 +161,19 @@ void read_manifest(const ByteSource& source, Checkpoint* checkpoint,
   if (json.contains("loss_scale")) {
     checkpoint->loss_scale = get<double>(json, "loss_scale", &Json::is_number);
     checkpoint->clean_steps = count("clean_steps");
-    if (!(checkpoint->loss_scale > 0)) throw DataError("the manifest's loss scale is out of range");
+    if (!(checkpoint->loss_scale > 0))
+      throw DataError("The manifest's loss scale is out of range.");
   }
   if (json.contains("threads")) {
     checkpoint->threads = static_cast<int>(std::min<int64_t>(count("threads"), INT_MAX));
   }
   check_ranges(*checkpoint);
   const auto user = json.find("user");
-  if (user == json.end()) throw DataError("the manifest has no valid 'user'");
+  if (user == json.end()) throw DataError("The manifest has no valid 'user'.");
   checkpoint->user = user->dump();
   const Json listed = get<Json>(json, "files", &Json::is_object);
   for (const auto& [name, record] : listed.items()) {
-    if (!record.is_object()) throw DataError("the manifest's list of files is damaged");
+    if (!record.is_object()) throw DataError("The manifest's list of files is damaged.");
     (*files)[name] = {get_count(record, "bytes"), parse_crc(get_text(record, "crc32c"))};
   }
 }

@@ -150,7 +150,7 @@ std::string to_svg(const Chart& chart) {
   }
   if (all_x.empty()) {
     throw DataError(ErrorParts{
-        .what = fmt::format("column '{}' has nothing to draw", chart.y),
+        .what = fmt::format("Column '{}' has nothing to draw.", chart.y),
         .expected = chart.log_x || chart.log_y ? "finite numbers above 0" : "finite numbers"});
   }
   fit(&x, all_x);

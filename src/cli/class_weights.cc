@@ -45,7 +45,7 @@ std::optional<std::vector<double>> list_in(const std::string& text) {
 }
 
 [[noreturn]] void refuse(const std::string& what, const std::string& received) {
-  throw DataError(ErrorParts{.what = what,
+  throw DataError(ErrorParts{.what = what + ".",
                              .expected = "a number of at least 0 for each class, in their order",
                              .received = received});
 }

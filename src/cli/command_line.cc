@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "train/names.h"
+#include "train/name_suggestions.h"
 
 namespace steep::cli {
 namespace {

@@ -20,7 +20,7 @@
 #include "data/csv.h"
 #include "data/files.h"
 #include "steep/error.h"
-#include "train/names.h"
+#include "train/name_suggestions.h"
 
 namespace steep::cli {
 namespace {
@@ -92,13 +92,13 @@ std::vector<std::string> files_of(const std::vector<std::string>& paths, const L
          entry.increment(error)) {
       if (has_data(entry->path()) && !entry->is_directory(error)) files.push_back(entry->path());
       if (files.size() - before > limits.max_arrays) {
-        throw DataError(ErrorParts{.what = path + " has too many files",
+        throw DataError(ErrorParts{.what = path + " has too many files.",
                                    .expected = fmt::format("at most {}", limits.max_arrays)});
       }
     }
     if (error) throw_io("read the folder", path, error.value());
     if (files.size() == before) {
-      throw DataError(ErrorParts{.what = path + " is a folder without files of data",
+      throw DataError(ErrorParts{.what = path + " is a folder without files of data.",
                                  .expected = "names in .npz, .npy, .safetensors or .csv"});
     }
     std::sort(files.begin() + static_cast<std::ptrdiff_t>(before), files.end());
@@ -130,11 +130,11 @@ Loaded load(const std::vector<std::string>& given, const Limits& limits) {
       for (const auto& [name, array] : arrays) {
         if (group != groups.end() || g[0].count(name) == 0) continue;
         throw DataError(ErrorParts{
-            .what = fmt::format("{} shares some arrays with another file of --data", path),
+            .what = fmt::format("{} shares some arrays with another file of --data.", path),
             .node = name,
             .expected = "the same arrays in each file, or none that another has",
             .received = list_names(names_of(arrays)),
-            .remedy = "leave arrays out, or rename them"});
+            .remedy = "Leave arrays out, or rename them."});
       }
     }
     if (group == groups.end()) group = groups.insert(group, std::vector<Arrays>());
@@ -199,14 +199,14 @@ struct Assignment {
 
 [[noreturn]] void refuse_twice(const std::string& input, const std::string& a,
                                const std::string& b) {
-  throw DataError(ErrorParts{.what = fmt::format("two arrays are named for input '{}'", input),
+  throw DataError(ErrorParts{.what = fmt::format("Two arrays are named for input '{}'.", input),
                              .expected = "one",
                              .received = fmt::format("{} and {}", a, b),
-                             .remedy = "name one, with --map or --label-array"});
+                             .remedy = "Name one, with --map or --label-array."});
 }
 
 /// The arrays that options name, by input. Other inputs are not in the result.
-std::map<std::string, std::string> named_arrays(const DataChoice& choice,
+std::map<std::string, std::string> named_arrays(const DataArguments& choice,
                                                 std::span<const TensorInfo> inputs,
                                                 const std::string& label) {
   std::map<std::string, std::string> named;
@@ -216,7 +216,7 @@ std::map<std::string, std::string> named_arrays(const DataChoice& choice,
         std::any_of(inputs.begin(), inputs.end(),
                     [&, &wanted = input](const auto& i) { return i.name == wanted; });
     if (!there) {
-      throw DataError(ErrorParts{.what = "--map names no input of the model", .received = input});
+      throw DataError(ErrorParts{.what = "--map names no input of the model.", .received = input});
     }
     const auto [at, fresh] = named.emplace(input, array);
     if (!fresh && at->second != array) refuse_twice(input, at->second, array);
@@ -255,7 +255,7 @@ void give_columns(Assignment* made, std::span<const TensorInfo> inputs, const st
   std::erase_if(made->left_over, [&](const std::string& name) { return loaded.is_column(name); });
 }
 
-Assignment assign(const DataChoice& choice, std::span<const TensorInfo> inputs,
+Assignment assign(const DataArguments& choice, std::span<const TensorInfo> inputs,
                   const std::string& label, bool needs_label, const Loaded& loaded) {
   const Arrays& arrays = loaded.arrays;
   Assignment made{.array_of = named_arrays(choice, inputs, label)};
@@ -291,11 +291,11 @@ Assignment assign(const DataChoice& choice, std::span<const TensorInfo> inputs,
     if (array == made.array_of.end() || is_there(array->second, loaded)) continue;
     const bool is_label = input.name == label;
     throw DataError(
-        ErrorParts{.what = fmt::format("{} has no array for input '{}'", loaded.text, input.name),
+        ErrorParts{.what = fmt::format("{} has no array for input '{}'.", loaded.text, input.name),
                    .expected = array->second,
                    .received = list_names(names),
-                   .remedy = is_label ? "name it: --label-array ARRAY"
-                                      : fmt::format("name it: --map {}=ARRAY", input.name)});
+                   .remedy = is_label ? "Name it: --label-array ARRAY."
+                                      : fmt::format("Name it: --map {}=ARRAY.", input.name)});
   }
   return made;
 }
@@ -308,7 +308,7 @@ std::string describe(const Tensor& array) {
 void check_extents(const Tensor& array, const std::string& name, const std::string& path,
                    const TensorInfo& input) {
   if (array.dims().empty()) {
-    throw ShapeError(ErrorParts{.what = fmt::format("array '{}' of {} has no rows", name, path),
+    throw ShapeError(ErrorParts{.what = fmt::format("Array '{}' of {} has no rows.", name, path),
                                 .node = input.name,
                                 .expected = "rows along a first axis",
                                 .received = "a scalar"});
@@ -319,16 +319,16 @@ void check_extents(const Tensor& array, const std::string& name, const std::stri
   }
   if (fits) return;
   throw ShapeError(ErrorParts{
-      .what = fmt::format("array '{}' of {} does not suit the model's input", name, path),
+      .what = fmt::format("Array '{}' of {} does not suit the model's input.", name, path),
       .node = input.name,
       .expected = input.text(),
       .received = describe(array),
-      .remedy = "reshape the array, or name another with --map or --label-array"});
+      .remedy = "Reshape the array, or name another with --map or --label-array."});
 }
 
 }  // namespace
 
-void add_data_options(CLI::App& app, DataChoice& choice, bool labels) {
+void add_data_options(CLI::App& app, DataArguments& choice, bool labels) {
   app.add_option(
          "--data", choice.paths,
          ".npz, .safetensors, .npy (called as the file) or .csv files; rows along the first\n"
@@ -358,7 +358,7 @@ Tensor join_rows(const std::vector<Tensor>& parts, const std::string& name) {
   for (const Tensor& part : parts) {
     if (part.dtype() != parts[0].dtype() || part.dims().empty() || dims.empty() ||
         !std::equal(part.dims().begin() + 1, part.dims().end(), dims.begin() + 1, dims.end())) {
-      throw ShapeError(ErrorParts{.what = "arrays cannot be concatenated",
+      throw ShapeError(ErrorParts{.what = "Arrays cannot be concatenated.",
                                   .node = name,
                                   .expected = describe(parts[0]) + ", but for the first extent",
                                   .received = describe(part)});
@@ -375,7 +375,7 @@ Tensor join_rows(const std::vector<Tensor>& parts, const std::string& name) {
   return joined;
 }
 
-Feed feed_from(const DataChoice& choice, std::span<const TensorInfo> inputs,
+Feed feed_from(const DataArguments& choice, std::span<const TensorInfo> inputs,
                const std::optional<LabelForm>& labels, bool needs_label) {
   const Loaded loaded = load(choice.paths, choice.limits != nullptr ? *choice.limits : Limits{});
   const std::string& path = loaded.text;
@@ -403,12 +403,12 @@ Feed feed_from(const DataChoice& choice, std::span<const TensorInfo> inputs,
     const int64_t count = feed.arrays.back().dims()[0];
     if (count != feed.rows()) {
       throw ShapeError(
-          ErrorParts{.what = fmt::format("arrays of {} have different numbers of rows", path),
+          ErrorParts{.what = fmt::format("Arrays of {} have different numbers of rows.", path),
                      .expected = fmt::format("{} rows, as '{}' has", feed.rows(), feed.names[0]),
                      .received = fmt::format("{} rows in '{}'", count, name)});
     }
     if (count == 0) {
-      throw DataError(ErrorParts{.what = fmt::format("array '{}' of {} has no rows", name, path),
+      throw DataError(ErrorParts{.what = fmt::format("Array '{}' of {} has no rows.", name, path),
                                  .received = describe(array)});
     }
     if (is_label) {
@@ -429,11 +429,11 @@ Feed split_off(Feed* feed, double part, bool shuffle, uint64_t seed) {
   const auto count = static_cast<int64_t>(std::llround(part * static_cast<double>(all)));
   if (count < 1 || count >= all) {
     throw DataError(
-        ErrorParts{.what = "--validation-split leaves no rows to train on, or none to validate on",
+        ErrorParts{.what = "--validation-split leaves no rows to train on, or none to validate on.",
                    .node = feed->path,
                    .expected = "a row to train on, and one to validate on",
                    .received = fmt::format("{} of {} rows", count, all),
-                   .remedy = "give another part, or --validation FILE"});
+                   .remedy = "Give another part, or --validation FILE."});
   }
   Feed held = *feed;
   if (shuffle) {
@@ -464,17 +464,17 @@ int64_t fixed_rows(std::span<const TensorInfo> inputs) {
   return fixed;
 }
 
-Cut cut_for(const DataChoice& choice, const Feed& feed, std::span<const TensorInfo> inputs,
+Cut cut_for(const DataArguments& choice, const Feed& feed, std::span<const TensorInfo> inputs,
             bool drop_last, bool whole) {
   constexpr const char* kRelax = "export the model with a first axis that varies";
   const int64_t fixed = fixed_rows(inputs), rows = feed.rows();
   Cut cut{.batch = fixed > 0 && !choice.batch_given ? fixed : choice.batch, .drop_last = drop_last};
   if (fixed > 0 && cut.batch != fixed && rows >= cut.batch) {
     throw ShapeError(
-        ErrorParts{.what = fmt::format("the model takes only batches of {} rows", fixed),
+        ErrorParts{.what = fmt::format("The model takes only batches of {} rows.", fixed),
                    .expected = fmt::format("--batch {}", fixed),
                    .received = fmt::format("--batch {}", cut.batch),
-                   .remedy = fmt::format("give --batch {}, or {}", fixed, kRelax)});
+                   .remedy = fmt::format("Give --batch {}, or {}.", fixed, kRelax)});
   }
   if (fixed > 0) {
     cut.batch = fixed;
@@ -484,20 +484,20 @@ Cut cut_for(const DataChoice& choice, const Feed& feed, std::span<const TensorIn
   const int64_t rest = rows % cut.batch;
   if (fixed > 0 && rest != 0 && whole && !drop_last) {
     throw ShapeError(
-        ErrorParts{.what = fmt::format("the last batch of {} is short", feed.path),
+        ErrorParts{.what = fmt::format("The last batch of {} is short.", feed.path),
                    .expected = fmt::format("{} rows, which the model fixes", fixed),
                    .received = fmt::format("{}, of {} rows", rest, rows),
-                   .remedy = fmt::format("give a multiple of {} rows, or {}", fixed, kRelax)});
+                   .remedy = fmt::format("Give a multiple of {} rows, or {}.", fixed, kRelax)});
   }
   if (rows < cut.batch && (drop_last || fixed > 0)) {
     throw DataError(ErrorParts{
-        .what = fmt::format("{} has too few rows for one batch", feed.path),
+        .what = fmt::format("{} has too few rows for one batch.", feed.path),
         .expected = fmt::format("{} rows or more, since {}", cut.batch,
                                 fixed > 0 ? "the model takes no smaller batch"
                                           : "--drop-last leaves out a smaller batch"),
         .received = fmt::format("{} rows", rows),
-        .remedy = fixed > 0 ? fmt::format("give more rows, or {}", kRelax)
-                            : fmt::format("give --batch {}, or leave --drop-last out", rows)});
+        .remedy = fixed > 0 ? fmt::format("Give more rows, or {}.", kRelax)
+                            : fmt::format("Give --batch {}, or leave --drop-last out.", rows)});
   }
   if (fixed > 0 && rest != 0) {
     cut.drop_last = true;

@@ -13,7 +13,7 @@
 namespace steep::cli {
 
 /// --data, --map, --label-array, --batch.
-struct DataChoice {
+struct DataArguments {
   std::vector<std::string> paths;
   std::vector<std::string> map;  ///< "input=array", or "input=column,column"
   std::string label_array;
@@ -22,7 +22,7 @@ struct DataChoice {
   const Limits* limits = nullptr;  ///< null: the defaults
 };
 /// `labels`: also --label-array.
-void add_data_options(CLI::App& app, DataChoice& choice, bool labels = true);
+void add_data_options(CLI::App& app, DataArguments& choice, bool labels = true);
 
 /// The arrays for a session's inputs.
 struct Feed {
@@ -49,7 +49,7 @@ Tensor join_rows(const std::vector<Tensor>& parts, const std::string& name);
 /// label. Throws DataError, which lists the arrays: an input without an array, two arrays for one
 /// input, a label that cannot be identified by name, a number or class that does not fit. Throws
 /// ShapeError: rows or extents that differ.
-Feed feed_from(const DataChoice& choice, std::span<const TensorInfo> inputs,
+Feed feed_from(const DataArguments& choice, std::span<const TensorInfo> inputs,
                const std::optional<LabelForm>& labels, bool needs_label);
 
 /// Removes a fraction `part` of the rows, rounded, from `feed`, and returns them: random rows by
@@ -70,7 +70,7 @@ struct Cut {
 /// the inputs fix. A model with a fixed size does not accept an incomplete batch; these rows are
 /// left out, unless `whole` requires a result for each row. Throws ShapeError and DataError if
 /// --batch or the remaining rows do not fit; the remedy names the options.
-Cut cut_for(const DataChoice& choice, const Feed& feed, std::span<const TensorInfo> inputs,
+Cut cut_for(const DataArguments& choice, const Feed& feed, std::span<const TensorInfo> inputs,
             bool drop_last, bool whole = false);
 
 /// The fixed number of rows of the inputs that fix one; 0 if they differ or none does.

@@ -8,7 +8,7 @@
 #include "cli/model_options.h"
 #include "ir/seed.h"
 #include "model/import/import.h"
-#include "program/engine.h"
+#include "program/program.h"
 #include "runtime/disk.h"
 
 namespace steep::cli {

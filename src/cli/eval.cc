@@ -24,7 +24,7 @@ namespace {
 
 struct EvalChoice {
   ModelChoice model;
-  DataChoice data;
+  DataArguments data;
   bool drop_last = false;
   std::string checkpoint;
   std::string out;
@@ -152,7 +152,7 @@ int print_loss(const EvalChoice& choice, TrainingSession& session) {
   Scores metric(choice.scores, session, labels,
                 holds_probabilities(choice.model.path, session.options(), choice.scores));
   if (metric.any() && !feed.labelled) {
-    throw DataError(ErrorParts{.what = "--metric needs labels", .node = feed.path});
+    throw DataError(ErrorParts{.what = "--metric needs labels.", .node = feed.path});
   }
   for (int64_t i = 0; i < batches.count(); ++i) {
     const std::vector<Tensor> batch = batches.get(0, i);
@@ -165,9 +165,9 @@ int print_loss(const EvalChoice& choice, TrainingSession& session) {
   print_totals(choice, totals, feed, metric.values());
   results.write(!choice.json);
   if (totals.not_finite.empty()) return kDone;
-  throw DataError(ErrorParts{.what = "the loss is not finite",
+  throw DataError(ErrorParts{.what = "The loss is not finite.",
                              .received = totals.not_finite,
-                             .remedy = "check these rows, and the model's weights"});
+                             .remedy = "Check these rows, and the model's weights."});
 }
 
 int evaluate(const EvalChoice& choice) {

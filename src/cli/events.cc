@@ -118,7 +118,7 @@ void Events::write(const std::string& bytes) {
   const std::string length =
       message([&](io::CodedOutputStream& out) { out.WriteLittleEndian64(bytes.size()); });
   file_ << length << masked_crc(length) << bytes << masked_crc(bytes) << std::flush;
-  if (!file_) throw IoError(ErrorParts{.what = "cannot write " + path_});
+  if (!file_) throw IoError(ErrorParts{.what = "Cannot write " + path_ + "."});
 }
 
 }  // namespace steep::cli

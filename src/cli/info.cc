@@ -157,7 +157,7 @@ Command add_info(CLI::App& parent) {
   add_ops_option(app, choice->ops);
   add_limit_options(app, choice->limits);
   app.footer(
-      "Operators are those that Steep runs: functions inlined, older forms raised.\n"
+      "Operators are those that Steep runs: functions inlined, older forms upgraded.\n"
       "Example:\n"
       "  steep info model.onnx");
   return [choice] { return info(*choice); };

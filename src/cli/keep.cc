@@ -51,10 +51,10 @@ fs::path new_name(const fs::path& folder, const fs::path& name) {
 
 void need_room(const std::string& option, const fs::path& path, uint64_t bytes, uint64_t largest) {
   auto refuse = [&](const char* what, uint64_t needed, uint64_t most) {
-    throw IoError(ErrorParts{.what = fmt::format("{} {}: {}", option, path.string(), what),
+    throw IoError(ErrorParts{.what = fmt::format("{} {}: {}.", option, path.string(), what),
                              .expected = bytes_text(needed),
                              .received = bytes_text(most),
-                             .remedy = "free some space, raise ulimit -f, or write elsewhere"});
+                             .remedy = "Free some space, raise ulimit -f, or write elsewhere."});
   };
   std::error_code error;
   const fs::space_info space = fs::space(folder_of(path), error);

@@ -54,12 +54,12 @@ void refuse_several_processes() {
     if (size <= 1 || std::getenv(launcher.rank) == nullptr) continue;
     if (script && launcher.size == std::string_view("SLURM_NTASKS")) continue;
     throw ProviderError(ErrorParts{
-        .what = "several processes were started: each would train alone and overwrite the results "
-                "of the others",
+        .what = "Several processes were started: each would train alone and overwrite the results "
+                "of the others.",
         .expected = "one process",
         .received = fmt::format("{}={}, {}={} (of {})", launcher.size, size, launcher.rank,
                                 std::getenv(launcher.rank), launcher.name),
-        .remedy = "start it once, without the launcher or with one process (mpirun -n 1, "
+        .remedy = "Start it once, without the launcher or with one process (mpirun -n 1, "
                   "srun -n 1); its threads are OMP_NUM_THREADS. For runs that are meant to be "
                   "apart, each with results of its own, set STEEP_ALONE=1."});
   }

@@ -24,7 +24,7 @@ namespace {
 
 struct FindChoice {
   ModelChoice model;
-  DataChoice data;
+  DataArguments data;
   double from = 1e-7;
   double to = 10;
   int64_t steps = 100;
@@ -62,7 +62,7 @@ class Search {
     if (!cut_.text.empty()) say(cut_.text);
     run();
     if (tried_.empty()) {
-      throw DataError(ErrorParts{.what = "no step could be made", .received = ended_});
+      throw DataError(ErrorParts{.what = "No learning rate was tried.", .received = ended_});
     }
     print_table();
     const std::optional<double> best = suggestion();

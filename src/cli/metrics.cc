@@ -23,13 +23,13 @@ Metrics::Metrics(const std::string& path, int64_t step) : path_(path) {
   // write_file() replaces the file at once, so that earlier rows are never lost.
   write_file(path, [&](FileWriter& file) { file.write(kept); });
   file_.open(path, std::ios::app);
-  if (!file_) throw IoError(ErrorParts{.what = "cannot write " + path});
+  if (!file_) throw IoError(ErrorParts{.what = "Cannot write " + path + "."});
 }
 
 void Metrics::add(int64_t step, int64_t epoch, double loss, double lr, double grad_norm) {
   if (path_.empty()) return;
   file_ << fmt::format("{},{},{},{},{}\n", step, epoch, loss, lr, grad_norm) << std::flush;
-  if (!file_) throw IoError(ErrorParts{.what = "cannot write " + path_});
+  if (!file_) throw IoError(ErrorParts{.what = "Cannot write " + path_ + "."});
 }
 
 }  // namespace steep::cli

@@ -53,7 +53,7 @@ CLI::Validator positive_size() {
 std::pair<std::string, std::string> split_pair(const std::string& text, const char* option) {
   const size_t at = text.find('=');
   if (at == std::string::npos || at == 0) {
-    throw DataError(ErrorParts{.what = fmt::format("{} cannot be read", option),
+    throw DataError(ErrorParts{.what = fmt::format("{} cannot be read.", option),
                                .expected = "name=value",
                                .received = text});
   }
@@ -204,7 +204,7 @@ TrainingOptions training_options(const ModelChoice& choice) {
     const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
     if (error != std::errc{} || end != number.data() + number.size()) {
       throw DataError(ErrorParts{
-          .what = "--attribute cannot be read", .expected = "name=number", .received = text});
+          .what = "--attribute cannot be read.", .expected = "name=number", .received = text});
     }
     options.optimizer.attributes[name] = value;
   }
@@ -224,7 +224,7 @@ std::map<std::string, Dims> parse_shapes(const std::vector<std::string>& texts) 
       const bool ends = next == end || (*next == ',' && next + 1 != end);
       if (error != std::errc{} || dim < 0 || !ends) {
         throw DataError(ErrorParts{
-            .what = "--shape cannot be read", .expected = "input=8,128", .received = text});
+            .what = "--shape cannot be read.", .expected = "input=8,128", .received = text});
       }
       dims.push_back(dim);
       p = next == end ? end : next + 1;
@@ -248,7 +248,7 @@ std::vector<Tensor> shells(const std::vector<TensorInfo>& inputs,
     const bool known =
         std::any_of(inputs.begin(), inputs.end(),
                     [&, &wanted = name](const TensorInfo& i) { return i.name == wanted; });
-    if (!known) throw DataError(ErrorParts{.what = "--shape names no input", .received = name});
+    if (!known) throw DataError(ErrorParts{.what = "--shape names no input.", .received = name});
   }
   std::vector<Tensor> result;
   for (const TensorInfo& input : inputs) {
@@ -264,10 +264,10 @@ std::vector<Tensor> shells(const std::vector<TensorInfo>& inputs,
     if (given != shapes.end()) {
       dims = given->second;
     } else if (!known) {
-      throw ShapeError(ErrorParts{.what = "an input's shape is not known",
+      throw ShapeError(ErrorParts{.what = "An input's shape is not known.",
                                   .node = input.name,
                                   .expected = input.text(),
-                                  .remedy = fmt::format("give it: --shape {}=…", input.name)});
+                                  .remedy = fmt::format("Give it: --shape {}=…", input.name)});
     }
     result.push_back(Tensor::wrap(input.dtype, std::move(dims), nullptr, nullptr));
   }

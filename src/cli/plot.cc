@@ -15,7 +15,7 @@
 #include "runtime/budget.h"
 #include "runtime/disk.h"
 #include "steep/error.h"
-#include "train/names.h"
+#include "train/name_suggestions.h"
 
 namespace steep::cli {
 namespace {
@@ -46,7 +46,7 @@ const double* numbers(std::vector<CsvColumn>& columns, const std::string& name,
     return column.values.data<double>();
   }
   const std::string near = closest_name(name, names);
-  throw DataError(ErrorParts{.what = fmt::format("{} has no column '{}'", file, name),
+  throw DataError(ErrorParts{.what = fmt::format("{} has no column '{}'.", file, name),
                              .expected = list_names(names),
                              .received = name,
                              .remedy = near.empty() ? "" : fmt::format("Did you mean {}?", near)});

@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-Json to_json(const Setting& s) {
+Json to_json(const ResumeSettings& s) {
   return {{"rows", s.rows},       {"batch", s.batch},         {"seed", s.seed},
           {"shuffle", s.shuffle}, {"drop_last", s.drop_last}, {"accumulate", s.accumulate}};
 }
@@ -37,14 +37,14 @@ class Reader {
   }
   [[noreturn]] void refuse(const char* key, const std::string& expected) const {
     const auto found = json_.find(key);
-    throw CheckpointError(ErrorParts{.what = fmt::format("'{}' of the run is damaged", key),
+    throw CheckpointError(ErrorParts{.what = fmt::format("'{}' of the run is damaged.", key),
                                      .node = folder_,
                                      .expected = expected,
                                      .received = found == json_.end() ? "nothing"
                                                  : found->is_number_integer()
                                                      ? found->dump()
                                                      : std::string(found->type_name()),
-                                     .remedy = "resume from another checkpoint, or train anew"});
+                                     .remedy = "Resume from another checkpoint, or train anew."});
   }
 
  private:
@@ -54,7 +54,7 @@ class Reader {
 
 constexpr int64_t kAny = INT64_MAX;
 
-Setting setting_from(const Reader& reader) {
+ResumeSettings setting_from(const Reader& reader) {
   return {.rows = reader.count("rows", kAny),
           .batch = reader.count("batch", kAny),
           .seed = reader.get<uint64_t>("seed", "a whole number", &Json::is_number_unsigned),
@@ -66,7 +66,7 @@ Setting setting_from(const Reader& reader) {
 
 }  // namespace
 
-std::string to_text(const Setting& setting, const Position& position) {
+std::string to_text(const ResumeSettings& setting, const Position& position) {
   Json run{{"setting", to_json(setting)},
            {"epoch", position.epoch},
            {"next_batch", position.batch},
@@ -76,23 +76,23 @@ std::string to_text(const Setting& setting, const Position& position) {
   return Json{{"run", std::move(run)}}.dump();
 }
 
-Position position_from(const std::string& user, const std::string& folder, const Setting& setting,
-                       int64_t batches) {
+Position position_from(const std::string& user, const std::string& folder,
+                       const ResumeSettings& setting, int64_t batches) {
   const Json json = Json::parse(user, nullptr, false);
   const auto run = json.is_object() ? json.find("run") : json.end();
   if (run == json.end() || !run->is_object() || !run->contains("setting")) {
-    throw CheckpointError(ErrorParts{.what = folder + " was not written by `steep train`",
-                                     .remedy = "resume from a checkpoint of `steep train`"});
+    throw CheckpointError(ErrorParts{.what = folder + " was not written by `steep train`.",
+                                     .remedy = "Resume from a checkpoint of `steep train`."});
   }
   const Reader reader(*run, folder);
   if (!(*run)["setting"].is_object()) reader.refuse("setting", "an object");
-  const Setting earlier = setting_from(Reader((*run)["setting"], folder));
+  const ResumeSettings earlier = setting_from(Reader((*run)["setting"], folder));
   if (earlier != setting) {
-    throw CheckpointError(ErrorParts{.what = "the run that is resumed had other data or batches",
+    throw CheckpointError(ErrorParts{.what = "The run that is resumed had other data or batches.",
                                      .node = folder,
                                      .expected = to_json(earlier).dump(),
                                      .received = to_json(setting).dump(),
-                                     .remedy = "give the same data, --batch and --seed"});
+                                     .remedy = "Give the same data, --batch and --seed."});
   }
   Position position{.epoch = reader.count("epoch", kMost),
                     .batch = reader.count("next_batch", batches),

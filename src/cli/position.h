@@ -8,14 +8,14 @@
 namespace steep::cli {
 
 /// The settings that must not change when a run is resumed.
-struct Setting {
+struct ResumeSettings {
   int64_t rows = 0;
   int64_t batch = 0;
   uint64_t seed = 0;
   bool shuffle = true;
   bool drop_last = false;
   int64_t accumulate = 1;
-  bool operator==(const Setting&) const = default;
+  bool operator==(const ResumeSettings&) const = default;
 };
 
 struct Position {
@@ -28,11 +28,11 @@ struct Position {
 };
 
 /// JSON.
-std::string to_text(const Setting& setting, const Position& position);
+std::string to_text(const ResumeSettings& setting, const Position& position);
 
 /// Parses the user data of the checkpoint in `folder`. Throws CheckpointError if `steep train` did
 /// not write it, if it is damaged, or if it belongs to another setting.
-Position position_from(const std::string& user, const std::string& folder, const Setting& setting,
-                       int64_t batches);
+Position position_from(const std::string& user, const std::string& folder,
+                       const ResumeSettings& setting, int64_t batches);
 
 }  // namespace steep::cli

@@ -20,7 +20,7 @@ namespace {
 struct PredictChoice {
   std::string model;
   std::vector<std::string> ops, providers, disabled_passes;
-  DataChoice data;
+  DataArguments data;
   Limits limits;
   std::string out;
   int64_t threads = 0;

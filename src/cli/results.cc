@@ -30,10 +30,10 @@ void Results::write(bool say) const {
   for (size_t k = 0; k < parts_.size(); ++k) {
     for (const Tensor& part : parts_[k]) {
       if (!part.dims().empty()) continue;
-      throw ShapeError(ErrorParts{.what = "an output has no rows to write",
+      throw ShapeError(ErrorParts{.what = "An output has no rows to write.",
                                   .node = outputs_[k].name,
                                   .received = to_string(part.dims()),
-                                  .remedy = "use a --batch that holds all rows"});
+                                  .remedy = "Use a --batch that holds all rows."});
     }
     arrays[outputs_[k].name] = join_rows(parts_[k], outputs_[k].name);
   }

@@ -13,7 +13,7 @@
 #include "model/import/import.h"
 #include "steep/error.h"
 #include "train/loss.h"
-#include "train/names.h"
+#include "train/name_suggestions.h"
 
 namespace steep::cli {
 namespace {
@@ -74,7 +74,7 @@ Scores::Scores(std::vector<std::string> metrics, const TrainingSession& session,
   if (metrics_.empty()) return;
   const std::string& loss = session.options().loss;
   if (!labels_ || at_ == session.output_info().size()) {
-    throw DataError(ErrorParts{.what = "--metric needs a loss of --loss on an output of the model",
+    throw DataError(ErrorParts{.what = "--metric needs a loss of --loss on an output of the model.",
                                .expected = "--loss, and --output where there are several",
                                .received = loss.empty() ? "the model's own loss" : loss});
   }
@@ -86,7 +86,7 @@ Scores::Scores(std::vector<std::string> metrics, const TrainingSession& session,
                      : of_ == Of::binary ? metric == "accuracy" || metric == "f1"
                                          : metric != "r2";
     if (has) continue;
-    throw DataError(ErrorParts{.what = fmt::format("--metric {} does not suit the loss", metric),
+    throw DataError(ErrorParts{.what = fmt::format("--metric {} does not suit the loss.", metric),
                                .expected = of_ == Of::elements ? "r2"
                                            : of_ == Of::binary
                                                ? "accuracy or f1"
@@ -108,14 +108,14 @@ void Scores::add(const EvalResult& result, const Tensor& labels) {
   const Tensor y = convert(result.outputs[at_], DType::f64, "output");
   if (of_ == Of::classes) {
     if (y.dims().empty() || y.size() != labels.size() * y.dims().back()) {
-      throw ShapeError(ErrorParts{.what = "labels do not match the scores of --metric",
+      throw ShapeError(ErrorParts{.what = "Labels do not match the scores of --metric.",
                                   .expected = to_string(y.dims()) + " without the last axis",
                                   .received = to_string(labels.dims())});
     }
     return add_classes(y, labels);
   }
   if (y.size() != labels.size()) {
-    throw ShapeError(ErrorParts{.what = "labels do not match the output of --metric",
+    throw ShapeError(ErrorParts{.what = "Labels do not match the output of --metric.",
                                 .expected = to_string(y.dims()),
                                 .received = to_string(labels.dims())});
   }

@@ -28,7 +28,7 @@
 #include "runtime/disk.h"
 #include "steep/error.h"
 #include "train/finite.h"
-#include "train/names.h"
+#include "train/name_suggestions.h"
 #include "train/parameters.h"
 
 namespace steep::cli {
@@ -36,7 +36,7 @@ namespace {
 
 class Run {
  public:
-  explicit Run(const TrainChoice& choice)
+  explicit Run(const TrainArguments& choice)
       : choice_(choice),
         session_(open()),
         weight_(session_),
@@ -146,7 +146,7 @@ class Run {
   }
 
   void open_validation() {
-    DataChoice data = choice_.data;
+    DataArguments data = choice_.data;
     if (!held_) data.paths = choice_.validation;
     const std::vector<TensorInfo>& inputs = session_.input_info();
     const Feed feed = held_ ? *held_ : feed_from(data, inputs, weight_.labels(), true);
@@ -171,9 +171,9 @@ class Run {
     } catch (const ShapeError& error) {
       ErrorParts parts = error.parts();
       parts.what =
-          fmt::format("the last batch, of {} rows, does not fit the model: {}", last, parts.what);
+          fmt::format("The last batch, of {} rows, does not fit the model: {}", last, parts.what);
       parts.remedy = fmt::format(
-          "leave it out with --drop-last, or give a --batch that divides {} rows", rows);
+          "Leave it out with --drop-last, or give a --batch that divides {} rows.", rows);
       throw ShapeError(std::move(parts));
     }
     return next.text();
@@ -187,7 +187,7 @@ class Run {
             .rows = feed_.chosen};
   }
 
-  Setting setting() const {
+  ResumeSettings setting() const {
     return {.rows = batches_.row_count(),
             .batch = cut_.batch,
             .seed = choice_.model.options.seed,
@@ -530,7 +530,7 @@ class Run {
     }
   }
 
-  const TrainChoice& choice_;
+  const TrainArguments& choice_;
   TrainingSession session_;
   LossWeight weight_;
   Feed feed_;
@@ -555,7 +555,7 @@ class Run {
 }  // namespace
 
 Command add_train(CLI::App& parent, std::vector<std::string> command_line) {
-  auto choice = std::make_shared<TrainChoice>();
+  auto choice = std::make_shared<TrainArguments>();
   choice->command_line = std::move(command_line);
   CLI::App& app = *parent.add_subcommand("train", "Train a model's initializers");
   add_train_options(app, *choice);

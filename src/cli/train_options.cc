@@ -36,7 +36,7 @@ void add_step_options(CLI::App& app, ModelChoice& choice) {
   });
 }
 
-void add_validation_options(CLI::App& app, TrainChoice& choice) {
+void add_validation_options(CLI::App& app, TrainArguments& choice) {
   CLI::Option* file =
       app.add_option("--validation", choice.validation,
                      "Data for a validation loss after each epoch; tested before the first step");
@@ -54,7 +54,7 @@ void add_validation_options(CLI::App& app, TrainChoice& choice) {
 
 }  // namespace
 
-std::string TrainChoice::interrupted_folder() const {
+std::string TrainArguments::interrupted_folder() const {
   if (!checkpoint.empty()) return checkpoint;
   return std::filesystem::path(model.path).stem().string() + ".checkpoint";
 }
@@ -68,11 +68,13 @@ std::string beside(std::filesystem::path folder, const char* ending) {
 
 }  // namespace
 
-std::string TrainChoice::failed_folder() const { return beside(interrupted_folder(), ".failed"); }
+std::string TrainArguments::failed_folder() const {
+  return beside(interrupted_folder(), ".failed");
+}
 
-std::string TrainChoice::best_folder(const std::string& of) const { return beside(of, ".best"); }
+std::string TrainArguments::best_folder(const std::string& of) const { return beside(of, ".best"); }
 
-TrainingOptions options_of(const TrainChoice& choice) {
+TrainingOptions options_of(const TrainArguments& choice) {
   TrainingOptions options = training_options(choice.model);
   for (const std::string& text : choice.rates) {
     const size_t at = text.rfind('=');
@@ -81,14 +83,14 @@ TrainingOptions options_of(const TrainChoice& choice) {
     const char* number = at == std::string::npos ? end : text.data() + at + 1;
     const auto [stop, error] = std::from_chars(number, end, rate);
     if (at == 0 || error != std::errc{} || stop != end || !(rate >= 0) || std::isinf(rate)) {
-      throw DataError(ErrorParts{.what = "--rate cannot be read",
+      throw DataError(ErrorParts{.what = "--rate cannot be read.",
                                  .expected = "PATTERN=X, a pattern of names and a learning rate, "
                                              "as in 'encoder.*=1e-5'",
                                  .received = text});
     }
     if (options.optimizer.lr == 0) {
       throw DataError(ErrorParts{
-          .what = "--rate needs an --lr that is not 0",
+          .what = "--rate needs an --lr that is not 0.",
           .expected = "a learning rate other than 0: each --rate is stored as a multiple of --lr",
           .received = "--lr 0"});
     }
@@ -98,7 +100,7 @@ TrainingOptions options_of(const TrainChoice& choice) {
   return options;
 }
 
-void add_train_options(CLI::App& app, TrainChoice& choice) {
+void add_train_options(CLI::App& app, TrainArguments& choice) {
   add_model_options(app, choice.model);
   add_provider_option(app, choice.model.providers);
   add_pass_option(app, choice.model.options.disabled_passes);
@@ -175,7 +177,7 @@ void add_train_options(CLI::App& app, TrainChoice& choice) {
       "      --rate 'head.*=0.01' --accumulate 4 --clip-value 1 --ema 0.999 --out trained.onnx");
 }
 
-void check_train_usage(const CLI::App& app, TrainChoice& choice) {
+void check_train_usage(const CLI::App& app, TrainArguments& choice) {
   const TrainingOptions& o = choice.model.options;
   check_usage(app, choice.model);
   load_ops(choice.model.ops, o.limits);
@@ -189,7 +191,7 @@ void check_train_usage(const CLI::App& app, TrainChoice& choice) {
   choice.lr_given = app.count("--lr") > 0;
 }
 
-void check_destinations(const TrainChoice& choice) {
+void check_destinations(const TrainArguments& choice) {
   namespace fs = std::filesystem;
   std::map<fs::path, std::string> taken;  // destination → the option that uses it
   auto take = [&](const std::string& name, const fs::path& path) {
@@ -215,12 +217,12 @@ void check_destinations(const TrainChoice& choice) {
     const std::string by = take(option, path);
     if (by == option) continue;
     throw IoError(
-        ErrorParts{.what = fmt::format("{} and {} are the same file: {}", by, option, path),
-                   .remedy = "give each a name of its own"});
+        ErrorParts{.what = fmt::format("{} and {} are the same file: {}.", by, option, path),
+                   .remedy = "Give each a name of its own."});
   }
 }
 
-void check_room(const TrainChoice& choice, const TrainingSession& session) {
+void check_room(const TrainArguments& choice, const TrainingSession& session) {
   const auto bytes_of = [&](const std::vector<std::string>& names) {
     uint64_t bytes = 0;
     for (const std::string& name : names) bytes += session.state(name).nbytes();

@@ -10,9 +10,9 @@
 
 namespace steep::cli {
 
-struct TrainChoice {
+struct TrainArguments {
   ModelChoice model;
-  DataChoice data;
+  DataArguments data;
   std::vector<std::string> validation;
   double validation_split = 0;
   int64_t early_stopping = 0;
@@ -48,19 +48,19 @@ struct TrainChoice {
 };
 
 /// model.options with --rate. Throws DataError.
-TrainingOptions options_of(const TrainChoice& choice);
+TrainingOptions options_of(const TrainArguments& choice);
 
-void add_train_options(CLI::App& app, TrainChoice& choice);
+void add_train_options(CLI::App& app, TrainArguments& choice);
 
 /// To be called after parsing: checks options against each other. Throws CLI::Error.
-void check_train_usage(const CLI::App& app, TrainChoice& choice);
+void check_train_usage(const CLI::App& app, TrainArguments& choice);
 
 /// Checks what is known before any file is read: whether results can be written to their
 /// destinations. Throws IoError. Leaves no files.
-void check_destinations(const TrainChoice& choice);
+void check_destinations(const TrainArguments& choice);
 
 /// Checks that there is enough disk space for the results, whose size the session gives. Throws
 /// IoError.
-void check_room(const TrainChoice& choice, const TrainingSession& session);
+void check_room(const TrainArguments& choice, const TrainingSession& session);
 
 }  // namespace steep::cli

@@ -137,15 +137,15 @@ void add(const Offer& offer, Registrar& registrar) {
         "inputs, at least one output, and a version of 1 or later",
         fmt::format("{} inputs, {} outputs, version {}", op.inputs, op.outputs, op.version));
   }
-  const bool in_parts = op.decomposition != nullptr;
-  if (!in_parts && op.infer == nullptr) {
+  const bool has_decomposition = op.decomposition != nullptr;
+  if (!has_decomposition && op.infer == nullptr) {
     offer.refuse("An operator of a provider does not define the types of its outputs.",
                  "a type function, a decomposition, or both", "neither");
   }
-  onnx::FunctionProto f =
-      in_parts ? function_of(offer, op.decomposition, op.decomposition_size, "decomposition")
-               : signature_of(offer);
-  if (in_parts) check_decomposition(offer, f);
+  onnx::FunctionProto f = has_decomposition ? function_of(offer, op.decomposition,
+                                                          op.decomposition_size, "decomposition")
+                                            : signature_of(offer);
+  if (has_decomposition) check_decomposition(offer, f);
   for (const std::string& name : attribute_names(f)) {
     if (name != kParts) continue;
     offer.refuse("An operator of a provider has an attribute of a reserved name.",

@@ -86,11 +86,11 @@ bool with_type(DType dtype, F&& f) {
 [[noreturn]] void refuse_conversion(const Tensor& tensor, DType dtype, const std::string& name,
                                     const std::string& received) {
   throw DataError(
-      ErrorParts{.what = "an array does not suit the model's input",
+      ErrorParts{.what = "An array does not suit the model's input.",
                  .node = name,
                  .expected = std::string(name_of(dtype)),
                  .received = received.empty() ? std::string(name_of(tensor.dtype())) : received,
-                 .remedy = "convert the array"});
+                 .remedy = "Convert the array."});
 }
 
 template <typename T>

@@ -80,7 +80,7 @@ class Table {
 
   [[noreturn]] void refuse(const std::string& why, const std::string& expected,
                            const std::string& received, const std::string& remedy) const {
-    throw DataError(ErrorParts{.what = fmt::format("{} {}", source_.name(), why),
+    throw DataError(ErrorParts{.what = fmt::format("{} {}.", source_.name(), why),
                                .expected = expected,
                                .received = received,
                                .remedy = remedy});
@@ -145,7 +145,7 @@ class Table {
     if (static_cast<uint64_t>(rows_) > limits_.max_bytes / kCell / columns_.size()) {
       refuse("exceeds the memory limit of this process",
              fmt::format("at most {} bytes of numbers", limits_.max_bytes), "more",
-             "raise --max-bytes (Limits::max_bytes)");
+             "Raise --max-bytes (Limits::max_bytes).");
     }
   }
 
@@ -164,8 +164,8 @@ class Table {
                          column->name),
              "numbers, as in 1 or -2.5e-3", shown(text),
              text.find(';') != std::string_view::npos
-                 ? "separate cells with commas"
-                 : "leave out rows with missing values, and give texts numbers");
+                 ? "Separate cells with commas."
+                 : "Leave out rows with missing values, and give texts numbers.");
     }
     if (column->numbers.empty()) {
       column->numbers.assign(column->integers.begin(), column->integers.end());
@@ -186,10 +186,10 @@ class Table {
 std::vector<CsvColumn> read_csv(const ByteSource& source, const Limits& limits) {
   const Budget budget(limits);
   if (source.size() > limits.max_bytes) {
-    throw DataError(ErrorParts{.what = source.name() + " exceeds the memory limit of this process",
+    throw DataError(ErrorParts{.what = source.name() + " exceeds the memory limit of this process.",
                                .expected = fmt::format("at most {} bytes", limits.max_bytes),
                                .received = fmt::format("{} bytes", source.size()),
-                               .remedy = "raise --max-bytes (Limits::max_bytes)"});
+                               .remedy = "Raise --max-bytes (Limits::max_bytes)."});
   }
   std::string text(static_cast<size_t>(source.size()), '\0');
   source.read(0, text.data(), text.size());

@@ -18,10 +18,10 @@ namespace steep {
 
 void ByteSource::read(uint64_t offset, void* out, size_t count) const {
   if (offset > size() || count > size() - offset) {
-    throw DataError(ErrorParts{.what = name() + " ends too early",
+    throw DataError(ErrorParts{.what = name() + " ends too early.",
                                .expected = fmt::format("{} bytes at offset {}", count, offset),
                                .received = fmt::format("a file of {} bytes", size()),
-                               .remedy = "the file is truncated or damaged: write it again"});
+                               .remedy = "The file is truncated or damaged: write it again."});
   }
   if (count > 0) read_inside(offset, out, count);
 }
@@ -51,7 +51,7 @@ void FileSource::read_inside(uint64_t offset, void* out, size_t size) const {
                                             static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) throw_io("read", name_, errno);
-    if (got == 0) throw DataError(ErrorParts{.what = name_ + " was truncated while it was read"});
+    if (got == 0) throw DataError(ErrorParts{.what = name_ + " was truncated while it was read."});
     p += got;
     offset += static_cast<uint64_t>(got);
     size -= static_cast<size_t>(got);

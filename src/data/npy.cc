@@ -164,8 +164,8 @@ std::string npy_preamble(DType dtype, const Dims& dims) {
     if (known == dtype) kind = name;
   }
   if (kind.empty()) {
-    throw DataError(ErrorParts{.what = fmt::format("NumPy has no {}", name_of(dtype)),
-                               .remedy = "write .safetensors instead"});
+    throw DataError(ErrorParts{.what = fmt::format("NumPy has no {}.", name_of(dtype)),
+                               .remedy = "Write .safetensors instead."});
   }
   std::string shape = fmt::format("{}", fmt::join(dims, ", "));
   if (dims.size() == 1) shape += ",";

@@ -29,9 +29,9 @@ constexpr uint64_t kMaxInflation = 1032;  // greatest ratio of deflate: 258 byte
                          const std::string& array = "") {
   throw DataError(ErrorParts{
       .what = array.empty()
-                  ? fmt::format("{} is not a valid .npz file: {}", source.name(), why)
-                  : fmt::format("array '{}' of {} is refused: {}", array, source.name(), why),
-      .remedy = "write it with numpy.savez from plain numeric arrays"});
+                  ? fmt::format("{} is not a valid .npz file: {}.", source.name(), why)
+                  : fmt::format("Array '{}' of {} is refused: {}.", array, source.name(), why),
+      .remedy = "Write it with numpy.savez from plain numeric arrays."});
 }
 
 uint64_t little(const uint8_t* p, int bytes) {
@@ -159,7 +159,7 @@ class MemberReader {
  public:
   MemberReader(const ByteSource& source, const Member& member) : source_(source), member_(member) {
     if (member.method == 8 && inflateInit2(&zip_, -MAX_WBITS) != Z_OK) {
-      throw OutOfMemoryError("zlib could not start");
+      throw OutOfMemoryError("zlib could not start.");
     }
   }
   ~MemberReader() {
@@ -319,8 +319,8 @@ namespace {
       .what = what,
       .expected = fmt::format("at most {} of arrays, unpacked", bytes_text(limits.max_bytes)),
       .received = received,
-      .remedy = "if this size is intended, raise Limits::max_bytes (max_bytes= in "
-                "Python, --max-bytes, STEEP_MAX_BYTES)"});
+      .remedy = "If this size is intended, raise Limits::max_bytes (max_bytes= in "
+                "Python, --max-bytes, STEEP_MAX_BYTES)."});
 }
 
 /// The members in order. The data of each is inside the file.
@@ -345,7 +345,7 @@ class Room {
   Room(const ByteSource& source, const Limits& limits) : source_(source), limits_(limits) {}
   void take(const Member& member) {
     if (__builtin_add_overflow(total_, member.unpacked, &total_) || total_ > limits_.max_bytes) {
-      refuse_size(source_.name() + " is larger than the limit of this process", limits_, "more");
+      refuse_size(source_.name() + " is larger than the limit of this process.", limits_, "more");
     }
   }
 
@@ -364,10 +364,10 @@ Member whole_file(const ByteSource& source, const std::string& name) {
 Tensor read_npy(const ByteSource& source, const std::string& name, const Limits& limits) {
   const Budget budget(limits);
   if (source.size() > limits.max_bytes) {
-    throw DataError(ErrorParts{.what = source.name() + " exceeds the memory limit of this process",
+    throw DataError(ErrorParts{.what = source.name() + " exceeds the memory limit of this process.",
                                .expected = fmt::format("at most {}", bytes_text(limits.max_bytes)),
                                .received = fmt::format("{} bytes", source.size()),
-                               .remedy = "raise --max-bytes (Limits::max_bytes)"});
+                               .remedy = "Raise --max-bytes (Limits::max_bytes)."});
   }
   return read_member(source, whole_file(source, name));
 }
@@ -419,8 +419,8 @@ void write_npz(FileWriter& file, const std::map<std::string, Tensor>& arrays) {
     const std::string member = name + ".npy";
     if (bytes >= UINT32_MAX || offset >= UINT32_MAX || member.size() > 65535 ||
         arrays.size() > 65534) {
-      throw DataError(ErrorParts{.what = fmt::format("'{}' does not fit into an .npz file", name),
-                                 .remedy = "write .safetensors instead"});
+      throw DataError(ErrorParts{.what = fmt::format("'{}' does not fit into an .npz file.", name),
+                                 .remedy = "Write .safetensors instead."});
     }
     uLong crc = ::crc32_z(0, reinterpret_cast<const Bytef*>(preamble.data()), preamble.size());
     crc = ::crc32_z(crc, static_cast<const Bytef*>(array.data()), array.nbytes());
@@ -463,8 +463,8 @@ void write_npz(FileWriter& file, const std::map<std::string, Tensor>& arrays) {
   put(&end, start, 4);
   put(&end, 0, 2);
   if (start >= UINT32_MAX || directory.size() >= UINT32_MAX) {
-    throw DataError(ErrorParts{.what = "the arrays do not fit into an .npz file",
-                               .remedy = "write .safetensors instead"});
+    throw DataError(ErrorParts{.what = "The arrays do not fit into an .npz file.",
+                               .remedy = "Write .safetensors instead."});
   }
   file.write(directory + end);
 }

@@ -48,7 +48,7 @@ int64_t row_bytes(const Tensor& tensor) {
 
 void need_rows(const Tensor& tensor) {
   if (tensor.dims().empty()) {
-    throw ShapeError(ErrorParts{.what = "a scalar has no rows", .expected = "at least one axis"});
+    throw ShapeError(ErrorParts{.what = "A scalar has no rows.", .expected = "at least one axis"});
   }
 }
 
@@ -72,14 +72,14 @@ bool is_aligned(const Tensor& tensor) {
     return c == '\t' || c == '\n' || c == '\r' || static_cast<unsigned char>(c) >= ' ';
   });
   throw DataError(ErrorParts{
-      .what = source.name() + " is neither an .npz, .npy nor a .safetensors file",
+      .what = source.name() + " is neither an .npz, .npy nor a .safetensors file.",
       .expected = "arrays in one of these formats, whatever the file's name; or a name in .csv",
       .received = source.size() < start.size() ? fmt::format("a file of {} bytes", source.size())
                   : kind != std::end(kKinds)   ? kind->second
                   : text                       ? "text, for instance CSV"
                                                : "bytes of another format",
-      .remedy = "read it with a package that knows it, and write it with "
-                "numpy.savez(\"data.npz\", x=…, label=…)"});
+      .remedy = "Read it with a package that knows it, and write it with "
+                "numpy.savez(\"data.npz\", x=…, label=…)."});
 }
 
 }  // namespace
@@ -127,7 +127,7 @@ std::map<std::string, Tensor> map_arrays(const std::filesystem::path& path, cons
 void save_arrays(const std::filesystem::path& path, const std::map<std::string, Tensor>& arrays) {
   const std::string kind = path.extension().string();
   if (kind != ".npz" && kind != ".safetensors") {
-    throw DataError(ErrorParts{.what = "cannot tell in what format to write " + path.string(),
+    throw DataError(ErrorParts{.what = "Cannot tell in what format to write " + path.string() + ".",
                                .expected = "a name that ends in .npz or .safetensors"});
   }
   write_file(path, [&](FileWriter& file) {
@@ -142,7 +142,7 @@ void save_arrays(const std::filesystem::path& path, const std::map<std::string, 
 Tensor rows(const Tensor& tensor, int64_t begin, int64_t end) {
   need_rows(tensor);
   if (begin < 0 || end < begin || end > tensor.dims()[0]) {
-    throw ShapeError(ErrorParts{.what = "rows are out of range",
+    throw ShapeError(ErrorParts{.what = "Rows are out of range.",
                                 .expected = fmt::format("rows of {}", to_string(tensor.dims())),
                                 .received = fmt::format("[{}, {})", begin, end)});
   }
@@ -157,7 +157,7 @@ Tensor take_rows(const Tensor& tensor, const std::vector<int64_t>& indices) {
   Dims dims = tensor.dims();
   for (int64_t index : indices) {
     if (index < 0 || index >= dims[0]) {
-      throw ShapeError(ErrorParts{.what = "a row is out of range",
+      throw ShapeError(ErrorParts{.what = "A row is out of range.",
                                   .expected = fmt::format("0 to {}", dims[0] - 1),
                                   .received = std::to_string(index)});
     }
@@ -178,15 +178,15 @@ Tensor take_rows(const Tensor& tensor, const std::vector<int64_t>& indices) {
 Batches::Batches(std::vector<Tensor> arrays, BatchOptions options)
     : arrays_(std::move(arrays)), options_(std::move(options)) {
   if (options_.batch_size < 1) {
-    throw DataError(ErrorParts{.what = "the batch size must be positive",
+    throw DataError(ErrorParts{.what = "The batch size must be positive.",
                                .received = std::to_string(options_.batch_size)});
   }
-  if (arrays_.empty()) throw DataError("there is no array to make batches of");
+  if (arrays_.empty()) throw DataError("There is no array to make batches of.");
   for (const Tensor& array : arrays_) {
     need_rows(array);
     if (array.dims()[0] != arrays_[0].dims()[0]) {
       throw ShapeError(
-          ErrorParts{.what = "arrays have different numbers of rows",
+          ErrorParts{.what = "Arrays have different numbers of rows.",
                      .expected = fmt::format("{} rows, as the first array", arrays_[0].dims()[0]),
                      .received = fmt::format("{} rows", array.dims()[0])});
     }
@@ -194,13 +194,13 @@ Batches::Batches(std::vector<Tensor> arrays, BatchOptions options)
   rows_ = arrays_[0].dims()[0];
   for (const int64_t row : options_.rows) {
     if (row >= 0 && row < rows_) continue;
-    throw ShapeError(ErrorParts{.what = "a row is out of range",
+    throw ShapeError(ErrorParts{.what = "A row is out of range.",
                                 .expected = fmt::format("0 to {}", rows_ - 1),
                                 .received = std::to_string(row)});
   }
   if (!options_.rows.empty()) rows_ = static_cast<int64_t>(options_.rows.size());
   if (rows_ == 0 || count() == 0) {
-    throw DataError(ErrorParts{.what = "there are too few rows for one batch",
+    throw DataError(ErrorParts{.what = "There are too few rows for one batch.",
                                .received = fmt::format("{} rows", rows_)});
   }
 }
@@ -225,7 +225,7 @@ void Batches::order_for(int64_t epoch) {
 
 std::vector<Tensor> Batches::get(int64_t epoch, int64_t batch) {
   if (epoch < 0 || batch < 0 || batch >= count()) {
-    throw DataError(ErrorParts{.what = "there is no such batch",
+    throw DataError(ErrorParts{.what = "There is no such batch.",
                                .expected = fmt::format("0 to {}", count() - 1),
                                .received = fmt::format("epoch {}, batch {}", epoch, batch)});
   }

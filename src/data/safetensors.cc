@@ -47,15 +47,15 @@ std::string_view text_of(DType dtype) {
     if (known == dtype) return name;
   }
   throw InternalError(
-      ErrorParts{.what = fmt::format("dtype {} has no safetensors name", name_of(dtype))});
+      ErrorParts{.what = fmt::format("Dtype {} has no safetensors name.", name_of(dtype))});
 }
 
 [[noreturn]] void refuse(const std::string& file, const std::string& why,
                          const std::string& tensor = "") {
   throw DataError(
-      ErrorParts{.what = fmt::format("{} is not a valid safetensors file: {}", file, why),
+      ErrorParts{.what = fmt::format("{} is not a valid safetensors file: {}.", file, why),
                  .node = tensor,
-                 .remedy = "the file is damaged or of another kind: write it again"});
+                 .remedy = "The file is damaged or of another kind: write it again."});
 }
 
 /// Reads the header event by event, so that hostile nesting or length ends parsing before it fills
@@ -207,11 +207,11 @@ SafetensorsHeader read_safetensors_header(const ByteSource& source, const Limits
   const uint64_t data_bytes = source.size() - 8 - length;
   if (data_bytes > limits.max_bytes) {
     throw DataError(ErrorParts{
-        .what = source.name() + " is larger than the limit of this process",
+        .what = source.name() + " is larger than the limit of this process.",
         .expected = fmt::format("at most {} of tensors", bytes_text(limits.max_bytes)),
         .received = bytes_text(data_bytes),
-        .remedy = "if this size is intended, raise Limits::max_bytes (max_bytes= in Python, "
-                  "--max-bytes, STEEP_MAX_BYTES)"});
+        .remedy = "If this size is intended, raise Limits::max_bytes (max_bytes= in Python, "
+                  "--max-bytes, STEEP_MAX_BYTES)."});
   }
   uint64_t end = 0;
   for (SafetensorsEntry& entry : header.entries) {
@@ -260,7 +260,8 @@ void write_safetensors(FileWriter& file, const std::map<std::string, Tensor>& te
   if (!metadata.empty()) header[std::string(kMetadata)] = metadata;
   uint64_t offset = 0;
   for (const auto& [name, tensor] : tensors) {
-    if (name == kMetadata) throw DataError("no tensor can be called '__metadata__' in safetensors");
+    if (name == kMetadata)
+      throw DataError("No tensor can be called '__metadata__' in safetensors.");
     const uint64_t end = offset + tensor.nbytes();
     header[name] = {{"dtype", text_of(tensor.dtype())},
                     {"shape", tensor.dims()},
@@ -272,8 +273,8 @@ void write_safetensors(FileWriter& file, const std::map<std::string, Tensor>& te
   try {
     text = header.dump();
   } catch (const Json::exception&) {
-    throw DataError(ErrorParts{.what = "a tensor's name is not valid UTF-8",
-                               .remedy = "rename the initializer in the model"});
+    throw DataError(ErrorParts{.what = "A tensor's name is not valid UTF-8.",
+                               .remedy = "Rename the initializer in the model."});
   }
   text.append((64 - (8 + text.size()) % 64) % 64, ' ');
   char prefix[8];

@@ -91,7 +91,7 @@ struct ChosenKernel {
 struct Declined {
   std::string node, op, device;
   std::string reason;
-  bool in_parts = false;  ///< its decomposition runs, not a kernel of the host
+  bool runs_decomposed = false;  ///< its decomposition runs, not a kernel of the host
 };
 
 /// The kernel of the first candidate that accepts. If none does, a null kernel, and all reasons in

@@ -237,7 +237,7 @@ std::shared_ptr<Segment::Cut> Segment::make_cut(std::vector<Type> types,
   if (planned.graph().node_count() > 0 || !planned.graph().updates().empty()) {
     run_passes(planned.graph(), context.passes);
     cut->planned = std::make_unique<Executable>(
-        make_plan(std::move(planned.graph()), context.devices, std::move(s.in_parts)),
+        make_plan(std::move(planned.graph()), context.devices, std::move(s.decomposed)),
         context.pool);
   }
   cut->next = std::make_shared<Segment>(next.graph(), cut->phase_ends ? Phase::backward : phase_,
@@ -291,7 +291,7 @@ std::vector<Datum> Segment::run_planned(const Cut& cut, std::span<const Datum> i
   return next;
 }
 
-std::vector<Datum> Segment::run(Progress& at, const RunContext& context) {
+std::vector<Datum> Segment::run(SegmentPosition& at, const RunContext& context) {
   const Phase phase = at.segment->phase_;
   for (;;) {
     Segment& s = *at.segment;

@@ -22,7 +22,7 @@ namespace steep {
 class Segment;
 
 /// The position of a run between two segments: the remaining graph, and the values of its inputs.
-struct Progress {
+struct SegmentPosition {
   std::shared_ptr<Segment> segment;
   std::vector<Datum> inputs;
 };
@@ -38,7 +38,7 @@ class Segment {
 
   /// Runs to the end of the phase, and returns its outputs in order. Sets `at` to the beginning of
   /// the next phase.
-  static std::vector<Datum> run(Progress& at, const RunContext& context);
+  static std::vector<Datum> run(SegmentPosition& at, const RunContext& context);
 
   const Graph& graph() const { return graph_; }
   /// Text of the parts that are known so far.

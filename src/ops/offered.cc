@@ -109,11 +109,11 @@ void require_agreement(Node n, int i, const Type& said, const Type& parts) {
        .remedy = "Ask the plug-in's author."});
 }
 
-void offer_op(const std::string& name, OfferedTypes types, bool in_parts) {
+void offer_op(const std::string& name, OfferedTypes types, bool has_decomposition) {
   Table& t = table();
   const std::unique_lock lock(t.mutex);
   Offered& op = t.all.emplace_back(Offered{name, std::move(types)});
-  op.def = {.name = op.name, .infer = infer, .decompose = in_parts ? decompose : nullptr};
+  op.def = {.name = op.name, .infer = infer, .decompose = has_decomposition ? decompose : nullptr};
   t.by_name.emplace(op.name, &op);
 }
 

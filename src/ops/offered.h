@@ -19,8 +19,8 @@ inline constexpr std::string_view kParts = "body";
 using OfferedTypes = std::function<std::vector<Type>(Node n)>;
 
 /// Registers an operator. `types` may be empty when its decomposition determines the types.
-/// `in_parts`: its nodes have a decomposition. REQUIRES: no operator has this name.
-void offer_op(const std::string& name, OfferedTypes types, bool in_parts);
+/// `has_decomposition`: its nodes have a decomposition. REQUIRES: no operator has this name.
+void offer_op(const std::string& name, OfferedTypes types, bool has_decomposition);
 
 /// The offered operator of that name, or nullptr.
 const OpDef* find_offered(std::string_view name);

@@ -70,7 +70,7 @@ using Decompose = std::vector<Value> (*)(Node n);
 /// As Decompose, for an operator that has a kernel. Used for the export to other runtimes and for
 /// second derivatives. Providers do not use it, because its loops and computed indices are too
 /// slow. Extents may be unknown; throws ModelError with the node's name where they must be known.
-using InParts = Rule<std::vector<Value>, Node>;
+using ExportDecomposition = Rule<std::vector<Value>, Node>;
 
 /// Completes the types that ONNX's inference gave to the outputs, where it leaves known facts out.
 using Refine = void (*)(Node n);
@@ -141,7 +141,7 @@ struct OpDef {
   Refine refine = nullptr;
   ElementRule elements = nullptr;
   Decompose decompose = nullptr;
-  InParts in_parts{};
+  ExportDecomposition export_decomposition{};
   Simplify simplify = nullptr;
   ViewOffsets view_offsets = nullptr;
   /// Output i overwrites the state at input updates_input[i] (optimizer ops). -1: output i

@@ -1,4 +1,4 @@
-// Helpers that rules of OpDef::in_parts share.
+// Helpers that rules of OpDef::export_decomposition share.
 #pragma once
 
 #include <functional>

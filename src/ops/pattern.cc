@@ -123,7 +123,7 @@ std::optional<Match> match(const Pattern& pattern, Value v, const Match& given) 
   return n && n.output(0) == v ? match(pattern, n, given) : std::nullopt;
 }
 
-void log_row(std::string_view name, Node n) {
+void log_rule(std::string_view name, Node n) {
   if (logs(Log::patterns)) log(Log::patterns, fmt::format("{:<36} {}", name, n.name()));
 }
 

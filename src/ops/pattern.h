@@ -19,8 +19,8 @@
 // compiler parses the text; a malformed pattern does not compile.
 //
 // LLVM's PatternMatch.h and XLA's pattern_matcher.h build such patterns from templates that bind
-// captures to variables. As text, patterns are data: passes have tables of them (Row), and a table
-// can be printed, logged and tested row by row, like MLIR's declarative rewrite rules.
+// captures to variables. As text, patterns are data: passes have tables of them (PatternRule), and
+// a table can be printed, logged and tested rule by rule, like MLIR's declarative rewrite rules.
 #pragma once
 
 #include <array>
@@ -225,44 +225,47 @@ std::optional<Match> match(const Pattern& pattern, Node n, const Match& given = 
 /// Matches at the node whose first output is `v`; nothing when there is no such node.
 std::optional<Match> match(const Pattern& pattern, Value v, const Match& given = Match());
 
-/// A row of a pass's table.
+/// A rule of a pass's table.
 template <typename... Args>
-struct Row {
+struct PatternRule {
   std::string_view name;    ///< "pass/name of the match"
   std::string_view reason;  ///< what the rewrite is good for, in one sentence
   Pattern pattern;
   /// Applies the rewrite to a match, or returns false and changes nothing; then the next order of
-  /// operands and the next row are tried. Null for rows that only match.
+  /// operands and the next rule are tried. Null for rules that only match.
   bool (*then)(const Match& m, Args... args) = nullptr;
 };
 
-/// The printable part of a row.
-struct RowInfo {
+/// The printable part of a rule.
+struct PatternRuleInfo {
   std::string_view name, reason, pattern;
 };
 
-/// Lists the rows of tables. Rows must have name, reason and pattern.
+/// Lists the rules of tables. They must have name, reason and pattern.
 template <typename... Tables>
-std::vector<RowInfo> list_rows(const Tables&... tables) {
-  std::vector<RowInfo> list;
-  const auto add = [&](const auto& rows) {
-    for (const auto& row : rows) list.push_back({row.name, row.reason, row.pattern.text()});
+std::vector<PatternRuleInfo> list_rules(const Tables&... tables) {
+  std::vector<PatternRuleInfo> list;
+  const auto add = [&](const auto& rules) {
+    for (const auto& rule : rules) list.push_back({rule.name, rule.reason, rule.pattern.text()});
   };
   (add(tables), ...);
   return list;
 }
 
 /// Logs a rewrite under STEEP_LOGS=patterns.
-void log_row(std::string_view name, Node n);
+void log_rule(std::string_view name, Node n);
 
-/// The first row of the table that matches at `n` and accepts the match; null when there is none.
-template <typename AnyRow, size_t kCount, typename... Args>
-const AnyRow* apply_rows(const AnyRow (&rows)[kCount], Node n, const Match& given, Args&&... args) {
-  for (const AnyRow& row : rows) {
-    const auto taken = [&](const Match& m) { return row.then == nullptr || row.then(m, args...); };
-    if (match(row.pattern, n, given, taken)) {
-      log_row(row.name, n);
-      return &row;
+/// The first rule of the table that matches at `n` and accepts the match; null when there is none.
+template <typename AnyRule, size_t kCount, typename... Args>
+const AnyRule* apply_rules(const AnyRule (&rules)[kCount], Node n, const Match& given,
+                           Args&&... args) {
+  for (const AnyRule& rule : rules) {
+    const auto taken = [&](const Match& m) {
+      return rule.then == nullptr || rule.then(m, args...);
+    };
+    if (match(rule.pattern, n, given, taken)) {
+      log_rule(rule.name, n);
+      return &rule;
     }
   }
   return nullptr;

@@ -39,7 +39,7 @@ bool counts_along(Value v, size_t axis) {
   return dims.size() > axis && v.tensor()->size() > 1;
 }
 
-constexpr Row<> kRepeated[] = {
+constexpr PatternRule<> kRepeated[] = {
     {.name = "fuse_attention/repeated_mask",
      .reason = "An Expand that repeats a mask along batch and heads adds no information.",
      .pattern = "y: Expand(x, _)",
@@ -51,7 +51,7 @@ constexpr Row<> kRepeated[] = {
 
 /// The value without Expand nodes that only repeat it along leading axes.
 Value unexpanded(Value v) {
-  while (apply_rows(kRepeated, v.producer(), Match())) v = v.producer().input(0);
+  while (apply_rules(kRepeated, v.producer(), Match())) v = v.producer().input(0);
   return v;
 }
 
@@ -62,7 +62,7 @@ bool compares_positions(const Match& m) {
 }
 
 /// A causal mask that is too large for constant folding: a comparison of row and column numbers.
-constexpr Row<> kCausal[] = {
+constexpr PatternRule<> kCausal[] = {
     {.name = "fuse_attention/causal_keep",
      .reason = "A causal mask is an attribute; as an operand it is as large as a head's scores.",
      .pattern = "LessOrEqual(columns, rows)",
@@ -73,7 +73,7 @@ constexpr Row<> kCausal[] = {
      .then = compares_positions}};
 
 /// The same for a mask that says which scores are masked out.
-constexpr Row<> kCausalInverted[] = {
+constexpr PatternRule<> kCausalInverted[] = {
     {.name = "fuse_attention/causal_mask",
      .reason = "A causal mask may be true for the keys that a query must not see.",
      .pattern = "Greater(columns, rows)",
@@ -83,7 +83,7 @@ constexpr Row<> kCausalInverted[] = {
      .pattern = "Less(rows, columns)",
      .then = compares_positions}};
 
-constexpr Row<MaskKind&> kBias[] = {
+constexpr PatternRule<MaskKind&> kBias[] = {
     {.name = "fuse_attention/bias_of_mask",
      .reason = "Models add -inf where a mask shuts out, and 0 elsewhere.",
      .pattern = "Where(keep, yes, no)",
@@ -107,8 +107,8 @@ MaskKind kind_of_keep(Value keep, bool inverted) {
         [&](int64_t i) { return x[i] == inverted; });
   }
   const Node n = keep.producer();
-  const bool causal = inverted ? apply_rows(kCausalInverted, n, Match()) != nullptr
-                               : apply_rows(kCausal, n, Match()) != nullptr;
+  const bool causal = inverted ? apply_rules(kCausalInverted, n, Match()) != nullptr
+                               : apply_rules(kCausal, n, Match()) != nullptr;
   return causal ? MaskKind::causal : MaskKind::other;
 }
 
@@ -121,12 +121,12 @@ MaskKind kind_of_bias(Value bias) {
         [&](int64_t i) { return x[i] <= kShutOut; });
   }
   MaskKind kind = MaskKind::other;
-  apply_rows(kBias, bias.producer(), Match(), kind);
+  apply_rules(kBias, bias.producer(), Match(), kind);
   return kind;
 }
 
-std::vector<RowInfo> attention_mask_rows() {
-  return list_rows(kRepeated, kCausal, kCausalInverted, kBias);
+std::vector<PatternRuleInfo> attention_mask_patterns() {
+  return list_rules(kRepeated, kCausal, kCausalInverted, kBias);
 }
 
 }  // namespace steep

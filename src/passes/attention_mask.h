@@ -23,6 +23,6 @@ MaskKind kind_of_bias(Value bias);
 MaskKind kind_of_keep(Value keep, bool inverted);
 
 /// The patterns of masks.
-std::vector<RowInfo> attention_mask_rows();
+std::vector<PatternRuleInfo> attention_mask_patterns();
 
 }  // namespace steep

@@ -156,7 +156,7 @@ constexpr AttentionStep kAfter[] = {
      .then_gradient = AttentionStep::swaps_values},
 };
 
-constexpr Row<Attention&> kSoftmaxGradient[] = {
+constexpr PatternRule<Attention&> kSoftmaxGradient[] = {
     {.name = "fuse_attention/softmax_gradient",
      .reason = "One operator computes the gradients of all operands of attention.",
      .pattern = "gradient: steep.SoftmaxGrad(dp, p)",
@@ -166,7 +166,7 @@ constexpr Row<Attention&> kSoftmaxGradient[] = {
        return true;
      }}};
 
-constexpr Row<Attention&> kValuesGradient[] = {
+constexpr PatternRule<Attention&> kValuesGradient[] = {
     {.name = "fuse_attention/values_gradient",
      .reason =
          "The gradient of the values needs the probabilities, which the operator makes again.",
@@ -179,7 +179,7 @@ constexpr Row<Attention&> kValuesGradient[] = {
      }}};
 
 /// The readers of the gradient of the scores.
-constexpr Row<Attention&> kOperandGradients[] = {
+constexpr PatternRule<Attention&> kOperandGradients[] = {
     {.name = "fuse_attention/queries_gradient",
      .reason =
          "The gradient of the queries needs that of the scores, which the operator never holds.",
@@ -216,8 +216,8 @@ bool batches_agree(const Attention& a) {
 /// The match of the gradient of `step`, if `n` is its node.
 std::optional<Match> match_gradient(const Attention::Step& step, Node n, const Match& given,
                                     Attention& a) {
-  const auto m = match(*step.row->gradient, n, given);
-  const auto then = step.row->then_gradient;
+  const auto m = match(*step.rule->gradient, n, given);
+  const auto then = step.rule->then_gradient;
   return m && (then == nullptr || then(*m, a)) ? m : std::nullopt;
 }
 
@@ -238,19 +238,19 @@ std::optional<Attention> AttentionMatcher::match(Node softmax) const {
 bool AttentionMatcher::find_product(Attention& a) const {
   const Value p = a.softmax.output(0);
   Value x = p;
-  for (const AttentionStep& row : kAfter) {
+  for (const AttentionStep& rule : kAfter) {
     for (Node reader : readers_.of(x)) {
-      const auto m = steep::match(row.pattern, reader, Match().with("x", x));
-      if (!m || !row.then(*m, *this, a)) continue;
-      a.after.push_back({&row, *m});
-      log_row(row.name, reader);
+      const auto m = steep::match(rule.pattern, reader, Match().with("x", x));
+      if (!m || !rule.then(*m, *this, a)) continue;
+      a.after.push_back({&rule, *m});
+      log_rule(rule.name, reader);
       x = reader.output(0);
       break;
     }
   }
   if (!a.product) return false;
   for (Node reader : readers_.of(p)) {
-    if (apply_rows(kSoftmaxGradient, reader, Match().with("p", p), a) != nullptr) break;
+    if (apply_rules(kSoftmaxGradient, reader, Match().with("p", p), a) != nullptr) break;
   }
   return true;
 }
@@ -258,15 +258,15 @@ bool AttentionMatcher::find_product(Attention& a) const {
 /// From the softmax's operand up to the scores. Steps of an earlier stage than `stage` are done.
 bool AttentionMatcher::climb(Value x, Attention& a, Stage stage) const {
   if (!readers_.only(x) || !same_dims(x, a.softmax.output(0))) return false;
-  for (const AttentionStep& row : kBetween) {
-    if (stage > row.latest) continue;
-    const bool taken = steep::match(row.pattern, x.producer(), Match(), [&](const Match& m) {
-      if (!row.then(m, *this, a)) return false;
-      a.between.push_back({&row, m});
+  for (const AttentionStep& rule : kBetween) {
+    if (stage > rule.latest) continue;
+    const bool taken = steep::match(rule.pattern, x.producer(), Match(), [&](const Match& m) {
+      if (!rule.then(m, *this, a)) return false;
+      a.between.push_back({&rule, m});
       return true;
     });
     if (!taken) continue;
-    log_row(row.name, x.producer());
+    log_rule(rule.name, x.producer());
     return true;
   }
   return false;
@@ -294,7 +294,7 @@ bool AttentionMatcher::find_gradients(Attention& a) const {
   const Match given = Match(readers_).with("weights", weights).with("dy", a.dy);
   for (Node reader : readers_.of(weights)) {
     const Node product = reader == a.product ? Node() : readers_.only(reader.output(0));
-    if (product && apply_rows(kValuesGradient, product, given, a) != nullptr) break;
+    if (product && apply_rules(kValuesGradient, product, given, a) != nullptr) break;
   }
   return is_private(a) && find_gradients_of_scores(a);
 }
@@ -317,7 +317,7 @@ bool AttentionMatcher::is_private(const Attention& a) const {
 bool AttentionMatcher::find_gradients_of_scores(Attention& a) const {
   Value ds = a.softmax_grad.output(0);
   for (auto step = a.between.rbegin(); step != a.between.rend(); ++step) {
-    if (!step->row->gradient) continue;
+    if (!step->rule->gradient) continue;
     const Node gradient = readers_.only(ds);
     if (!match_gradient(*step, gradient, step->match.with("dy", ds), a)) return false;
     ds = gradient.output(0);
@@ -325,12 +325,12 @@ bool AttentionMatcher::find_gradients_of_scores(Attention& a) const {
   if (graph_.is_output(ds)) return false;
   const Match given = Match().with("ds", ds).with("left", a.left()).with("right", a.right());
   return std::all_of(readers_.of(ds).begin(), readers_.of(ds).end(), [&](Node reader) {
-    return apply_rows(kOperandGradients, reader, given, a) != nullptr;
+    return apply_rules(kOperandGradients, reader, given, a) != nullptr;
   });
 }
 
-std::vector<RowInfo> attention_rows() {
-  return list_rows(kBetween, kAfter, kSoftmaxGradient, kValuesGradient, kOperandGradients);
+std::vector<PatternRuleInfo> attention_patterns() {
+  return list_rules(kBetween, kAfter, kSoftmaxGradient, kValuesGradient, kOperandGradients);
 }
 
 }  // namespace steep

@@ -19,7 +19,7 @@ struct AttentionStep;
 /// The nodes and values of one attention, for a rewrite.
 struct Attention {
   struct Step {
-    const AttentionStep* row;
+    const AttentionStep* rule;
     Match match;
   };
 
@@ -72,6 +72,6 @@ class AttentionMatcher {
 };
 
 /// The patterns of the parts of an attention.
-std::vector<RowInfo> attention_rows();
+std::vector<PatternRuleInfo> attention_patterns();
 
 }  // namespace steep

@@ -61,7 +61,7 @@ class ChunkedLoss {
         !loss_.output(1) || !loss_.output(2))
       return false;
     const Value scores = behind_views(logits_);
-    if (!apply_rows(kScores, scores.producer(), Match(), *this)) return false;
+    if (!apply_rules(kScores, scores.producer(), Match(), *this)) return false;
     if (scores.type().dims().back() != logits_.type().dims()[1]) return false;
     std::vector<Node> readers;
     if (!add_readers(scores, &readers)) return false;
@@ -71,7 +71,7 @@ class ChunkedLoss {
                             .with("largest", loss_.output(1))
                             .with("sums", loss_.output(2));
     for (Node n : readers) {
-      if (n != loss_ && !apply_rows(kGradient, n, given, *this)) return false;
+      if (n != loss_ && !apply_rules(kGradient, n, given, *this)) return false;
     }
     if (!gradient_) return false;
     for (const int k : {1, 2}) {
@@ -81,7 +81,9 @@ class ChunkedLoss {
     return in_forward(gradient_.input(0)) && find_products();
   }
 
-  static std::vector<RowInfo> rows() { return list_rows(kScores, kGradient, kReaders); }
+  static std::vector<PatternRuleInfo> patterns() {
+    return list_rules(kScores, kGradient, kReaders);
+  }
 
   /// The number of chunks: at least two, or 0 if chunks do not pay.
   int64_t chunks() const {
@@ -191,7 +193,7 @@ class ChunkedLoss {
     if (!add_readers(gradient_.output(0), &readers)) return false;
     for (Node n : readers) {
       if (is_gradient(n.input(0)) == is_gradient(n.input(1))) return false;
-      if (!apply_rows(kReaders, n, Match(), *this)) return false;
+      if (!apply_rules(kReaders, n, Match(), *this)) return false;
     }
     return std::all_of(weight_products_.begin(), weight_products_.end(),
                        [&](const WeightProduct& p) { return in_forward(p.other); });
@@ -275,7 +277,7 @@ class ChunkedLoss {
     return true;
   }
 
-  static const Row<ChunkedLoss&> kScores[1], kGradient[1], kReaders[3];
+  static const PatternRule<ChunkedLoss&> kScores[1], kGradient[1], kReaders[3];
 
   Graph& g_;
   const Readers& readers_;
@@ -287,13 +289,13 @@ class ChunkedLoss {
   std::vector<WeightProduct> weight_products_{};
 };
 
-constexpr Row<ChunkedLoss&> ChunkedLoss::kScores[] = {
+constexpr PatternRule<ChunkedLoss&> ChunkedLoss::kScores[] = {
     {.name = "chunk_logits/scores",
      .reason = "The scores of a chunk of rows are the product of a chunk of its left operand.",
      .pattern = "product: MatMul|steep.MatMul(x, w, ...)",
      .then = [](const Match& m, ChunkedLoss& c) { return c.take_scores(m.node("product")); }}};
 
-constexpr Row<ChunkedLoss&> ChunkedLoss::kGradient[] = {
+constexpr PatternRule<ChunkedLoss&> ChunkedLoss::kGradient[] = {
     {.name = "chunk_logits/gradient",
      .reason = "A chunk's gradient is written over the chunk, so that no more scores are held.",
      .pattern =
@@ -301,7 +303,7 @@ constexpr Row<ChunkedLoss&> ChunkedLoss::kGradient[] = {
      .then = [](const Match& m, ChunkedLoss& c) { return c.take_gradient(m.node("gradient")); }}};
 
 /// The readers of the gradient of the scores.
-constexpr Row<ChunkedLoss&> ChunkedLoss::kReaders[] = {
+constexpr PatternRule<ChunkedLoss&> ChunkedLoss::kReaders[] = {
     {.name = "chunk_logits/left_product",
      .reason = "Rows of the gradient give the same rows of dx, or a part of the sum that is dwᵀ.",
      .pattern = "product: MatMul|steep.MatMul(d, _)",
@@ -318,7 +320,7 @@ constexpr Row<ChunkedLoss&> ChunkedLoss::kReaders[] = {
      .then = [](const Match& m, ChunkedLoss& c) { return c.take_bias_sum(m.node("sum")); }},
 };
 
-constexpr Row<const Readers&> kLosses[] = {
+constexpr PatternRule<const Readers&> kLosses[] = {
     {.name = "chunk_logits/loss",
      .reason = "Scores over a vocabulary are the largest array of a step, and chunks need a part.",
      .pattern = "loss: steep.SoftmaxCrossEntropy(logits, labels)",
@@ -335,14 +337,14 @@ constexpr Row<const Readers&> kLosses[] = {
 
 void chunk_logits(Graph& g) {
   const Readers readers(g);
-  for (Node n : g.nodes()) apply_rows(kLosses, n, Match(), readers);
+  for (Node n : g.nodes()) apply_rules(kLosses, n, Match(), readers);
 }
 
-std::vector<RowInfo> chunk_logits_rows() {
-  std::vector<RowInfo> rows = list_rows(kLosses);
-  const std::vector<RowInfo> parts = ChunkedLoss::rows();
-  rows.insert(rows.end(), parts.begin(), parts.end());
-  return rows;
+std::vector<PatternRuleInfo> chunk_logits_patterns() {
+  std::vector<PatternRuleInfo> rules = list_rules(kLosses);
+  const std::vector<PatternRuleInfo> parts = ChunkedLoss::patterns();
+  rules.insert(rules.end(), parts.begin(), parts.end());
+  return rules;
 }
 
 }  // namespace steep

@@ -178,7 +178,7 @@ class Fuser {
   std::optional<AttentionMatcher> matcher_{};
 };
 
-constexpr Row<Fuser&> kRows[] = {
+constexpr PatternRule<Fuser&> kRules[] = {
     {.name = "fuse_attention/softmax",
      .reason =
          "Attention in tiles never holds the scores, which grow with the square of the length.",
@@ -191,7 +191,7 @@ constexpr Row<Fuser&> kRows[] = {
 };
 
 void Fuser::run() {
-  for (Node n : g_.nodes()) apply_rows(kRows, n, Match(), *this);
+  for (Node n : g_.nodes()) apply_rules(kRules, n, Match(), *this);
 }
 
 }  // namespace
@@ -205,11 +205,11 @@ void fuse_long_attention(Graph& g) {
   Fuser(g, kLong).run();
 }
 
-std::vector<RowInfo> fuse_attention_rows() {
-  std::vector<RowInfo> rows = list_rows(kRows);
-  for (const auto& part : {attention_rows(), head_layout_rows(), attention_mask_rows()})
-    rows.insert(rows.end(), part.begin(), part.end());
-  return rows;
+std::vector<PatternRuleInfo> fuse_attention_patterns() {
+  std::vector<PatternRuleInfo> rules = list_rules(kRules);
+  for (const auto& part : {attention_patterns(), head_layout_patterns(), attention_mask_patterns()})
+    rules.insert(rules.end(), part.begin(), part.end());
+  return rules;
 }
 
 }  // namespace steep

@@ -31,13 +31,13 @@ bool crosses_border(const Match& m) {
   return (from == DType::f32 && is_narrow(to)) || (is_narrow(from) && to == DType::f32);
 }
 
-constexpr Row<> kBorderCasts[] = {
+constexpr PatternRule<> kBorderCasts[] = {
     {.name = "fuse_elementwise/border_cast",
      .reason = "Loads and stores of a fused node convert 16-bit floats at no cost.",
      .pattern = "y: Cast(x)",
      .then = crosses_border}};
 
-bool is_border_cast(Node n) { return apply_rows(kBorderCasts, n, Match()) != nullptr; }
+bool is_border_cast(Node n) { return apply_rules(kBorderCasts, n, Match()) != nullptr; }
 
 /// Whether the node is elementwise, in one float type (f32 or f64) and bool. The seed of a random
 /// op is not read by element.
@@ -211,6 +211,6 @@ class Fuser {
 
 void fuse_elementwise(Graph& g) { Fuser(g).run(); }
 
-std::vector<RowInfo> fuse_elementwise_rows() { return list_rows(kBorderCasts); }
+std::vector<PatternRuleInfo> fuse_elementwise_patterns() { return list_rules(kBorderCasts); }
 
 }  // namespace steep

@@ -26,7 +26,7 @@ bool add_in_place(const Match& m) {
   return true;
 }
 
-constexpr Row<> kRows[] = {
+constexpr PatternRule<> kRules[] = {
     {.name = "fuse_gather_grad/sum",
      .reason = "The sum of two gradients of a vocabulary's size touches only the rows that occur.",
      .pattern = "sum: Add{base, only slices: steep.GatherGrad(dy, indices, shape)}",
@@ -36,9 +36,9 @@ constexpr Row<> kRows[] = {
 
 void fuse_gather_grad(Graph& g) {
   const Readers readers(g);
-  for (Node n : g.nodes()) apply_rows(kRows, n, Match(readers));
+  for (Node n : g.nodes()) apply_rules(kRules, n, Match(readers));
 }
 
-std::vector<RowInfo> fuse_gather_grad_rows() { return list_rows(kRows); }
+std::vector<PatternRuleInfo> fuse_gather_grad_patterns() { return list_rules(kRules); }
 
 }  // namespace steep

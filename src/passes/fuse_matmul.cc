@@ -77,7 +77,7 @@ bool take_factor(const Match& m, Operand& operand, Phase phase, double& alpha) {
   return true;
 }
 
-constexpr Row<Operand&, Phase, double&> kOperandRows[] = {
+constexpr PatternRule<Operand&, Phase, double&> kOperandRules[] = {
     {.name = "fuse_matmul/transposed_operand",
      .reason = "Kernels read by strides, so that no transposed copy is made.",
      .pattern = "transpose: Transpose(x)",
@@ -119,7 +119,7 @@ bool take_result_transpose(const Match& m, Result& r) {
 }
 
 /// Patterns of readers of the last absorbed value.
-constexpr Row<Result&> kResultRows[] = {
+constexpr PatternRule<Result&> kResultRules[] = {
     {.name = "fuse_matmul/multiplied_result",
      .reason = "The product's alpha costs nothing.",
      .pattern = "y: Mul(last, factor)",
@@ -145,7 +145,7 @@ constexpr Row<Result&> kResultRows[] = {
 /// Absorbs transposes and constant factors, from the operand upwards.
 Operand absorb_operand(Value v, Phase phase, double& alpha) {
   Operand operand{v, identity_perm(v.rank())};
-  while (apply_rows(kOperandRows, operand.value.producer(), Match(), operand, phase, alpha)) {
+  while (apply_rules(kOperandRules, operand.value.producer(), Match(), operand, phase, alpha)) {
   }
   return operand;
 }
@@ -155,7 +155,7 @@ void absorb_readers(const Readers& readers, Result& r) {
   while (r.perm.empty()) {
     const Node reader = readers.only(r.last);
     if (!reader || reader.phase() != r.phase) return;
-    if (!apply_rows(kResultRows, reader, Match().with("last", r.last), r)) return;
+    if (!apply_rules(kResultRules, reader, Match().with("last", r.last), r)) return;
     r.last = reader.output(0);
   }
 }
@@ -184,7 +184,7 @@ bool fuse(Node n, const Readers& readers) {
   return true;
 }
 
-constexpr Row<const Readers&> kRows[] = {
+constexpr PatternRule<const Readers&> kRules[] = {
     {.name = "fuse_matmul/product",
      .reason = "Each node around a product would be a pass through memory.",
      .pattern = "product: MatMul(_, _)",
@@ -196,9 +196,11 @@ constexpr Row<const Readers&> kRows[] = {
 
 void fuse_matmul(Graph& g) {
   const Readers readers(g);
-  for (Node n : g.nodes()) apply_rows(kRows, n, Match(), readers);
+  for (Node n : g.nodes()) apply_rules(kRules, n, Match(), readers);
 }
 
-std::vector<RowInfo> fuse_matmul_rows() { return list_rows(kRows, kOperandRows, kResultRows); }
+std::vector<PatternRuleInfo> fuse_matmul_patterns() {
+  return list_rules(kRules, kOperandRules, kResultRules);
+}
 
 }  // namespace steep

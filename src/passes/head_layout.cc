@@ -150,7 +150,7 @@ std::optional<HeadLayout> HeadLayout::before() const {
   if (!n || !n.input(0) || n.output(0) != value) return {};
   HeadLayout result = *this;
   result.value = n.input(0);
-  const bool found = is_reshape(n) || apply_rows(kSteps, n, Match(), result, false) != nullptr;
+  const bool found = is_reshape(n) || apply_rules(kSteps, n, Match(), result, false) != nullptr;
   return found ? std::optional(result) : std::nullopt;
 }
 
@@ -158,10 +158,11 @@ std::optional<HeadLayout> HeadLayout::after(Node user) const {
   HeadLayout result = *this;
   result.value = user.output(0);
   if (user.input(0) != value || !result.value) return {};
-  const bool found = is_reshape(user) || apply_rows(kSteps, user, Match(), result, true) != nullptr;
+  const bool found =
+      is_reshape(user) || apply_rules(kSteps, user, Match(), result, true) != nullptr;
   return found ? std::optional(result) : std::nullopt;
 }
 
-std::vector<RowInfo> head_layout_rows() { return list_rows(kSteps); }
+std::vector<PatternRuleInfo> head_layout_patterns() { return list_rules(kSteps); }
 
 }  // namespace steep

@@ -41,6 +41,6 @@ struct HeadLayout {
 };
 
 /// The patterns, besides views, that a layout can be followed through.
-std::vector<RowInfo> head_layout_rows();
+std::vector<PatternRuleInfo> head_layout_patterns();
 
 }  // namespace steep

@@ -21,8 +21,8 @@ constexpr bool only(Precision p) {
 }
 
 constexpr Pass kEarlyPasses[] = {
-    {.name = "recognise", .run = recognise, .rows = recognise_rows},
-    {.name = "compute_read_rows", .run = compute_read_rows, .rows = read_rows_rows},
+    {.name = "recognise", .run = recognise, .patterns = recognise_patterns},
+    {.name = "compute_read_rows", .run = compute_read_rows, .patterns = read_rows_patterns},
 };
 
 constexpr Pass kPasses[] = {
@@ -30,30 +30,30 @@ constexpr Pass kPasses[] = {
     {.name = "fuse_attention",
      .run = fuse_attention,
      .at = only<Precision::fp32, Precision::fp16>,
-     .rows = fuse_attention_rows},
+     .patterns = fuse_attention_patterns},
     {"fuse_long_attention", fuse_long_attention, only<Precision::bf16>},
-    {.name = "fuse_matmul", .run = fuse_matmul, .rows = fuse_matmul_rows},
+    {.name = "fuse_matmul", .run = fuse_matmul, .patterns = fuse_matmul_patterns},
     {.name = "precision_bf16",
      .run = nullptr,
      .at = only<Precision::bf16>,
      .run_for = precision_bf16,
-     .rows = precision_rows},
+     .patterns = precision_patterns},
     {"precision_fp16", nullptr, only<Precision::fp16>, precision_fp16},
     {.name = "chunk_logits",
      .run = chunk_logits,
      .at = only<Precision::fp32>,
-     .rows = chunk_logits_rows},
-    {.name = "fuse_gather_grad", .run = fuse_gather_grad, .rows = fuse_gather_grad_rows},
-    {.name = "recompute", .run = recompute, .rows = recompute_rows},
+     .patterns = chunk_logits_patterns},
+    {.name = "fuse_gather_grad", .run = fuse_gather_grad, .patterns = fuse_gather_grad_patterns},
+    {.name = "recompute", .run = recompute, .patterns = recompute_patterns},
     {.name = "claim", .run = nullptr, .run_for = claim, .elsewhere = true},
-    {.name = "fuse_elementwise", .run = fuse_elementwise, .rows = fuse_elementwise_rows},
-    {.name = "write_through", .run = write_through, .rows = write_through_rows},
+    {.name = "fuse_elementwise", .run = fuse_elementwise, .patterns = fuse_elementwise_patterns},
+    {.name = "write_through", .run = write_through, .patterns = write_through_patterns},
 };
 
 /// Logs a pass, for STEEP_LOGS=passes.
-class Told {
+class PassLog {
  public:
-  Told(std::string_view name, const Graph& graph)
+  PassLog(std::string_view name, const Graph& graph)
       : name_(name), graph_(graph), before_(graph.node_count()) {}
 
   void done() const {
@@ -101,9 +101,9 @@ void run_early_pass(Graph& graph, std::string_view name, const std::set<std::str
     throw InternalError(
         {.what = "There is no early pass of this name.", .node = std::string(name)});
   if (disabled.count(std::string(name)) != 0) return;
-  const Told told(name, graph);
+  const PassLog pass_log(name, graph);
   pass->run(graph);
-  told.done();
+  pass_log.done();
 }
 
 void run_passes(Graph& graph, const PassOptions& options) {
@@ -114,7 +114,7 @@ void run_passes(Graph& graph, const PassOptions& options) {
     if (pass.at != nullptr && !pass.at(options.precision)) continue;
     if (!devices.want_pass(pass.name) || (pass.elsewhere && devices.only_host())) continue;
     poll();
-    const Told told(pass.name, graph);
+    const PassLog pass_log(pass.name, graph);
     TimedStage stage(options.profiler, options.stages, pass.name);
     if (pass.run_for != nullptr) {
       pass.run_for(graph, devices);
@@ -124,7 +124,7 @@ void run_passes(Graph& graph, const PassOptions& options) {
     graph.prune();
     verify(graph, pass.name);
     stage.done(graph.nodes().size());
-    told.done();
+    pass_log.done();
     if (options.after) options.after(pass.name, graph);
   }
 }

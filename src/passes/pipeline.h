@@ -25,7 +25,7 @@ struct Pass {
   void (*run_for)(Graph& graph, const Devices& devices) = nullptr;
   bool elsewhere = false;  ///< runs only if there are devices other than the host
   /// Lists its patterns; null: it has none.
-  std::vector<RowInfo> (*rows)() = nullptr;
+  std::vector<PatternRuleInfo> (*patterns)() = nullptr;
 };
 
 struct PassOptions {
@@ -73,13 +73,13 @@ void fuse_elementwise(Graph& graph);               // chains of elementwise node
 void write_through(Graph& graph);                  // updates without the copy of steep.Assign
 
 // The patterns of passes.
-std::vector<RowInfo> fuse_attention_rows();
-std::vector<RowInfo> fuse_matmul_rows();
-std::vector<RowInfo> precision_rows();
-std::vector<RowInfo> chunk_logits_rows();
-std::vector<RowInfo> fuse_gather_grad_rows();
-std::vector<RowInfo> recompute_rows();
-std::vector<RowInfo> fuse_elementwise_rows();
-std::vector<RowInfo> write_through_rows();
+std::vector<PatternRuleInfo> fuse_attention_patterns();
+std::vector<PatternRuleInfo> fuse_matmul_patterns();
+std::vector<PatternRuleInfo> precision_patterns();
+std::vector<PatternRuleInfo> chunk_logits_patterns();
+std::vector<PatternRuleInfo> fuse_gather_grad_patterns();
+std::vector<PatternRuleInfo> recompute_patterns();
+std::vector<PatternRuleInfo> fuse_elementwise_patterns();
+std::vector<PatternRuleInfo> write_through_patterns();
 
 }  // namespace steep

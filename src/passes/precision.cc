@@ -27,9 +27,10 @@ namespace {
 
 bool has_bit(uint64_t mask, int i) { return (mask >> i & 1) != 0; }
 
-constexpr Row<> kMoves[] = {{.name = "precision/move",
-                             .reason = "Moving elements to other places is exact in any type.",
-                             .pattern = "Transpose|Gather|Slice|Expand(x, ...)"}};
+constexpr PatternRule<> kMoves[] = {
+    {.name = "precision/move",
+     .reason = "Moving elements to other places is exact in any type.",
+     .pattern = "Transpose|Gather|Slice|Expand(x, ...)"}};
 
 /// Whether the node only moves the elements of input 0, so that the type does not matter to it.
 bool moves(Node n) {
@@ -37,7 +38,7 @@ bool moves(Node n) {
     return false;
   }
   const OpDef* def = find_op(n.op());
-  return (def != nullptr && def->view) || apply_rows(kMoves, n, Match());
+  return (def != nullptr && def->view) || apply_rules(kMoves, n, Match());
 }
 
 /// Whether the node moves elements, and narrowing before it costs no more than after it.
@@ -47,18 +48,18 @@ bool narrows_as_well_before(Node n) {
 }
 
 /// Nodes, besides moves, that pass a gradient on to an update.
-constexpr Row<> kPassOn[] = {
+constexpr PatternRule<> kPassOn[] = {
     {.name = "precision/sum",
      .reason = "A sum of gradients, or a scaled one, is the gradient that an update reads.",
      .pattern = "Add|Sum|Mul|Div(...)"}};
 
 /// Nodes from which an update reads a number.
-constexpr Row<> kSinks[] = {
+constexpr PatternRule<> kSinks[] = {
     {.name = "precision/norm",
      .reason = "The norm for clipping is computed from gradients of full precision.",
      .pattern = "steep.GlobalNorm(...)"}};
 
-bool passes_on(Node n) { return moves(n) || apply_rows(kPassOn, n, Match()); }
+bool passes_on(Node n) { return moves(n) || apply_rules(kPassOn, n, Match()); }
 
 /// Converts to bfloat16, rounded to nearest even; NaN stays NaN.
 Tensor narrowed(const Tensor& wide) {
@@ -86,7 +87,7 @@ struct Product {
   bool relu = false, turn = false;
 };
 
-constexpr Row<Product&> kProducts[] = {
+constexpr PatternRule<Product&> kProducts[] = {
     {.name = "precision/product",
      .reason = "steep.MatMul says which type it writes.",
      .pattern = "MatMul(a, b)",
@@ -109,7 +110,7 @@ void normalise_products(Graph& g) {
     Value y = n.output(0);
     if (!y || y.dtype() != DType::f32) continue;
     Product product;
-    if (!apply_rows(kProducts, n, Match(), product)) continue;
+    if (!apply_rules(kProducts, n, Match(), product)) continue;
     std::vector<Value> inputs;
     for (int i = 0; i < n.input_count(); ++i) inputs.push_back(n.input(i));
     Attrs attrs = n.attrs();
@@ -144,7 +145,7 @@ class Narrower {
     g_.set_outputs(std::move(outputs));
   }
 
-  static std::vector<RowInfo> rows() { return list_rows(kNarrow, kWidened); }
+  static std::vector<PatternRuleInfo> patterns() { return list_rules(kNarrow, kWidened); }
 
  private:
   struct Known {
@@ -173,7 +174,7 @@ class Narrower {
       Node n = order_[k];
       const OpDef* def = find_op(n.op());
       const bool sink =
-          (def != nullptr && !def->updates_input.empty()) || apply_rows(kSinks, n, Match());
+          (def != nullptr && !def->updates_input.empty()) || apply_rules(kSinks, n, Match());
       if (!sink && !(passes_on(n) && known(n.output(0)).wide)) continue;
       for (int i = 0; i < n.input_count(); ++i) {
         if (n.input(i)) known(n.input(i)).wide = true;
@@ -204,7 +205,7 @@ class Narrower {
       y.only_narrow = true;
       return;
     }
-    if (apply_rows(kNarrow, n, Match(), *this)) return;
+    if (apply_rules(kNarrow, n, Match(), *this)) return;
     for (int i = 0; i < n.input_count(); ++i) {
       Value x = n.input(i);
       if (!x || !known(x).only_narrow) continue;
@@ -293,7 +294,7 @@ class Narrower {
     Value& twin = known(x).narrow;
     if (twin) return twin;
     Node from = x.producer();
-    if (from && apply_rows(kWidened, from, Match(), type_)) {
+    if (from && apply_rules(kWidened, from, Match(), type_)) {
       twin = from.input(0);
     } else if (x.role() == Role::constant && type_ == DType::bf16) {
       twin = g_.add_constant(narrowed(*x.tensor()), x.name());
@@ -326,8 +327,8 @@ class Narrower {
     return made;
   }
 
-  static const Row<Narrower&> kNarrow[3];
-  static const Row<DType> kWidened[1];
+  static const PatternRule<Narrower&> kNarrow[3];
+  static const PatternRule<DType> kWidened[1];
 
   Graph& g_;
   DType type_;
@@ -338,7 +339,7 @@ class Narrower {
 };
 
 /// Nodes that run on narrow values although no kernel requires it.
-constexpr Row<Narrower&> Narrower::kNarrow[] = {
+constexpr PatternRule<Narrower&> Narrower::kNarrow[] = {
     {.name = "precision/narrowing_cast",
      .reason = "A value that products read has one narrow twin, for a model's own casts, too.",
      .pattern = "y: Cast(x)",
@@ -355,7 +356,7 @@ constexpr Row<Narrower&> Narrower::kNarrow[] = {
                 Narrower& narrower) { return narrower.concatenate(m.node("concat")); }},
 };
 
-constexpr Row<DType> Narrower::kWidened[] = {
+constexpr PatternRule<DType> Narrower::kWidened[] = {
     {.name = "precision/widened",
      .reason =
          "The narrow value from before a widening Cast is used again: nothing is rounded twice.",
@@ -392,11 +393,11 @@ void precision_fp16(Graph& g, const Devices& devices) {
   Narrower(g, DType::f16, devices).run();
 }
 
-std::vector<RowInfo> precision_rows() {
-  std::vector<RowInfo> rows = list_rows(kProducts, kMoves, kPassOn, kSinks);
-  const std::vector<RowInfo> of_narrower = Narrower::rows();
-  rows.insert(rows.end(), of_narrower.begin(), of_narrower.end());
-  return rows;
+std::vector<PatternRuleInfo> precision_patterns() {
+  std::vector<PatternRuleInfo> rules = list_rules(kProducts, kMoves, kPassOn, kSinks);
+  const std::vector<PatternRuleInfo> of_narrower = Narrower::patterns();
+  rules.insert(rules.end(), of_narrower.begin(), of_narrower.end());
+  return rules;
 }
 
 }  // namespace steep

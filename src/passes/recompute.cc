@@ -9,12 +9,13 @@
 // normalisation, whose gradient keeps its input. The general idea is in Chen et al., Training Deep
 // Nets with Sublinear Memory Cost, 2016; here it is used only where it costs no time.
 
+#include "ir/recompute.h"
+
 #include <algorithm>
 #include <optional>
 #include <unordered_map>
 #include <unordered_set>
 
-#include "ir/repeat.h"
 #include "ops/build.h"
 #include "ops/op_def.h"
 #include "passes/pipeline.h"
@@ -28,8 +29,8 @@ bool is_elementwise(Node n) {
   return def != nullptr && def->elementwise && n.output_count() == 1;
 }
 
-/// Nodes that are repeated although they are not elementwise.
-constexpr Row<> kRows[] = {
+/// Nodes that are recomputed although they are not elementwise.
+constexpr PatternRule<> kRules[] = {
     {.name = "recompute/layer_normalization",
      .reason =
          "Its gradient keeps the input anyway, and normalising that again is one pass over it.",
@@ -44,11 +45,11 @@ class Recomputer {
       if (n.phase() != Phase::backward) continue;
       for (int i = 0; i < n.input_count(); ++i) {
         Value x = n.input(i);
-        if (x && !(is_elementwise(n) && can_repeat(x))) kept_.insert(x.id());
+        if (x && !(is_elementwise(n) && can_recompute(x))) kept_.insert(x.id());
       }
     }
     for (Node n : order_) {
-      if (n.output(0) && can_repeat(n.output(0))) find_sources(n.output(0));
+      if (n.output(0) && can_recompute(n.output(0))) find_sources(n.output(0));
     }
   }
 
@@ -57,7 +58,7 @@ class Recomputer {
       if (n.phase() != Phase::backward || !is_elementwise(n)) continue;
       for (int i = 0; i < n.input_count(); ++i) {
         Value x = n.input(i);
-        if (x && repeats(x) && pays(x)) n.set_input(i, copy(x, n));
+        if (x && recomputes(x) && pays(x)) n.set_input(i, copy(x, n));
       }
     }
     for (Node n : order_) {
@@ -79,11 +80,11 @@ class Recomputer {
 
  private:
   static constexpr size_t kMostSources = 8;
-  /// The kept values that a repetition of a value would read; nothing if there are too many.
+  /// The kept values that the copy of a value's producer would read; nothing if there are too many.
   using Sources = std::optional<std::vector<Value>>;
 
   /// Whether an elementwise node of forward computes x.
-  static bool can_repeat(Value x) {
+  static bool can_recompute(Value x) {
     Node p = x.producer();
     return p && p.phase() == Phase::forward && is_elementwise(p);
   }
@@ -101,7 +102,7 @@ class Recomputer {
     for (int i = 0; i < p.input_count() && found; ++i) {
       Value in = p.input(i);
       if (!in) continue;
-      if (!repeats(in)) {
+      if (!recomputes(in)) {
         add(in);
       } else if (const Sources& more = sources_.at(in.id()); !more) {
         found.reset();
@@ -126,7 +127,7 @@ class Recomputer {
     return it->second = true;
   }
 
-  bool repeats(Value x) const { return kept_.count(x.id()) == 0 && can_repeat(x); }
+  bool recomputes(Value x) const { return kept_.count(x.id()) == 0 && can_recompute(x); }
 
   /// Whether x is the result of a large layer normalisation whose input is kept.
   bool is_kept_norm(Value x) const {
@@ -134,21 +135,21 @@ class Recomputer {
     Node p = x.producer();
     if (!p || p.phase() != Phase::forward || x != p.output(0)) return false;
     if (x.type().nbytes() < kLeastBytes || g_.is_output(x)) return false;
-    return apply_rows(kRows, p, Match()) && stays(p.input(0));
+    return apply_rules(kRules, p, Match()) && stays(p.input(0));
   }
 
-  /// A repetition of x for `reader` and all later readers. It reads kept values and other
-  /// repetitions.
+  /// The recomputed x for `reader` and all later readers. It reads kept values and other
+  /// recomputed values.
   Value copy(Value x, Node reader) {
-    const auto is_repeated = [&](Value v) { return repeats(v); };
-    return repeat_value(x, repetition_, is_repeated, [&](Value y) {
+    const auto is_recomputed = [&](Value v) { return recomputes(v); };
+    return recompute_value(x, recomputed_, is_recomputed, [&](Value y) {
       const Node p = y.producer();
       const Graph::Scope scope(g_, Phase::backward, p.name() + "/again");
       const Node made =
-          g_.add_node(p.op(), repeated_inputs(p, repetition_, is_repeated), 1, p.attrs());
+          g_.add_node(p.op(), recomputed_inputs(p, recomputed_, is_recomputed), 1, p.attrs());
       g_.set_type(made.output(0), y.type());
       g_.place_like(made, reader);
-      repetition_[y.id()] = made.output(0);
+      recomputed_[y.id()] = made.output(0);
     });
   }
 
@@ -157,13 +158,13 @@ class Recomputer {
   std::unordered_set<uint32_t> kept_;              // by value id: available in backward in any case
   std::unordered_map<uint32_t, Sources> sources_;  // by value id
   std::unordered_map<uint32_t, bool> pays_;        // by value id
-  Repeated repetition_;
+  RecomputedValues recomputed_;
 };
 
 }  // namespace
 
 void recompute(Graph& g) { Recomputer(g).run(); }
 
-std::vector<RowInfo> recompute_rows() { return list_rows(kRows); }
+std::vector<PatternRuleInfo> recompute_patterns() { return list_rules(kRules); }
 
 }  // namespace steep

@@ -135,7 +135,7 @@ class Specialiser {
   }
 
   /// Nodes of providers' operators that were decomposed, and the reasons.
-  std::vector<Declined>& in_parts() { return in_parts_; }
+  std::vector<Declined>& decomposed() { return decomposed_; }
 
   /// The ids of deferred nodes on which something depends, in order.
   std::vector<uint32_t> deferred() const {
@@ -260,7 +260,7 @@ class Specialiser {
     if (shaped && has_kernel(n, said)) return false;
     if (!shaped)
       said.push_back(declined(n, host_, "its output shape is known only from its decomposition"));
-    std::move(said.begin(), said.end(), std::back_inserter(in_parts_));
+    std::move(said.begin(), said.end(), std::back_inserter(decomposed_));
     return true;
   }
 
@@ -298,7 +298,7 @@ class Specialiser {
             .op = n.op(),
             .device = std::string(device.provider()),
             .reason = std::move(reason),
-            .in_parts = true};
+            .runs_decomposed = true};
   }
 
   /// Replaces the node by its decomposition, whose nodes are then folded and fused like any others.
@@ -361,7 +361,7 @@ class Specialiser {
   Graph& g_;
   const Devices& devices_;
   const Device& host_;
-  std::vector<Declined> in_parts_;
+  std::vector<Declined> decomposed_;
   std::vector<Value> replacement_;  // by id: the value that readers read instead
   std::vector<char> withheld_;      // by id: unknown until something has run
   std::vector<uint32_t> deferred_;
@@ -427,7 +427,7 @@ Specialised specialise_known(const Graph& graph, std::span<const Type> types,
   }
   specialiser.finish();
   result.deferred = specialiser.deferred();
-  result.in_parts = std::move(specialiser.in_parts());
+  result.decomposed = std::move(specialiser.decomposed());
   return result;
 }
 

@@ -16,7 +16,7 @@ struct Specialised {
   /// results. Every other node has concrete types.
   std::vector<uint32_t> deferred;
   /// Nodes of providers' operators that were decomposed, and the reasons of the devices.
-  std::vector<Declined> in_parts{};
+  std::vector<Declined> decomposed{};
 };
 
 /// A copy of `graph` for concrete input types, rewritten as far as is possible before a run. Every

@@ -18,7 +18,7 @@ bool reads(Node n, Value v) {
   return false;
 }
 
-constexpr Row<> kMakers[] = {
+constexpr PatternRule<> kMakers[] = {
     {.name = "write_through/fused",
      .reason = "A chain of elementwise nodes reads a block of a state before it writes that block.",
      .pattern = "steep.Fused(...)"}};
@@ -27,7 +27,7 @@ constexpr Row<> kMakers[] = {
 bool computes(Node n) {
   const OpDef* def = find_op(n.op());
   return (def != nullptr && def->elementwise && !def->view) ||
-         apply_rows(kMakers, n, Match()) != nullptr;
+         apply_rules(kMakers, n, Match()) != nullptr;
 }
 
 bool write_there(const Match& m, Update& update) {
@@ -41,7 +41,7 @@ bool write_there(const Match& m, Update& update) {
   return true;
 }
 
-constexpr Row<Update&> kRows[] = {
+constexpr PatternRule<Update&> kRules[] = {
     {.name = "write_through/assign",
      .reason = "A value that is made for a state alone needs no copy.",
      .pattern = "assign: steep.Assign(state, only v)",
@@ -53,10 +53,10 @@ void write_through(Graph& g) {
   const Readers readers(g);
   std::vector<Update> updates = g.updates();
   for (Update& u : updates)
-    apply_rows(kRows, u.value.producer(), Match(readers).with("state", u.state), u);
+    apply_rules(kRules, u.value.producer(), Match(readers).with("state", u.state), u);
   g.set_updates(std::move(updates));
 }
 
-std::vector<RowInfo> write_through_rows() { return list_rows(kRows, kMakers); }
+std::vector<PatternRuleInfo> write_through_patterns() { return list_rules(kRules, kMakers); }
 
 }  // namespace steep

@@ -4,32 +4,33 @@
 
 #include <vector>
 
-#include "plan/lowered.h"
+#include "plan/kernel_graph.h"
 #include "plan/plan.h"
 
 namespace steep {
 
 /// By node id: the node's kernel; null for views and for copies between devices.
-using KernelOf = std::vector<const Lowered*>;
-/// By node id: the offsets of a view's outputs (LoweredGraph::views); null for other nodes.
+using KernelOf = std::vector<const NodeKernel*>;
+/// By node id: the offsets of a view's outputs (KernelGraph::views); null for other nodes.
 using ViewOf = std::vector<const Ints*>;
 
-KernelOf kernels_of(const Graph& graph, const LoweredGraph& lowered);
-ViewOf views_of(const Graph& graph, const LoweredGraph& lowered);
+KernelOf kernels_of(const Graph& graph, const KernelGraph& kernel_graph);
+ViewOf views_of(const Graph& graph, const KernelGraph& kernel_graph);
 
 /// A graph's kernels, views and devices, from which lay_out() makes a plan.
-struct LoweredPlan {
+struct LayoutInput {
   const KernelOf& kernels;
   const ViewOf& views;
-  const std::vector<int>& device;  ///< by value id (place.h); values beyond its end are on the host
+  const std::vector<int>&
+      device;  ///< by value id (assign_devices.h); values beyond its end are on the host
   const Devices& devices;
 };
 
 /// Plans the graph. Its steps have no kernels yet.
-Plan lay_out(Graph graph, const LoweredPlan& on);
+Plan lay_out(Graph graph, const LayoutInput& on);
 
 /// Moves the kernels into the steps. Throws OutOfMemoryError if a run would exceed the budget.
-Plan complete(Plan plan, LoweredGraph lowered);
+Plan complete(Plan plan, KernelGraph kernel_graph);
 
 /// The host's memory that a run of the plan uses, in bytes: arena, inputs, constants, states and
 /// results.

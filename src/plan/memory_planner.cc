@@ -8,22 +8,22 @@
 #include <unordered_set>
 
 #include "ops/op_def.h"
-#include "plan/lower.h"
-#include "plan/place.h"
+#include "plan/assign_devices.h"
+#include "plan/choose_kernels.h"
 #include "runtime/budget.h"
 #include "steep/error.h"
 
 namespace steep {
 namespace {
 
-Again united(const Again& a, const Again& b) {
-  Again both;
+RecomputedNodes united(const RecomputedNodes& a, const RecomputedNodes& b) {
+  RecomputedNodes both;
   std::set_union(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(both));
   return both;
 }
 
-Again without(const Again& a, const Again& b) {
-  Again rest;
+RecomputedNodes without(const RecomputedNodes& a, const RecomputedNodes& b) {
+  RecomputedNodes rest;
   std::set_difference(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(rest));
   return rest;
 }
@@ -37,7 +37,7 @@ int looks_for(size_t nodes) {
 
 }  // namespace
 
-double modelled_ms(Node n, const Lowered* kernel) {
+double modelled_ms(Node n, const NodeKernel* kernel) {
   constexpr double kFlops = 1e8, kBytes = 1e7, kCall = 2e-3;  // rates per ms; ms per call
   if (kernel == nullptr) return 0;
   double out = 0, in = 0;
@@ -52,8 +52,8 @@ double modelled_ms(Node n, const Lowered* kernel) {
   return kCall + std::max(kernel->kernel->flops() / kFlops, (in + out) / kBytes);
 }
 
-MemoryPlanner::MemoryPlanner(const Graph& graph, LoweredPlan on)
-    : graph_(graph), on_(on), can_(steep::can_repeat(graph, on.kernels)) {
+MemoryPlanner::MemoryPlanner(const Graph& graph, LayoutInput on)
+    : graph_(graph), on_(on), can_(steep::can_recompute(graph, on.kernels)) {
   ms_.assign(graph.node_slots(), 0);
   const std::vector<Node> nodes = graph.nodes();
   for (Node n : nodes) {
@@ -72,48 +72,48 @@ const std::vector<MemoryPoint>& MemoryPlanner::search() {
   return points_;
 }
 
-MemoryPlanner::Variant MemoryPlanner::variant(const Again& again) const {
+MemoryPlanner::Variant MemoryPlanner::variant(const RecomputedNodes& recomputed) const {
   Variant v{.graph = graph_, .kernels = on_.kernels, .views = on_.views};
-  if (again.empty()) return v;
+  if (recomputed.empty()) return v;
   std::vector<char> flags(graph_.node_slots(), 0);
-  for (uint32_t id : again) flags[id] = 1;
-  v.repetitions = repeat(v.graph, on_.kernels, flags);
+  for (uint32_t id : recomputed) flags[id] = 1;
+  v.recomputations = recompute_nodes(v.graph, on_.kernels, flags);
   v.kernels.resize(v.graph.node_slots(), nullptr);
   v.views.resize(v.graph.node_slots(), nullptr);
-  for (const auto& [id, of] : v.repetitions) {
+  for (const auto& [id, of] : v.recomputations) {
     v.kernels[id] = on_.kernels[of];
     v.views[id] = on_.views[of];
   }
   return v;
 }
 
-MemoryPlanner::State MemoryPlanner::look(const Again& again) {
+MemoryPlanner::State MemoryPlanner::look(const RecomputedNodes& recomputed) {
   poll();
   --looks_left_;
-  Variant v = variant(again);
-  std::vector<uint32_t> repeats(v.graph.node_slots());
-  for (uint32_t id = 0; id < repeats.size(); ++id) repeats[id] = id;
-  for (const auto& [id, of] : v.repetitions) repeats[id] = of;
+  Variant v = variant(recomputed);
+  std::vector<uint32_t> recomputes(v.graph.node_slots());
+  for (uint32_t id = 0; id < recomputes.size(); ++id) recomputes[id] = id;
+  for (const auto& [id, of] : v.recomputations) recomputes[id] = of;
   const Plan plan = lay_out(std::move(v.graph), {v.kernels, v.views, on_.device, on_.devices});
   State state;
-  state.point = {run_bytes(plan), 0, again};
+  state.point = {run_bytes(plan), 0, recomputed};
   state.arena = plan.arena_bytes;
   for (const Step& step : plan.steps) {
-    if (step.node) state.point.ms += ms_[repeats[step.node.id()]];
+    if (step.node) state.point.ms += ms_[recomputes[step.node.id()]];
   }
-  note_lives(plan, repeats, state);
+  note_lives(plan, recomputes, state);
   note_peak(plan, state);
   return state;
 }
 
 /// For views in the plan's graph, by value id: the value that they view; null for other values.
 std::vector<Value> MemoryPlanner::viewed_by(const Plan& plan,
-                                            const std::vector<uint32_t>& repeats) const {
+                                            const std::vector<uint32_t>& recomputes) const {
   std::vector<Value> from(plan.graph->value_count());
   for (Node n : plan.graph->nodes()) {
-    const bool view = n.id() >= graph_.node_slots()
-                          ? repeats[n.id()] != n.id() && on_.kernels[repeats[n.id()]] == nullptr
-                          : on_.kernels[n.id()] == nullptr;
+    const bool view = n.id() >= graph_.node_slots() ? recomputes[n.id()] != n.id() &&
+                                                          on_.kernels[recomputes[n.id()]] == nullptr
+                                                    : on_.kernels[n.id()] == nullptr;
     if (!view || n.op() == kCopy || !n.input(0)) continue;
     const Value base = from[n.input(0).id()] ? from[n.input(0).id()] : n.input(0);
     for (int o = 0; o < n.output_count(); ++o)
@@ -122,12 +122,12 @@ std::vector<Value> MemoryPlanner::viewed_by(const Plan& plan,
   return from;
 }
 
-void MemoryPlanner::note_lives(const Plan& plan, const std::vector<uint32_t>& repeats,
+void MemoryPlanner::note_lives(const Plan& plan, const std::vector<uint32_t>& recomputes,
                                State& state) const {
   const int steps = static_cast<int>(plan.steps.size());
   const int backward = static_cast<int>(plan.backward_begin);
   state.lives.assign(graph_.value_count(), {});
-  state.repeated_at.assign(graph_.node_slots(), -1);
+  state.recomputed_at.assign(graph_.node_slots(), -1);
   auto touch = [&](Value v, int s) {
     if (!v || v.id() >= state.lives.size()) return;
     Life& life = state.lives[root({const_cast<Graph*>(&graph_), v.id()}).id()];
@@ -138,7 +138,7 @@ void MemoryPlanner::note_lives(const Plan& plan, const std::vector<uint32_t>& re
       life.last_backward = s;
     }
   };
-  const std::vector<Value> from = viewed_by(plan, repeats);
+  const std::vector<Value> from = viewed_by(plan, recomputes);
   for (int s = 0; s < steps; ++s) {
     const Node n = plan.steps[static_cast<size_t>(s)].node;
     if (!n) continue;
@@ -147,7 +147,7 @@ void MemoryPlanner::note_lives(const Plan& plan, const std::vector<uint32_t>& re
       if (x) touch(from[x.id()] ? from[x.id()] : x, s);
     }
     for (int o = 0; o < n.output_count(); ++o) touch(n.output(o), s);
-    if (repeats[n.id()] != n.id()) state.repeated_at[repeats[n.id()]] = s;
+    if (recomputes[n.id()] != n.id()) state.recomputed_at[recomputes[n.id()]] = s;
   }
 }
 
@@ -190,7 +190,7 @@ Value MemoryPlanner::root(Value v) const {
 }
 
 bool MemoryPlanner::chosen(const State& s, uint32_t node) const {
-  return std::binary_search(s.point.again.begin(), s.point.again.end(), node);
+  return std::binary_search(s.point.recomputed.begin(), s.point.recomputed.end(), node);
 }
 
 /// The fraction of the steps near the peak that lie between two steps.
@@ -224,9 +224,9 @@ std::vector<MemoryPlanner::Move> MemoryPlanner::moves(const State& s, bool all) 
   return found;
 }
 
-/// The bytes near the peak of existing repetitions that would have to run earlier, at step
+/// The bytes near the peak of existing recomputed nodes that would have to run earlier, at step
 /// `wanted`, because these nodes read them there.
-double MemoryPlanner::pulled_bytes(const State& s, const Again& nodes, int wanted) const {
+double MemoryPlanner::pulled_bytes(const State& s, const RecomputedNodes& nodes, int wanted) const {
   double bytes = 0;
   std::vector<uint32_t> todo = nodes;
   std::unordered_set<uint32_t> seen(todo.begin(), todo.end());
@@ -236,9 +236,9 @@ double MemoryPlanner::pulled_bytes(const State& s, const Again& nodes, int wante
     for (int i = 0; i < n.input_count(); ++i) {
       const Value x = n.input(i) ? root(n.input(i)) : Value();
       const Node p = x ? x.producer() : Node();
-      if (!p || !chosen(s, p.id()) || s.repeated_at[p.id()] <= wanted) continue;
+      if (!p || !chosen(s, p.id()) || s.recomputed_at[p.id()] <= wanted) continue;
       bytes +=
-          static_cast<double>(x.type().nbytes()) * hot_between(s, wanted, s.repeated_at[p.id()]);
+          static_cast<double>(x.type().nbytes()) * hot_between(s, wanted, s.recomputed_at[p.id()]);
       if (seen.insert(p.id()).second) todo.push_back(p.id());
     }
   }
@@ -257,7 +257,8 @@ int MemoryPlanner::first_backward(const State& s, Node n) const {
 }
 
 /// Adds a node to the move. `kept`: the values of forward that the move then reads.
-void MemoryPlanner::repeat_too(const State& s, Node n, Move& move, std::vector<Value>& kept) const {
+void MemoryPlanner::recompute_too(const State& s, Node n, Move& move,
+                                  std::vector<Value>& kept) const {
   move.nodes.push_back(n.id());
   move.ms += ms_[n.id()];
   std::erase_if(kept, [&](Value v) { return v.producer() == n; });
@@ -271,7 +272,7 @@ void MemoryPlanner::repeat_too(const State& s, Node n, Move& move, std::vector<V
   }
 }
 
-/// The producer of the largest of the `kept` values that can be repeated; null if there is none.
+/// The producer of the largest of the `kept` values that can be recomputed; null if there is none.
 /// Adds to *cost the bytes near the peak of all kept values, if they are kept until step `wanted`.
 Node MemoryPlanner::dearest(const State& s, const std::vector<Value>& kept, int wanted,
                             double* cost) const {
@@ -289,8 +290,8 @@ Node MemoryPlanner::dearest(const State& s, const std::vector<Value>& kept, int 
   return found;
 }
 
-/// Finds moves that repeat `n`. The first move repeats `n` alone and keeps its operands. Each
-/// further move also repeats the producer of the kept value that takes the most memory. Adds the
+/// Finds moves that recompute `n`. The first move recomputes `n` alone and keeps its operands. Each
+/// further move also recomputes the producer of the kept value that takes the most memory. Adds the
 /// best of these moves, or all of them.
 void MemoryPlanner::grow(const State& s, Node n, bool all, std::vector<Move>& found) const {
   constexpr size_t kLongest = 64;
@@ -301,7 +302,7 @@ void MemoryPlanner::grow(const State& s, Node n, bool all, std::vector<Move>& fo
   std::optional<Move> best;
   std::vector<Value> kept;
   for (Node next = n; next;) {
-    repeat_too(s, next, move, kept);
+    recompute_too(s, next, move, kept);
     double cost = 0;
     next = dearest(s, kept, wanted, &cost);
     move.relief = gain - cost - pulled_bytes(s, move.nodes, wanted);
@@ -319,15 +320,15 @@ void MemoryPlanner::grow(const State& s, Node n, bool all, std::vector<Move>& fo
   found.push_back(std::move(*best));
 }
 
-/// The repeated nodes that could be kept without a byte more near the peak.
-Again MemoryPlanner::unneeded(const State& s) const {
-  Again found;
-  for (uint32_t id : s.point.again) {
+/// The recomputed nodes that could be kept without a byte more near the peak.
+RecomputedNodes MemoryPlanner::unneeded(const State& s) const {
+  RecomputedNodes found;
+  for (uint32_t id : s.point.recomputed) {
     const Node n(const_cast<Graph*>(&graph_), id);
     double bytes = 0;
     for (int o = 0; o < n.output_count(); ++o) {
-      if (n.output(o) && s.repeated_at[id] >= 0)
-        bytes += hot_between(s, s.lives[n.output(o).id()].last_forward, s.repeated_at[id]);
+      if (n.output(o) && s.recomputed_at[id] >= 0)
+        bytes += hot_between(s, s.lives[n.output(o).id()].last_forward, s.recomputed_at[id]);
     }
     if (bytes <= 0) found.push_back(id);
   }
@@ -336,7 +337,7 @@ Again MemoryPlanner::unneeded(const State& s) const {
 
 /// The best moves that free `relief` bytes together, without those that failed before.
 MemoryPlanner::Batch MemoryPlanner::choose(const State& now, double relief,
-                                           const std::set<Again>& failed) const {
+                                           const std::set<RecomputedNodes>& failed) const {
   Batch batch;
   double freed = 0;
   for (const Move& move : moves(now, false)) {
@@ -360,20 +361,20 @@ void MemoryPlanner::descend() {
   size_t least = now.point.bytes;
   double part = kFirst;  // fraction of the arena that the next moves are to free
   int failures = 0;
-  std::set<Again> failed;
+  std::set<RecomputedNodes> failed;
   const int reserve = looks_left_ / 4;  // layouts for refine()
   while (looks_left_ > reserve && failures < kMostFailures) {
     const Batch batch = choose(now, part * static_cast<double>(now.arena), failed);
     if (batch.count == 0) break;
-    State next = look(united(now.point.again, batch.nodes));
+    State next = look(united(now.point.recomputed, batch.nodes));
     note(next.point);
     if (next.point.bytes <= least + least / 100) {
       least = std::min(least, next.point.bytes);
       now = std::move(next);
       failures = 0;
       part = std::min(2 * part, kFirst);
-      if (const Again extra = unneeded(now); !extra.empty())
-        try_choice(without(now.point.again, extra));
+      if (const RecomputedNodes extra = unneeded(now); !extra.empty())
+        try_choice(without(now.point.recomputed, extra));
     } else if (batch.count > 1) {
       part /= 4;
     } else {
@@ -383,36 +384,38 @@ void MemoryPlanner::descend() {
   }
 }
 
-void MemoryPlanner::try_choice(const Again& again) {
-  if (looks_left_ > 0 && seen_.insert(again).second) note(look(again).point);
+void MemoryPlanner::try_choice(const RecomputedNodes& recomputed) {
+  if (looks_left_ > 0 && seen_.insert(recomputed).second) note(look(recomputed).point);
 }
 
 void MemoryPlanner::refine() {
   const size_t width = static_cast<size_t>(std::max(looks_left_ / 64, 2));
   while (looks_left_ > 0) {
     const auto next = std::find_if(points_.begin(), points_.end(), [&](const MemoryPoint& p) {
-      return expanded_.count(p.again) == 0;
+      return expanded_.count(p.recomputed) == 0;
     });
     if (next == points_.end()) return;
-    const Again again = next->again;
-    expanded_.insert(again);
-    const State s = look(again);
+    const RecomputedNodes recomputed = next->recomputed;
+    expanded_.insert(recomputed);
+    const State s = look(recomputed);
     std::vector<Move> more = moves(s, true);
     for (Node n : forward_) {  // also moves that seem to gain nothing alone, if there is time
       if (can_[n.id()] && !chosen(s, n.id())) more.push_back({.nodes = {n.id()}});
     }
     for (size_t i = 0; i < std::min(width, more.size()); ++i)
-      try_choice(united(again, more[i].nodes));
-    Again dear = again;
+      try_choice(united(recomputed, more[i].nodes));
+    RecomputedNodes dear = recomputed;
     std::stable_sort(dear.begin(), dear.end(),
                      [&](uint32_t a, uint32_t b) { return ms_[a] > ms_[b]; });
-    for (size_t i = 0; i < std::min(width, dear.size()); ++i) try_choice(without(again, {dear[i]}));
+    for (size_t i = 0; i < std::min(width, dear.size()); ++i)
+      try_choice(without(recomputed, {dear[i]}));
   }
 }
 
-Plan MemoryPlanner::plan(const Again& again, std::unordered_map<uint32_t, Lowered>& kernels) const {
-  Variant v = variant(again);
-  for (const auto& [id, of] : v.repetitions) {
+Plan MemoryPlanner::plan(const RecomputedNodes& recomputed,
+                         std::unordered_map<uint32_t, NodeKernel>& kernels) const {
+  Variant v = variant(recomputed);
+  for (const auto& [id, of] : v.recomputations) {
     if (on_.kernels[of] == nullptr) continue;  // a view has no kernel
     const Node n(&v.graph, id);
     std::string why_not;
@@ -424,9 +427,9 @@ Plan MemoryPlanner::plan(const Again& again, std::unordered_map<uint32_t, Lowere
                            .op = n.op(),
                            .received = why_not});
     }
-    Lowered& lowered = kernels[id];
-    lowered = {std::move(chosen.kernel), chosen.candidate};
-    v.kernels[id] = &lowered;
+    NodeKernel& kernel = kernels[id];
+    kernel = {std::move(chosen.kernel), chosen.candidate};
+    v.kernels[id] = &kernel;
   }
   return lay_out(std::move(v.graph), {v.kernels, v.views, on_.device, on_.devices});
 }
@@ -450,32 +453,33 @@ const MemoryPoint& fastest_within(std::span<const MemoryPoint> points, const Mem
            "of parts of it."});
 }
 
-Plan fit(const Graph& graph, const LoweredPlan& on, const MemoryLimit& limit,
-         std::unordered_map<uint32_t, Lowered>& kernels) {
+Plan fit(const Graph& graph, const LayoutInput& on, const MemoryLimit& limit,
+         std::unordered_map<uint32_t, NodeKernel>& kernels) {
   Plan plain = lay_out(graph, on);
   if (limit.allows(run_bytes(plain))) return plain;
   MemoryPlanner planner(graph, on);
   const std::vector<MemoryPoint>& points = planner.search();
-  Plan plan = planner.plan(fastest_within(points, limit, run_bytes(plain)).again, kernels);
+  Plan plan = planner.plan(fastest_within(points, limit, run_bytes(plain)).recomputed, kernels);
   plan.found = points;
   return plan;
 }
 
-Plan make_plan(Graph graph, const Devices& devices, std::vector<Declined> in_parts) {
-  return make_plan(std::move(graph), devices, std::move(in_parts), {});
+Plan make_plan(Graph graph, const Devices& devices, std::vector<Declined> decomposed) {
+  return plan_within(std::move(graph), devices, std::move(decomposed), {});
 }
 
-Plan make_plan(Graph graph, const Devices& devices, std::vector<Declined> in_parts,
-               const MemoryLimit& limit) {
-  LoweredGraph lowered = lower(graph, devices);
-  lowered.declined.insert(lowered.declined.begin(), std::make_move_iterator(in_parts.begin()),
-                          std::make_move_iterator(in_parts.end()));
-  if (limit.is_none()) return make_plan(std::move(graph), std::move(lowered), devices);
-  const std::vector<int> device = place(graph, lowered);
-  const KernelOf kernels = kernels_of(graph, lowered);
-  const ViewOf views = views_of(graph, lowered);
-  Plan plan = fit(graph, {kernels, views, device, devices}, limit, lowered.kernels);
-  return complete(std::move(plan), std::move(lowered));
+Plan plan_within(Graph graph, const Devices& devices, std::vector<Declined> decomposed,
+                 const MemoryLimit& limit) {
+  KernelGraph kernel_graph = choose_kernels(graph, devices);
+  kernel_graph.declined.insert(kernel_graph.declined.begin(),
+                               std::make_move_iterator(decomposed.begin()),
+                               std::make_move_iterator(decomposed.end()));
+  if (limit.is_none()) return make_plan(std::move(graph), std::move(kernel_graph), devices);
+  const std::vector<int> device = assign_devices(graph, kernel_graph);
+  const KernelOf kernels = kernels_of(graph, kernel_graph);
+  const ViewOf views = views_of(graph, kernel_graph);
+  Plan plan = fit(graph, {kernels, views, device, devices}, limit, kernel_graph.kernels);
+  return complete(std::move(plan), std::move(kernel_graph));
 }
 
 }  // namespace steep

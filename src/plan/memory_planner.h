@@ -14,14 +14,14 @@
 #include "plan/layout.h"
 #include "plan/memory_limit.h"
 #include "plan/memory_point.h"
-#include "plan/repeat.h"
+#include "plan/recompute.h"
 
 namespace steep {
 
 /// The estimated milliseconds of a node, from its floating point operations or, without these, from
 /// the bytes that it reads and writes, at the rates of a common server (100 GFLOP/s, 10 GB/s). Use
 /// it only to compare nodes.
-double modelled_ms(Node n, const Lowered* kernel);
+double modelled_ms(Node n, const NodeKernel* kernel);
 
 /// Searches for plans between the fastest and the smallest. The search does not know the limit, so
 /// that a greater limit never gives a slower plan. It is greedy: it first recomputes the values
@@ -30,19 +30,19 @@ double modelled_ms(Node n, const Lowered* kernel);
 /// outlive it.
 class MemoryPlanner {
  public:
-  MemoryPlanner(const Graph& graph, LoweredPlan on);
+  MemoryPlanner(const Graph& graph, LayoutInput on);
 
   /// Returns points of which none is both slower and larger than another, the fastest and largest
-  /// first. The first is the plan without repetitions, or one that is not slower.
+  /// first. The first is the plan without recomputed nodes, or one that is not slower.
   const std::vector<MemoryPoint>& search();
 
-  /// The cost of the graph if these nodes run again. REQUIRES: all of them are in can_repeat().
-  MemoryPoint measure(const Again& again) { return look(again).point; }
-  /// By node id: whether the node can be repeated, and backward reads a result of it.
-  const std::vector<char>& can_repeat() const { return can_; }
-  /// Lays out the plan in which these nodes run again. Adds the kernels of repetitions to
-  /// `kernels`.
-  Plan plan(const Again& again, std::unordered_map<uint32_t, Lowered>& kernels) const;
+  /// The cost of the graph if these nodes run again. REQUIRES: all of them are in can_recompute().
+  MemoryPoint measure(const RecomputedNodes& recomputed) { return look(recomputed).point; }
+  /// By node id: whether the node can be recomputed, and backward reads a result of it.
+  const std::vector<char>& can_recompute() const { return can_; }
+  /// Lays out the plan in which these nodes run again. Adds the kernels of the copies to `kernels`.
+  Plan plan(const RecomputedNodes& recomputed,
+            std::unordered_map<uint32_t, NodeKernel>& kernels) const;
 
  private:
   struct Life {
@@ -52,61 +52,61 @@ class MemoryPlanner {
   struct State {
     MemoryPoint point;
     size_t arena = 0;
-    std::vector<Life> lives;       // by value id; for values that are not views
-    std::vector<int> hot;          // by step: the number of earlier steps near the peak
-    std::vector<int> repeated_at;  // by node id: the step that repeats it; -1: none
+    std::vector<Life> lives;         // by value id; for values that are not views
+    std::vector<int> hot;            // by step: the number of earlier steps near the peak
+    std::vector<int> recomputed_at;  // by node id: the step that recomputes it; -1: none
   };
   struct Move {
-    Again nodes;
+    RecomputedNodes nodes;
     double relief = 0, ms = 0;
     double score() const { return relief / (ms + 1e-4); }
   };
 
   /// Moves that are tried together, in one layout.
   struct Batch {
-    Again nodes, first;  ///< of all moves; of the first move
+    RecomputedNodes nodes, first;  ///< of all moves; of the first move
     size_t count = 0;
   };
 
-  /// The graph with repetitions, which use the kernels of the repeated nodes.
+  /// The graph with copies of the recomputed nodes, which use the kernels of these nodes.
   struct Variant {
     Graph graph;
     KernelOf kernels;
     ViewOf views;
-    Repetitions repetitions{};
+    Recomputations recomputations{};
   };
 
-  Variant variant(const Again& again) const;
-  State look(const Again& again);
-  std::vector<Value> viewed_by(const Plan& plan, const std::vector<uint32_t>& repeats) const;
-  void note_lives(const Plan& plan, const std::vector<uint32_t>& repeats, State& state) const;
+  Variant variant(const RecomputedNodes& recomputed) const;
+  State look(const RecomputedNodes& recomputed);
+  std::vector<Value> viewed_by(const Plan& plan, const std::vector<uint32_t>& recomputes) const;
+  void note_lives(const Plan& plan, const std::vector<uint32_t>& recomputes, State& state) const;
   static void note_peak(const Plan& plan, State& state);
   void note(const MemoryPoint& point);
   Value root(Value v) const;
   bool chosen(const State& s, uint32_t node) const;
   double hot_between(const State& s, int from, int to) const;
   double relief_of(const State& s, Node n) const;
-  double pulled_bytes(const State& s, const Again& nodes, int wanted) const;
+  double pulled_bytes(const State& s, const RecomputedNodes& nodes, int wanted) const;
   std::vector<Move> moves(const State& s, bool all) const;
   int first_backward(const State& s, Node n) const;
-  void repeat_too(const State& s, Node n, Move& move, std::vector<Value>& kept) const;
+  void recompute_too(const State& s, Node n, Move& move, std::vector<Value>& kept) const;
   Node dearest(const State& s, const std::vector<Value>& kept, int wanted, double* cost) const;
   void grow(const State& s, Node n, bool all, std::vector<Move>& found) const;
-  Again unneeded(const State& s) const;
-  Batch choose(const State& now, double relief, const std::set<Again>& failed) const;
+  RecomputedNodes unneeded(const State& s) const;
+  Batch choose(const State& now, double relief, const std::set<RecomputedNodes>& failed) const;
   void descend();
   void refine();
-  void try_choice(const Again& again);
+  void try_choice(const RecomputedNodes& recomputed);
 
   const Graph& graph_;
-  LoweredPlan on_;
+  LayoutInput on_;
   std::vector<Node> forward_;  // in order
   std::vector<char> can_;      // by node id
   std::vector<double> ms_;     // by node id
   size_t nodes_ = 0;
   int looks_left_ = 0;
-  std::set<Again> seen_;
-  std::set<Again> expanded_;
+  std::set<RecomputedNodes> seen_;
+  std::set<RecomputedNodes> expanded_;
   std::vector<MemoryPoint> points_;
 };
 
@@ -115,15 +115,15 @@ class MemoryPlanner {
 const MemoryPoint& fastest_within(std::span<const MemoryPoint> points, const MemoryLimit& limit,
                                   size_t plain);
 
-/// The fastest plan within the limit: the one without repetitions if it fits, else the best that
-/// the search finds. Plan::found then has all points. Adds the kernels of repetitions to `kernels`.
+/// The fastest plan within the limit: the one without recomputed nodes if it fits, else the best
+/// that the search finds. Plan::found then has all points. Adds the kernels of copies to `kernels`.
 /// Throws OutOfMemoryError, which names the smallest plan, if none fits.
-Plan fit(const Graph& graph, const LoweredPlan& on, const MemoryLimit& limit,
-         std::unordered_map<uint32_t, Lowered>& kernels);
+Plan fit(const Graph& graph, const LayoutInput& on, const MemoryLimit& limit,
+         std::unordered_map<uint32_t, NodeKernel>& kernels);
 
 /// Like make_plan() of plan.h, but backward computes values again if the plan would exceed the
 /// limit. The results have the same bits. Also throws the errors of fit().
-Plan make_plan(Graph graph, const Devices& devices, std::vector<Declined> in_parts,
-               const MemoryLimit& limit);
+Plan plan_within(Graph graph, const Devices& devices, std::vector<Declined> decomposed,
+                 const MemoryLimit& limit);
 
 }  // namespace steep

@@ -8,13 +8,13 @@
 namespace steep {
 
 /// Nodes of forward that backward runs again: ids, sorted.
-using Again = std::vector<uint32_t>;
+using RecomputedNodes = std::vector<uint32_t>;
 
 /// A plan of a graph, by its costs.
 struct MemoryPoint {
   size_t bytes = 0;  ///< run_bytes() of the plan
   double ms = 0;     ///< estimated time of all its nodes
-  Again again{};
+  RecomputedNodes recomputed{};
 };
 
 }  // namespace steep

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <string_view>
 
-#include "plan/lower.h"
+#include "plan/assign_devices.h"
+#include "plan/choose_kernels.h"
 #include "plan/memory_planner.h"
-#include "plan/place.h"
 #include "runtime/budget.h"
 
 namespace steep {
@@ -25,10 +25,10 @@ size_t result_bytes(Node n) {
 
 MemoryReport memory_report(Graph graph, const Devices& devices, const MemoryLimit& limit,
                            std::span<const MemoryPoint> found) {
-  const LoweredGraph lowered = lower(graph, devices);
-  const std::vector<int> device = place(graph, lowered);
-  const KernelOf kernels = kernels_of(graph, lowered);
-  const ViewOf views = views_of(graph, lowered);
+  const KernelGraph kernel_graph = choose_kernels(graph, devices);
+  const std::vector<int> device = assign_devices(graph, kernel_graph);
+  const KernelOf kernels = kernels_of(graph, kernel_graph);
+  const ViewOf views = views_of(graph, kernel_graph);
   MemoryPlanner planner(graph, {kernels, views, device, devices});
   if (found.empty()) found = planner.search();
   const MemoryPoint plain = planner.measure({});
@@ -40,15 +40,16 @@ MemoryReport memory_report(Graph graph, const Devices& devices, const MemoryLimi
   MemoryReport report{
       .limit = limit.bytes, .planned = with_held(planned), .plain = with_held(plain)};
   for (const MemoryPoint& p : found) report.plans.push_back(with_held(p));
-  const std::vector<char>& can = planner.can_repeat();
+  const std::vector<char>& can = planner.can_recompute();
   for (Node n : graph.nodes()) {
     if (!can[n.id()] || kernels[n.id()] == nullptr) continue;
-    const Again& again = planned.again;
-    report.choices.push_back({.node = n.name(),
-                              .op = n.op(),
-                              .bytes = result_bytes(n),
-                              .ms = modelled_ms(n, kernels[n.id()]),
-                              .again = std::binary_search(again.begin(), again.end(), n.id())});
+    const RecomputedNodes& recomputed = planned.recomputed;
+    report.choices.push_back(
+        {.node = n.name(),
+         .op = n.op(),
+         .bytes = result_bytes(n),
+         .ms = modelled_ms(n, kernels[n.id()]),
+         .again = std::binary_search(recomputed.begin(), recomputed.end(), n.id())});
   }
   return report;
 }

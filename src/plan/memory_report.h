@@ -12,7 +12,7 @@
 
 namespace steep {
 
-/// The report on the plan that make_plan() of memory_planner.h makes for the same graph, devices
+/// The report on the plan that plan_within() makes for the same graph, devices
 /// and limit. Throws as that function. `found`: Plan::found of that plan; if it is empty, the
 /// report searches.
 MemoryReport memory_report(Graph graph, const Devices& devices, const MemoryLimit& limit,

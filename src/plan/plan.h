@@ -7,7 +7,7 @@
 // overlap only if they are never alive at the same time.
 //
 // Every device has an arena of its own. Inputs, states and outputs are in the host's memory.
-// steep.Copy nodes (place.h) copy values for kernels of other devices.
+// steep.Copy nodes (assign_devices.h) copy values for kernels of other devices.
 #pragma once
 
 #include <cstdint>
@@ -99,14 +99,15 @@ std::vector<Node> schedule(const Graph& graph);
 size_t place_buffers(std::vector<Buffer>& buffers, int device = 0);
 
 /// Plans the graph. Each node runs on the first device with a kernel for it. A node that no kernel
-/// accepts is replaced by its decomposition. `in_parts`: nodes that specialise_known() decomposed.
-/// Throws ProviderError, which lists every node that cannot run, with the reasons of the kernels.
-Plan make_plan(Graph graph, const Devices& devices, std::vector<Declined> in_parts = {});
+/// accepts is replaced by its decomposition. `decomposed`: nodes that specialise_known()
+/// decomposed. Throws ProviderError, which lists every node that cannot run, with the reasons of
+/// the kernels.
+Plan make_plan(Graph graph, const Devices& devices, std::vector<Declined> decomposed = {});
 
-struct LoweredGraph;
+struct KernelGraph;
 
 /// Plans a graph whose nodes have kernels already. Does not use the table of operators.
-Plan make_plan(Graph graph, LoweredGraph lowered, const Devices& devices);
+Plan make_plan(Graph graph, KernelGraph kernel_graph, const Devices& devices);
 
 /// Text: one line per step with kernel and places; then the totals; with devices other than the
 /// host, the copies between them and the nodes that they declined. Equal plans give equal texts.

@@ -1,492 +1,119 @@
 #include "program/program.h"
 
-#include <fmt/format.h>
-#include <omp.h>
-
-#include <algorithm>
-#include <chrono>
-
-#include "ir/seed.h"
-#include "passes/specialise.h"
-#include "plan/html.h"
-#include "plan/layout.h"
-#include "plan/memory_report.h"
+#include "model/export/export.h"
+#include "ops/defs/with_gradient.h"
 #include "program/check_inputs.h"
+#include "program/program_impl.h"
 #include "runtime/budget.h"
 #include "runtime/logs.h"
 #include "runtime/threads.h"
 #include "steep/error.h"
 
 namespace steep {
-namespace {
 
-/// A different number for each iteration of a loop (the finaliser of SplitMix64, Steele et al.
-/// 2014).
-int64_t mix(int64_t count, int64_t iteration) {
-  auto x =
-      static_cast<uint64_t>(count) + 0x9E3779B97F4A7C15U * (static_cast<uint64_t>(iteration) + 1);
-  x = (x ^ (x >> 30U)) * 0xBF58476D1CE4E5B9U;
-  x = (x ^ (x >> 27U)) * 0x94D049BB133111EBU;
-  return static_cast<int64_t>(x ^ (x >> 31U));
+PendingRun::PendingRun(std::shared_ptr<MemoryPool> pool, int threads)
+    : state_(new State{std::move(pool), threads, {}, {}, {}, {}}) {}
+PendingRun::~PendingRun() = default;
+bool PendingRun::in_segments() const { return state_->segmented.has_value(); }
+
+Program::Program(Graph graph, ProgramOptions options) : impl_(std::make_unique<Impl>()) {
+  check_passes(options.disabled_passes);
+  impl_->graph = std::move(graph);
+  impl_->options = std::move(options);
+  impl_->pool = MemoryPool::create(impl_->options.limits.max_bytes);
+  forget_gradients(impl_->graph);
+  impl_->graph.prune();
+  impl_->whole = impl_->rows.split_off(impl_->graph, impl_->options);
+  // For one shape, computed_rows() gives a few different numbers of rows.
+  if (impl_->whole) impl_->options.cache_size *= 4;
+  impl_->index();
+  if (logs(Log::graphs)) log(Log::graphs, to_text(impl_->graph));
 }
 
-}  // namespace
+Program::~Program() = default;
+Program::Program(Program&&) noexcept = default;
+Program& Program::operator=(Program&&) noexcept = default;
 
-std::vector<Datum> to_data(std::span<const Tensor> tensors) {
-  return {tensors.begin(), tensors.end()};
+ForwardResult Program::forward(std::span<const Tensor> inputs,
+                               const std::vector<bool>& may_change) {
+  const EngineCall call;
+  const Budget budget(impl_->options.limits);
+  return impl_->forward(inputs, may_change);
 }
 
-void Program::Impl::settle() {
-  if (threads > settle_threads(threads)) {
-    cache.clear();
-    segments.reset();
-    bodies.clear();
-    threads = 0;
+DataResult Program::forward_data(std::span<const Datum> inputs) {
+  const EngineCall call;
+  const Budget budget(impl_->options.limits);
+  return impl_->forward_data(inputs);
+}
+
+void Program::rebind(PendingRun& run, std::span<const Tensor> inputs) {
+  impl_->rebind(run, inputs);
+}
+
+std::vector<Tensor> Program::backward(std::unique_ptr<PendingRun> run,
+                                      std::span<const Tensor> inputs) {
+  const EngineCall call;
+  const Budget budget(impl_->options.limits);
+  return impl_->backward(std::move(run), inputs);
+}
+
+void Program::bind_state(const std::string& name, Tensor tensor) {
+  const size_t i = impl_->state_index(name);
+  require_type("A state is bound to a tensor of another type.", name,
+               impl_->graph.states()[i].type(), tensor);
+  impl_->states[i] = std::move(tensor);
+}
+
+bool Program::wrote_states() const { return impl_->wrote_states; }
+
+size_t Program::peak_bytes() const {
+  size_t constants = 0;
+  for (const auto& s : impl_->cache) {
+    constants = std::max(constants, s->constant_bytes());
   }
-  threads = std::max(threads, omp_get_max_threads());
+  return impl_->pool->peak_bytes_in_use() + constants;
 }
 
-void Program::Impl::index() {
-  const auto& inputs = graph.inputs();
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    if (std::find(rows.indices().begin(), rows.indices().end(), i) != rows.indices().end())
-      continue;
-    if (is_seed(inputs[i])) {
-      seed_index = static_cast<int64_t>(i);
-    } else if (graph.input_phase(inputs[i]) == Phase::backward) {
-      backward_inputs.push_back(i);
-    } else {
-      forward_inputs.push_back(i);
-    }
-  }
-  for (Node n : graph.nodes()) has_backward = has_backward || n.phase() == Phase::backward;
-  // also by outputs: a returned gradient may be a backward input, without any node
-  for (const Output& o : graph.outputs()) has_backward = has_backward || o.phase == Phase::backward;
-  for (Value s : graph.states()) {
-    state_of.emplace(s.name(), states.size());
-    states.emplace_back();
-  }
+PlanInfo Program::plan(std::span<const Type> inputs) {
+  const Budget budget(impl_->options.limits);
+  return impl_->plan(inputs);
 }
 
-void Program::Impl::check_count(std::span<const Tensor> inputs,
-                                const std::vector<size_t>& wanted) const {
-  for (size_t i = 0; i < std::min(inputs.size(), wanted.size()); ++i) {
-    if (!inputs[i].defined()) {
-      throw DataError({.what = "An input is missing.", .node = graph.inputs()[wanted[i]].name()});
-    }
-  }
-  require_count(graph, wanted, inputs.size());
+MemoryReport Program::memory_report(std::span<const Type> inputs) {
+  const Budget budget(impl_->options.limits);
+  return impl_->memory_report(inputs);
 }
 
-std::vector<Type> Program::Impl::all_types(std::span<const Type> fed) const {
-  std::vector<Type> types(graph.inputs().size());
-  const size_t callers = forward_inputs.size();
-  for (size_t i = 0; i < fed.size(); ++i)
-    types[i < callers ? forward_inputs[i] : rows.indices()[i - callers]] = fed[i];
-  for (size_t i : backward_inputs) types[i] = graph.inputs()[i].type();
-  if (seed_index >= 0) types[static_cast<size_t>(seed_index)] = {DType::i64, Shape{2}};
+void Program::set_held_bytes(size_t held) { impl_->set_held_bytes(held); }
+
+std::string Program::dump(std::span<const Type> inputs, DumpFormat format) {
+  const Budget budget(impl_->options.limits);
+  return impl_->dump(inputs, format);
+}
+
+std::string Program::compiled_model(std::span<const Type> inputs) {
+  const Budget budget(impl_->options.limits);
+  const auto s = impl_->specialisation_for(inputs);
+  return write_compiled(s ? *s->executable.plan().graph : impl_->graph, "compiled");
+}
+
+std::vector<Type> Program::output_types(std::span<const Type> inputs) {
+  const auto s = impl_->specialisation_for(inputs);
+  const Graph& graph = s ? *s->executable.plan().graph : impl_->graph;
+  std::vector<Type> types;
+  for (const Output& o : graph.outputs()) types.push_back(o.value.type());
   return types;
 }
 
-std::shared_ptr<Specialisation> Program::Impl::specialisation(std::span<const Tensor> inputs,
-                                                              std::span<const Tensor> counted) {
-  if (counted.empty()) return specialisation(inputs);
-  std::vector<Tensor> fed(inputs.begin(), inputs.end());
-  fed.insert(fed.end(), counted.begin(), counted.end());
-  return specialisation(fed);
-}
+const Graph& Program::graph() const { return impl_->whole ? *impl_->whole : impl_->graph; }
+uint64_t Program::run_count() const { return impl_->run_count; }
+void Program::set_run_count(uint64_t count) { impl_->run_count = count; }
+void Program::set_seed(uint64_t seed) { impl_->options.seed = seed; }
+void Program::set_profiler(Profiler* profiler) { impl_->profiler = profiler; }
 
-std::shared_ptr<Specialisation> Program::Impl::specialisation(std::span<const Tensor> inputs) {
-  for (auto it = cache.begin(); it != cache.end(); ++it) {
-    if (!(*it)->matches(inputs)) continue;
-    if (it != cache.begin()) cache.splice(cache.begin(), cache, it);
-    return cache.front();
-  }
-  if (segments) return nullptr;
-  const auto start = std::chrono::steady_clock::now();
-  std::vector<Type> fed;
-  std::vector<Dims> dims;
-  std::vector<DType> dtypes;
-  for (const Tensor& t : inputs) {
-    fed.push_back({t.dtype(), to_shape(t.dims())});
-    dims.push_back(t.dims());
-    dtypes.push_back(t.dtype());
-  }
-  std::vector<Type> types = all_types(fed);
-  if (!cache.empty() && logs(Log::recompiles)) {
-    std::string text = fmt::format("planned again ({} plans before), for", cache.size());
-    for (const Type& type : fed) text += " " + to_string(type);
-    log(Log::recompiles, text);
-  }
-  std::vector<CompileStage> stages;
-  PassOptions passes = pass_options();
-  passes.stages = &stages;
-  std::optional<Plan> plan = compile(graph, types, options.devices, passes, options.memory_limit);
-  if (!plan) {
-    if (options.memory_limit.bytes != 0) refuse_segments();
-    segments = Segment::whole(graph);
-    return nullptr;
-  }
-  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
-  cache.push_front(std::make_shared<Specialisation>(
-      Specialisation{std::move(types), std::move(dims), std::move(dtypes),
-                     Executable(std::move(*plan), pool), took.count(), std::move(stages)}));
-  if (cache.size() > std::max<size_t>(options.cache_size, 1)) cache.pop_back();
-  return cache.front();
-}
-
-std::shared_ptr<Specialisation> Program::Impl::specialisation_for(std::span<const Type> fed) {
-  const EngineCall call;
-  settle();
-  std::vector<Tensor> shells;
-  for (const Type& t : fed) shells.push_back(Tensor::wrap(t.dtype, t.dims(), nullptr, nullptr));
-  check_count(shells, forward_inputs);
-  return specialisation(shells, rows.expect(fed));
-}
-
-PlanInfo Program::Impl::plan(std::span<const Type> fed) {
-  const auto s = specialisation_for(fed);
-  if (!s) return {};
-  const Plan& plan = s->executable.plan();
-  PlanInfo info{.arena_bytes = plan.arena_bytes,
-                .constant_bytes = s->constant_bytes(),
-                .run_bytes = run_bytes(plan) + options.memory_limit.held,
-                .memory_limit = options.memory_limit.bytes,
-                .kernels = plan.steps.size(),
-                .specialise_ms = s->specialise_ms,
-                .stages = s->stages};
-  for (const Buffer& b : plan.buffers) {
-    if (b.storage == Storage::output) info.output_bytes += b.bytes;
-  }
-  return info;
-}
-
-MemoryReport Program::Impl::memory_report(std::span<const Type> fed) {
-  const auto s = specialisation_for(fed);
-  if (!s) refuse_segments();
-  Graph concrete = specialise_known(graph, s->types, options.devices).graph;
-  run_passes(concrete, pass_options());
-  return steep::memory_report(std::move(concrete), options.devices, options.memory_limit,
-                              s->executable.plan().found);
-}
-
-void Program::Impl::set_held_bytes(size_t held) {
-  MemoryLimit& limit = options.memory_limit;
-  limit.held = held;
-  if (limit.bytes == 0) return;
-  std::erase_if(cache, [&](const std::shared_ptr<Specialisation>& s) {
-    return !limit.allows(run_bytes(s->executable.plan()));
-  });
-}
-
-std::string Program::Impl::dump(std::span<const Type> inputs, DumpFormat format) {
-  const auto s = specialisation_for(inputs);
-  const std::string_view note =
-      "This graph runs in segments, which are planned as it runs: see the plans of the runs so "
-      "far.";
-  if (!s && format == DumpFormat::html) return to_html(segments->plans(), note);
-  if (!s && format == DumpFormat::passes) return fmt::format("# {}\n{}", note, to_text(graph));
-  if (!s) return to_text(graph) + "\n" + segments->text();
-  const Plan& plan = s->executable.plan();
-  if (format == DumpFormat::html) return to_html(plan);
-  if (format == DumpFormat::passes) return dump_passes(s->types);
-  return to_text(*plan.graph) + "\n" + to_text(plan);
-}
-
-std::string Program::Impl::dump_passes(std::span<const Type> types) const {
-  const EngineCall call;
-  Graph concrete = specialise_known(graph, types, options.devices).graph;
-  std::string last = to_text(concrete);
-  std::string text = "# specialised\n" + last;
-  PassOptions settings = pass_options();
-  settings.after = [&](std::string_view pass, const Graph& now) {
-    std::string after = to_text(now);
-    text += fmt::format("# {}{}\n", pass, after == last ? ": changed nothing" : "\n" + after);
-    last = std::move(after);
-  };
-  run_passes(concrete, settings);
-  for (const std::string& name : options.disabled_passes) text += "# " + name + ": switched off\n";
-  return text;
-}
-
-size_t Program::Impl::state_index(const std::string& name) const {
-  if (auto it = state_of.find(name); it != state_of.end()) return it->second;
-  throw ModelError({.what = "There is no such state.",
-                    .node = name,
-                    .remedy = "Use the name of a trainable parameter or of an optimizer moment."});
-}
-
-PassOptions Program::Impl::pass_options() const {
-  return {options.disabled_passes, options.precision, &options.devices, profiler};
-}
-
-RunOptions Program::Impl::run_options() {
-  wrote_states = false;
-  return {profiler, options.check_finite, &wrote_states};
-}
-
-bool Program::Impl::deals_in_sequences() const {
-  return std::any_of(graph.outputs().begin(), graph.outputs().end(),
-                     [](const Output& o) { return o.value.type().kind != Kind::tensor; });
-}
-
-void Program::Impl::check_states() const {
-  for (size_t i = 0; i < states.size(); ++i) {
-    if (states[i].defined()) continue;
-    throw DataError({.what = "A state has no bytes yet.",
-                     .node = graph.states()[i].name(),
-                     .remedy = "Bind it before the first run."});
-  }
-}
-
-RunContext Program::Impl::run_context() {
-  RunContext m{.devices = options.devices,
-               .pool = pool,
-               .passes = pass_options(),
-               .cache_size = options.cache_size,
-               .limits = options.limits,
-               .run = run_options()};
-  for (size_t i = 0; i < states.size(); ++i) m.states[graph.states()[i].name()] = states[i];
-  m.run_body = [this](const Body& body, std::span<const Datum> inputs, int64_t iteration) {
-    return run_body(body, inputs, iteration);
-  };
-  return m;
-}
-
-std::vector<Datum> Program::Impl::run_body(const Body& body, std::span<const Datum> inputs,
-                                           int64_t iteration) {
-  BodyProgram& b = bodies[body.get()];
-  if (!b.program) {
-    if (depth >= options.limits.max_depth) {
-      throw DataError({.what = "Loops and branches are nested too deep.",
-                       .expected = fmt::format("at most {}", options.limits.max_depth),
-                       .received = "more",
-                       .remedy = "Export the model with less nesting, or raise "
-                                 "Limits::max_depth."});
-    }
-    b.body = body;
-    b.program = std::make_unique<Program>(*body, options);
-    b.program->impl_->pool = pool;
-    b.program->impl_->depth = depth + 1;
-  }
-  Impl& inner = *b.program->impl_;
-  inner.options.check_finite = options.check_finite;
-  inner.profiler = profiler;
-  if (inner.seed_index < 0) return b.program->forward_data(inputs).outputs;
-  std::vector<Datum> fed(inputs.begin(), inputs.end());
-  const Tensor seed = fed[static_cast<size_t>(inner.seed_index)].tensor();
-  fed.erase(fed.begin() + inner.seed_index);
-  inner.options.seed = static_cast<uint64_t>(seed.data<int64_t>()[0]);
-  inner.run_count = static_cast<uint64_t>(mix(seed.data<int64_t>()[1], iteration));
-  return b.program->forward_data(fed).outputs;
-}
-
-std::vector<std::optional<Type>> Program::Impl::gradient_types(
-    std::span<const Datum> outputs) const {
-  std::vector<std::optional<Type>> types(backward_inputs.size());
-  for (size_t i = 0; i < types.size(); ++i) {
-    const Value like = graph.gradient_of(graph.inputs()[backward_inputs[i]]);
-    size_t next = 0;
-    for (const Output& o : graph.outputs()) {
-      if (o.phase != Phase::forward) continue;
-      const Datum& d = outputs[next++];
-      if (like && o.value == like && d.is_tensor())
-        types[i] = Type{d.tensor().dtype(), to_shape(d.tensor().dims())};
-    }
-  }
-  return types;
-}
-
-void Program::Impl::refuse_segments() const {
-  throw ProviderError(
-      {.what =
-           "A memory limit needs a graph that is planned as a whole. In this one a shape depends "
-           "on data, or it has loops, branches or sequences.",
-       .remedy = "Leave the memory limit out, or use a smaller batch."});
-}
-
-DataResult Program::Impl::forward_in_segments(std::span<const Datum> inputs,
-                                              std::span<const Tensor> counted) {
-  if (options.memory_limit.bytes != 0) refuse_segments();
-  if (!segments) segments = Segment::whole(graph);
-  if (segments->size() > 4 * std::max<size_t>(options.cache_size, 1)) segments->forget();
-  Progress at{segments, std::vector<Datum>(backward_inputs.size())};
-  size_t next = 0, next_rows = 0;
-  for (size_t i = 0; i < graph.inputs().size(); ++i) {
-    const Value v = graph.inputs()[i];
-    if (static_cast<int64_t>(i) == seed_index) {
-      at.inputs.emplace_back(
-          Tensor::from({static_cast<int64_t>(options.seed), static_cast<int64_t>(run_count)}, {2}));
-    } else if (next_rows < counted.size() && rows.indices()[next_rows] == i) {
-      at.inputs.emplace_back(counted[next_rows++]);
-    } else if (graph.input_phase(v) == Phase::forward) {
-      require_kind(v, inputs[next], depth > 0);
-      at.inputs.push_back(inputs[next++]);
-    }
-  }
-  DataResult result;
-  result.outputs = Segment::run(at, run_context());
-  if (depth == 0) keep_apart(result.outputs, inputs);
-  ++run_count;
-  if (has_backward) {
-    result.pending.reset(new PendingRun(pool, threads));
-    result.pending->state_->gradients = gradient_types(result.outputs);
-    result.pending->state_->segmented = std::move(at);
-  }
-  return result;
-}
-
-std::vector<Tensor> Program::Impl::backward_in_segments(Progress at,
-                                                        std::span<const Tensor> inputs) {
-  const std::vector<Datum> fed = to_data(inputs);
-  std::copy(fed.begin(), fed.end(), at.inputs.begin());
-  std::vector<Datum> results = Segment::run(at, run_context());
-  keep_apart(results, fed);
-  return to_tensors(results);
-}
-
-Tensor Program::Impl::copy_of(const Tensor& input) const {
-  const std::shared_ptr<void> bytes = pool->allocate(input.nbytes());
-  if (input.nbytes() != 0) std::memcpy(bytes.get(), input.data(), input.nbytes());
-  return Tensor::wrap(input.dtype(), input.dims(), bytes.get(), bytes);
-}
-
-namespace {
-
-/// Converts the result of a run in segments to tensors. Backward may read any value. `copy` copies
-/// the outputs that the caller may change.
-template <typename Copy>
-ForwardResult forward_result(const Graph& graph, DataResult result, bool has_backward,
-                             Copy&& copy) {
-  std::vector<Tensor> outputs = to_tensors(result.outputs);
-  std::vector<bool> read(outputs.size(), has_backward);
-  size_t i = 0;
-  for (const Output& o : graph.outputs()) {
-    if (o.phase != Phase::forward) continue;
-    if (has_backward && o.may_change) {
-      outputs[i] = copy(outputs[i]);
-      read[i] = false;
-    }
-    ++i;
-  }
-  return {std::move(outputs), std::move(result.pending), std::move(read)};
-}
-
-}  // namespace
-
-ForwardResult Program::Impl::forward(std::span<const Tensor> inputs,
-                                     const std::vector<bool>& may_change) {
-  settle();
-  check_count(inputs, forward_inputs);
-  check_states();
-  const std::vector<Tensor> counted = rows.compute(inputs);
-  std::shared_ptr<Specialisation> s = specialisation(inputs, counted);
-  if (!s) {
-    std::vector<Tensor> fed(inputs.begin(), inputs.end());
-    for (size_t i = 0; has_backward && i < may_change.size(); ++i) {
-      if (may_change[i]) fed[i] = copy_of(fed[i]);  // a segment may read any input
-    }
-    return forward_result(graph, forward_in_segments(to_data(fed), counted), has_backward,
-                          [&](const Tensor& t) { return copy_of(t); });
-  }
-  Executable& exe = s->executable;
-  std::unique_ptr<PendingRun> pending(new PendingRun(pool, threads));
-  pending->state_->frame = exe.acquire();
-  pending->state_->specialisation = s;
-  Frame& frame = *pending->state_->frame;
-  pending->state_->copied = may_change;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    const bool copied = i < may_change.size() && may_change[i] && has_backward &&
-                        exe.backward_reads_input(forward_inputs[i]);
-    if (i < may_change.size()) pending->state_->copied[i] = copied;
-    exe.bind_input(frame, forward_inputs[i], copied ? copy_of(inputs[i]) : inputs[i]);
-  }
-  for (size_t i = 0; i < counted.size(); ++i) exe.bind_input(frame, rows.indices()[i], counted[i]);
-  for (size_t i = 0; i < states.size(); ++i) exe.bind_state(frame, i, states[i].data());
-  if (seed_index >= 0) {
-    frame.seed[0] = static_cast<int64_t>(options.seed);
-    frame.seed[1] = static_cast<int64_t>(run_count);
-    exe.bind_input(frame, static_cast<size_t>(seed_index),
-                   Tensor::wrap(DType::i64, {2}, frame.seed, nullptr));
-  }
-  ForwardResult result;
-  result.read_by_backward = exe.read_by_backward();
-  result.outputs = exe.run(frame, Phase::forward, run_options());
-  ++run_count;  // last, so that a failed step draws the same numbers again
-  if (has_backward) result.pending = std::move(pending);
-  return result;
-}
-
-DataResult Program::Impl::forward_data(std::span<const Datum> inputs) {
-  settle();
-  const bool tensors =
-      std::all_of(inputs.begin(), inputs.end(), [](const Datum& d) { return d.is_tensor(); });
-  if (tensors && inputs.size() == forward_inputs.size() && !deals_in_sequences()) {
-    const std::vector<Tensor> fed = to_tensors(inputs);
-    if (!rows.empty() || specialisation(fed)) {
-      ForwardResult result = forward(fed);
-      return {to_data(result.outputs), std::move(result.pending)};
-    }
-  }
-  require_count(graph, forward_inputs, inputs.size());
-  check_states();
-  std::vector<Tensor> counted;
-  if (!rows.empty()) {
-    std::vector<Tensor> fed;
-    for (const Datum& d : inputs) fed.push_back(d.is_tensor() ? d.tensor() : Tensor());
-    counted = rows.compute(fed);
-  }
-  return forward_in_segments(inputs, counted);
-}
-
-void Program::Impl::rebind(PendingRun& run, std::span<const Tensor> inputs) {
-  PendingRun::State& state = *run.state_;
-  check_count(inputs, forward_inputs);
-  if (state.segmented) {
-    throw ProviderError({.what = "Inputs have moved between forward and backward of a graph that "
-                                 "runs in segments.",
-                         .remedy = "Keep them in place, or run the module in PyTorch."});
-  }
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    if (i < state.copied.size() && state.copied[i]) continue;
-    const size_t index = forward_inputs[i];
-    const Tensor& bound = state.frame->inputs[index];
-    require_type("An input of backward differs from the input of forward.",
-                 graph.inputs()[index].name(), {bound.dtype(), to_shape(bound.dims())}, inputs[i]);
-    state.specialisation->executable.bind_input(*state.frame, index, inputs[i]);
-  }
-}
-
-std::vector<Tensor> Program::Impl::backward(std::unique_ptr<PendingRun> run,
-                                            std::span<const Tensor> inputs) {
-  check_count(inputs, backward_inputs);
-  if (!run || (!run->state_->frame && !run->state_->segmented)) {
-    throw DataError({.what = "Backward was called without a forward run that waits for it.",
-                     .remedy = "Run forward first; each forward run serves one backward."});
-  }
-  PendingRun::State& state = *run->state_;
-  if (state.pool != pool) {
-    throw DataError({.what = "Backward was called with a forward run of another program.",
-                     .remedy = "Call backward of the program that ran forward."});
-  }
-  if (state.threads > settle_threads(state.threads)) {
-    throw ProviderError(
-        {.what = "The threads of the forward run no longer exist (was the process forked?).",
-         .remedy = "Run forward again; start processes by \"spawn\"."});
-  }
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    const Value input = graph.inputs()[backward_inputs[i]];
-    const std::optional<Type> wanted =
-        state.segmented
-            ? state.gradients[i]
-            : state.specialisation->executable.plan().graph->inputs()[backward_inputs[i]].type();
-    if (wanted) require_type("A gradient has the wrong type.", input.name(), *wanted, inputs[i]);
-  }
-  if (state.segmented) return backward_in_segments(std::move(*state.segmented), inputs);
-  Executable& exe = state.specialisation->executable;
-  Frame& frame = *state.frame;
-  for (size_t i = 0; i < inputs.size(); ++i) exe.bind_input(frame, backward_inputs[i], inputs[i]);
-  return exe.run(frame, Phase::backward, run_options());
+std::vector<Tensor> evaluate(const Graph& graph, std::span<const Tensor> inputs) {
+  return Program(graph).forward(inputs).outputs;
 }
 
 }  // namespace steep

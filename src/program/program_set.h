@@ -10,14 +10,14 @@
 #include <string>
 #include <utility>
 
-#include "program/engine.h"
+#include "program/program.h"
 #include "runtime/threads.h"
 #include "steep/error.h"
 
 namespace steep {
 
 /// Programs by key. Each is made at its first use, with the same options and on the same states.
-/// Only `turn` is thread-safe.
+/// Only `call_lock` is thread-safe.
 template <typename Key>
 class ProgramSet {
  public:

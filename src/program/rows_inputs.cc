@@ -7,7 +7,6 @@
 #include "ir/part.h"
 #include "ir/seed.h"
 #include "ops/op_def.h"
-#include "program/engine.h"
 #include "program/program.h"
 
 namespace steep {

@@ -1,7 +1,7 @@
 // Converts the costs of a compiled graph to the public struct.
 #pragma once
 
-#include "program/engine.h"
+#include "program/program.h"
 #include "steep/steep.h"
 
 namespace steep {

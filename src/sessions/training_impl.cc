@@ -19,7 +19,7 @@
 #include "steep/error.h"
 #include "train/custom_optimizer.h"
 #include "train/finite.h"
-#include "train/names.h"
+#include "train/name_suggestions.h"
 #include "train/optimizer.h"
 #include "train/parameters.h"
 #include "train/schedule.h"

@@ -44,8 +44,9 @@ size_t bytes_of(const std::map<std::string, Tensor>& tensors) {
 }
 
 /// Throws if a checkpoint lacks tensors, has unknown ones, or has tensors of another type.
-void compare(const std::map<std::string, Tensor>& saved, const std::map<std::string, Tensor>& own,
-             const std::filesystem::path& file) {
+void require_same_states(const std::map<std::string, Tensor>& saved,
+                         const std::map<std::string, Tensor>& own,
+                         const std::filesystem::path& file) {
   auto refuse = [&](const std::string& name, const std::string& expected,
                     const std::string& received) {
     throw CheckpointError(
@@ -338,11 +339,11 @@ std::string TrainingSession::load_checkpoint(const std::filesystem::path& path) 
   const std::lock_guard lock(impl_->programs.call_lock);
   const Budget budget(impl_->options.limits);
   Checkpoint saved = read_checkpoint(path);
-  compare(saved.weights, impl_->shared(impl_->stored()), path);
+  require_same_states(saved.weights, impl_->shared(impl_->stored()), path);
   for (const std::string& name : impl_->model.counts) {  // older checkpoints have one count
     saved.moments.try_emplace(name, Tensor::scalar(static_cast<float>(saved.step)));
   }
-  compare(saved.moments, impl_->shared(impl_->optimizer_states()), path);
+  require_same_states(saved.moments, impl_->shared(impl_->optimizer_states()), path);
   if (const std::string name = impl_->no_count(saved.moments); !name.empty()) {
     throw CheckpointError(ErrorParts{.what = fmt::format("{} is damaged.", path.string()),
                                      .node = name,

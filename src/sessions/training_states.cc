@@ -13,7 +13,7 @@
 #include "model/export/strip_loss.h"
 #include "sessions/training_impl.h"
 #include "steep/error.h"
-#include "train/names.h"
+#include "train/name_suggestions.h"
 #include "train/optimizer.h"
 
 namespace steep {

@@ -88,8 +88,8 @@ CheckReport report(const std::function<ImportedModel()>& import, const TrainingO
         report.warnings.push_back(std::move(doubt));
       }
     }
-    const Choice choice = choose_parameters(graph, outputs, model.initializers, model.constants,
-                                            options, left_inside(model.inside));
+    const ChosenParameters choice = choose_parameters(
+        graph, outputs, model.initializers, model.constants, options, left_inside(model.inside));
     const std::vector<Value>& parameters = choice.parameters;
     for (Value v : parameters) report.parameters.push_back(info_of(v));
     report.left_out = choice.left_out;

@@ -14,7 +14,7 @@
 #include "ops/op_def.h"
 #include "steep/error.h"
 #include "train/losses.h"
-#include "train/names.h"
+#include "train/name_suggestions.h"
 
 namespace steep {
 namespace {
@@ -56,7 +56,7 @@ Value label_input(Graph& graph, const std::string& name, Type type, bool* added)
 }
 
 /// Nodes that move, cast or bound x; views are not among them.
-constexpr Row<Value&> kMoves[] = {
+constexpr PatternRule<Value&> kMoves[] = {
     {.name = "loss/moved",
      .reason = "Files move and cast what a loss reads, and keep it within bounds.",
      .pattern = "Transpose|Cast|Clip|Identity(x, ...)",
@@ -83,7 +83,7 @@ Value before_moves(Value v) {
     Value before;
     if (def != nullptr && def->view) {
       before = n.input(0);
-    } else if (apply_rows(kMoves, n, Match(), before) == nullptr) {
+    } else if (apply_rules(kMoves, n, Match(), before) == nullptr) {
       return v;
     }
     v = before;
@@ -98,7 +98,7 @@ bool complement(Value a, Value b) {
 }
 
 /// Operators other than the loss's own that give probabilities: numbers from 0 to 1 that sum to 1.
-constexpr Row<> kProbabilities[] = {
+constexpr PatternRule<> kProbabilities[] = {
     {.name = "loss/probabilities",
      .reason = "A loss of scores must not be attached to what an operator made of them.",
      .pattern = "Softmax|Sigmoid(_)"},
@@ -131,7 +131,7 @@ constexpr Row<> kProbabilities[] = {
 };
 
 /// Losses over classes that may ignore labels or weigh classes.
-constexpr Row<> kCrossEntropies[] = {
+constexpr PatternRule<> kCrossEntropies[] = {
     {.name = "loss/cross_entropy",
      .reason = "A mean over batches counts each batch by its labels that count.",
      .pattern = "SoftmaxCrossEntropyLoss|NegativeLogLikelihoodLoss|steep.SoftmaxCrossEntropy(_, _, "
@@ -299,10 +299,11 @@ const Output& find_output(const Graph& graph, const TrainingOptions& options) {
     if (o.name == wanted) return o;
   }
   if (options.output.empty()) {
-    throw ModelError(ErrorParts{.what = "The model has several outputs; which one to train on?",
-                                .expected = "the name of one of them",
-                                .received = list_names(output_names(graph)),
-                                .remedy = "Name it: TrainingOptions::output, or --output."});
+    throw ModelError(
+        ErrorParts{.what = "The model has several outputs, and none was chosen to train on.",
+                   .expected = "the name of one of them",
+                   .received = list_names(output_names(graph)),
+                   .remedy = "Name it: TrainingOptions::output, or --output."});
   }
   throw ModelError(ErrorParts{.what = "The model has no such output.",
                               .node = options.output,
@@ -319,14 +320,16 @@ Value loss_weight(Value loss) {
     n = loss.producer();
     def = n ? find_op(n.op()) : nullptr;
   }
-  if (apply_rows(kCrossEntropies, n, Match()) == nullptr) return {};
+  if (apply_rules(kCrossEntropies, n, Match()) == nullptr) return {};
   if (loss != n.output(0) || text_of(n, "reduction") != "mean") return {};
   const DType dtype = n.input(2) ? n.input(2).dtype() : DType::f32;
   const LabelRows rows = label_rows(n, n.input(1), n.input(2), dtype);
   return rows.weights ? sum(rows.weights, {}, false) : Value();
 }
 
-std::vector<RowInfo> loss_rows() { return list_rows(kMoves, kProbabilities, kCrossEntropies); }
+std::vector<PatternRuleInfo> loss_patterns() {
+  return list_rules(kMoves, kProbabilities, kCrossEntropies);
+}
 
 std::string doubts(const Graph& graph, const TrainingOptions& options) {
   const std::string_view own = makes_of_scores(options.loss);
@@ -343,7 +346,7 @@ std::string doubts(const Graph& graph, const TrainingOptions& options) {
                     "what it reads as an output, and name that.",
                     n.name(), n.input(0).name(), own);
   }
-  if (apply_rows(kProbabilities, n, Match()) == nullptr) return "";
+  if (apply_rules(kProbabilities, n, Match()) == nullptr) return "";
   return at + fmt::format(
                   "holds probabilities already ('{}', {}), which slows training down and bounds "
                   "the loss. Export the scores from which they are computed as an output, and "

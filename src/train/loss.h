@@ -51,7 +51,7 @@ AttachedLoss attach_loss(Graph& graph, const TrainingOptions& options);
 Value loss_weight(Value loss);
 
 /// The patterns of loss_weight() and doubts(), for documentation.
-std::vector<RowInfo> loss_rows();
+std::vector<PatternRuleInfo> loss_patterns();
 
 /// A text on a problem of the output to which options.loss is attached, with the remedy; usually
 /// "".

@@ -9,7 +9,7 @@
 
 #include "ops/op_def.h"
 #include "steep/error.h"
-#include "train/names.h"
+#include "train/name_suggestions.h"
 #include "train/roles.h"
 
 namespace steep {
@@ -135,10 +135,11 @@ std::string why_left_out(const Roles& roles, Value v, bool constant_node) {
 
 }  // namespace
 
-Choice choose_parameters(const Graph& graph, std::span<const Value> losses,
-                         std::span<const std::string> initializers,
-                         std::span<const std::string> constants, const TrainingOptions& options,
-                         std::span<const LeftOut> inside) {
+ChosenParameters choose_parameters(const Graph& graph, std::span<const Value> losses,
+                                   std::span<const std::string> initializers,
+                                   std::span<const std::string> constants,
+                                   const TrainingOptions& options,
+                                   std::span<const LeftOut> inside) {
   refuse_other_inputs(graph);
   const std::vector<std::string> known(initializers.begin(), initializers.end());
   std::vector<std::string> all = known;
@@ -154,7 +155,7 @@ Choice choose_parameters(const Graph& graph, std::span<const Value> losses,
   }
   const Path path = path_to(graph, losses);
   const Roles roles(graph, losses, options.loss.empty());
-  Choice choice;
+  ChosenParameters choice;
   for (size_t i = 0; i < all.size(); ++i) {
     const std::string& name = all[i];
     const Value v = graph.find(name);

@@ -12,7 +12,7 @@
 
 namespace steep {
 
-struct Choice {
+struct ChosenParameters {
   std::vector<Value> parameters;  ///< in the order of the file
   /// Constants that could be trained but are not, because of their role or their rank of 0. The
   /// user is told of them.
@@ -27,10 +27,11 @@ struct Choice {
 /// the names of their outputs. `inside`: constants in bodies, which cannot be trained; they are
 /// added to `left_out`. Throws ModelError: an unknown name (the error lists similar ones), a name
 /// that is no float initializer, nothing left to train.
-Choice choose_parameters(const Graph& graph, std::span<const Value> losses,
-                         std::span<const std::string> initializers,
-                         std::span<const std::string> constants, const TrainingOptions& options,
-                         std::span<const LeftOut> inside = {});
+ChosenParameters choose_parameters(const Graph& graph, std::span<const Value> losses,
+                                   std::span<const std::string> initializers,
+                                   std::span<const std::string> constants,
+                                   const TrainingOptions& options,
+                                   std::span<const LeftOut> inside = {});
 
 /// Replaces patterns in the names of groups by the matching names. Throws ModelError for unknown
 /// names.

@@ -11,22 +11,22 @@ namespace steep {
 void check_schedule(const ScheduleOptions& options) {
   const bool constant = options.kind == "constant";
   if (!constant && options.kind != "linear" && options.kind != "cosine") {
-    throw ModelError(ErrorParts{.what = "the schedule is unknown",
+    throw ModelError(ErrorParts{.what = "The schedule is unknown.",
                                 .expected = "constant, linear or cosine",
                                 .received = options.kind});
   }
   if (options.warmup_steps < 0) {
-    throw ModelError(ErrorParts{.what = "the schedule's warmup_steps is negative",
+    throw ModelError(ErrorParts{.what = "The schedule's warmup_steps is negative.",
                                 .received = std::to_string(options.warmup_steps)});
   }
   if (!constant && options.total_steps <= options.warmup_steps) {
     throw ModelError(
-        ErrorParts{.what = fmt::format("the {} schedule needs its length", options.kind),
+        ErrorParts{.what = fmt::format("The {} schedule needs its length.", options.kind),
                    .expected = fmt::format("total_steps above {}", options.warmup_steps),
                    .received = std::to_string(options.total_steps)});
   }
   if (!(options.min_lr_ratio >= 0 && options.min_lr_ratio <= 1)) {
-    throw ModelError(ErrorParts{.what = "the schedule's min_lr_ratio is out of range",
+    throw ModelError(ErrorParts{.what = "The schedule's min_lr_ratio is out of range.",
                                 .expected = "0 to 1",
                                 .received = fmt::format("{}", options.min_lr_ratio)});
   }

@@ -18,7 +18,7 @@
 #include "steep/error.h"
 #include "train/custom_optimizer.h"
 #include "train/loss.h"
-#include "train/names.h"
+#include "train/name_suggestions.h"
 #include "train/optimizer.h"
 #include "train/parameters.h"
 #include "train/schedule.h"
@@ -265,7 +265,8 @@ std::vector<std::string> choose_trained(const Graph& graph,
   const Value losses[] = {attached.loss};
   TrainingOptions own = options;
   for (const auto& update : options.updates) own.frozen.push_back(update.first);
-  Choice choice = choose_parameters(with_loss, losses, initializers, constants, own, inside);
+  ChosenParameters choice =
+      choose_parameters(with_loss, losses, initializers, constants, own, inside);
   model.left_out = std::move(choice.left_out);
   std::vector<std::string> names;
   for (Value v : choice.parameters) names.push_back(v.name());

@@ -4,7 +4,7 @@
 
 #include "ops/build.h"
 #include "steep/error.h"
-#include "train/names.h"
+#include "train/name_suggestions.h"
 
 namespace steep {
 namespace {

@@ -64,7 +64,7 @@ inline const Saved kCheckpoint{"checkpoint",
                                  try {
                                    read = read_checkpoint(path);
                                  } catch (const CheckpointError& error) {
-                                   if (error.parts().what.ends_with("the folder does not exist"))
+                                   if (error.parts().what.ends_with("the folder does not exist."))
                                      return {};
                                    throw;
                                  }

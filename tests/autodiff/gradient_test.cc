@@ -6,7 +6,7 @@
 #include <set>
 
 #include "ops/build.h"
-#include "program/engine.h"
+#include "program/program.h"
 #include "steep/error.h"
 
 namespace steep {

@@ -8,7 +8,7 @@
 #include <random>
 
 #include "model/onnx_text.h"
-#include "program/engine.h"
+#include "program/program.h"
 
 namespace steep {
 namespace {

@@ -11,7 +11,7 @@
 #include "kernels/run_kernel.h"
 #include "ops/build.h"
 #include "ops/op_def.h"
-#include "program/engine.h"
+#include "program/program.h"
 
 namespace steep {
 namespace {

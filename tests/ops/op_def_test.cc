@@ -6,7 +6,7 @@
 #include <set>
 
 #include "ops/build.h"
-#include "plan/lower.h"
+#include "plan/choose_kernels.h"
 #include "steep/error.h"
 
 namespace steep {

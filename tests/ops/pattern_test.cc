@@ -128,7 +128,7 @@ TEST(Pattern, ANodeStandsForItsFirstOutput) {
   EXPECT_FALSE(match("Split(x, ...)", halves[1]));
 }
 
-constexpr Row<Value&> kRows[] = {
+constexpr PatternRule<Value&> kRules[] = {
     {.name = "test/power",
      .reason = "Never.",
      .pattern = "Mul(a, a)",
@@ -144,14 +144,14 @@ TEST(Rows, TheFirstThatTakesTheMatch) {
   const Value t = tanh(two.y);
   for (const Value product : {two.x * t, t * t}) {
     Value b;
-    const auto* row = apply_rows(kRows, product.producer(), Match(), b);
-    ASSERT_NE(row, nullptr);
-    EXPECT_EQ(row->name, "test/product");
+    const auto* rule = apply_rules(kRules, product.producer(), Match(), b);
+    ASSERT_NE(rule, nullptr);
+    EXPECT_EQ(rule->name, "test/product");
     EXPECT_EQ(b, two.y);
   }
   Value b;
-  EXPECT_EQ(apply_rows(kRows, (two.x * two.x).producer(), Match(), b), nullptr);
-  const std::vector<RowInfo> list = list_rows(kRows, kRows);
+  EXPECT_EQ(apply_rules(kRules, (two.x * two.x).producer(), Match(), b), nullptr);
+  const std::vector<PatternRuleInfo> list = list_rules(kRules, kRules);
   ASSERT_EQ(list.size(), 4U);
   EXPECT_EQ(list[1].pattern, "Mul{a, Tanh(b)}");
 }

@@ -11,7 +11,7 @@
 #include "ops/build.h"
 #include "passes/pipeline.h"
 #include "plan/plan.h"
-#include "program/engine.h"
+#include "program/program.h"
 
 namespace steep {
 namespace {

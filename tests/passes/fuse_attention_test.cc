@@ -12,7 +12,7 @@
 #include "ir/seed.h"
 #include "ops/build.h"
 #include "passes/pipeline.h"
-#include "program/engine.h"
+#include "program/program.h"
 
 namespace steep {
 namespace {

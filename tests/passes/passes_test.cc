@@ -11,7 +11,7 @@
 #include "ops/build.h"
 #include "passes/pipeline.h"
 #include "passes/specialise.h"
-#include "program/engine.h"
+#include "program/program.h"
 #include "steep/error.h"
 
 namespace steep {

@@ -8,7 +8,7 @@
 #include "autodiff/gradient.h"
 #include "ops/build.h"
 #include "passes/pipeline.h"
-#include "program/engine.h"
+#include "program/program.h"
 #include "steep/error.h"
 
 namespace steep {

@@ -8,11 +8,11 @@
 #include <random>
 
 #include "ops/build.h"
-#include "plan/lower.h"
+#include "plan/assign_devices.h"
+#include "plan/choose_kernels.h"
 #include "plan/memory_limit.h"
 #include "plan/memory_report.h"
-#include "plan/place.h"
-#include "plan/repeat.h"
+#include "plan/recompute.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -65,17 +65,17 @@ Graph random_step(uint32_t seed) {
 struct Prepared {
   Graph graph;
   Devices devices = Devices::host_alone();
-  LoweredGraph lowering;
+  KernelGraph kernel_graph;
   std::vector<int> device;
   KernelOf kernels;
   ViewOf views;
 
   explicit Prepared(Graph g)
       : graph(std::move(g)),
-        lowering(lower(graph, devices)),
-        device(place(graph, lowering)),
-        kernels(kernels_of(graph, lowering)),
-        views(views_of(graph, lowering)) {}
+        kernel_graph(choose_kernels(graph, devices)),
+        device(assign_devices(graph, kernel_graph)),
+        kernels(kernels_of(graph, kernel_graph)),
+        views(views_of(graph, kernel_graph)) {}
   MemoryPlanner planner() const { return {graph, {kernels, views, device, devices}}; }
 };
 
@@ -104,18 +104,18 @@ TEST_P(MemoryPlannerTest, LargerPlansAreFaster) {
 TEST_P(MemoryPlannerTest, IsWithinFivePercentOfTheBestOfAllChoices) {
   const Prepared step(random_step(GetParam()));
   MemoryPlanner all = step.planner(), planner = step.planner();
-  Again nodes;
-  for (uint32_t id = 0; id < all.can_repeat().size(); ++id) {
-    if (all.can_repeat()[id] != 0) nodes.push_back(id);
+  RecomputedNodes nodes;
+  for (uint32_t id = 0; id < all.can_recompute().size(); ++id) {
+    if (all.can_recompute()[id] != 0) nodes.push_back(id);
   }
   ASSERT_LE(nodes.size(), 12U);
   std::vector<MemoryPoint> every;
   for (size_t choice = 0; choice < size_t{1} << nodes.size(); ++choice) {
-    Again again;
+    RecomputedNodes recomputed;
     for (size_t i = 0; i < nodes.size(); ++i) {
-      if ((choice >> i & 1U) != 0) again.push_back(nodes[i]);
+      if ((choice >> i & 1U) != 0) recomputed.push_back(nodes[i]);
     }
-    every.push_back(all.measure(again));
+    every.push_back(all.measure(recomputed));
   }
   const std::vector<MemoryPoint> found = planner.search();
   const size_t least = std::min_element(every.begin(), every.end(), [](auto& a, auto& b) {
@@ -136,7 +136,7 @@ TEST_P(MemoryPlannerTest, APlanTakesWhatWasFound) {
   const Prepared step(random_step(GetParam()));
   MemoryPlanner planner = step.planner();
   for (const MemoryPoint& p : planner.search()) {
-    const Plan plan = make_plan(step.graph, step.devices, {}, {.bytes = p.bytes});
+    const Plan plan = plan_within(step.graph, step.devices, {}, {.bytes = p.bytes});
     EXPECT_EQ(run_bytes(plan), p.bytes);
     for (const Step& s : plan.steps) EXPECT_TRUE(s.kernel != nullptr || s.copy_bytes != 0);
   }
@@ -147,16 +147,16 @@ TEST_P(MemoryPlannerTest, BelowTheLeastItSaysTheLeast) {
   MemoryPlanner planner = step.planner();
   const size_t least = planner.search().back().bytes;
   try {
-    make_plan(step.graph, step.devices, {}, {.bytes = least - 1});
+    plan_within(step.graph, step.devices, {}, {.bytes = least - 1});
     FAIL() << "a plan within less than the least";
   } catch (const OutOfMemoryError& e) {
     EXPECT_NE(e.parts().received.find(std::to_string(least) + " bytes"), std::string::npos)
         << e.what();
     EXPECT_NE(e.parts().expected.find(std::to_string(least - 1) + " bytes"), std::string::npos);
   }
-  EXPECT_EQ(run_bytes(make_plan(step.graph, step.devices, {}, {.bytes = least + 7, .held = 7})),
+  EXPECT_EQ(run_bytes(plan_within(step.graph, step.devices, {}, {.bytes = least + 7, .held = 7})),
             least);
-  EXPECT_EQ(run_bytes(make_plan(step.graph, step.devices, {}, {.least = true})), least);
+  EXPECT_EQ(run_bytes(plan_within(step.graph, step.devices, {}, {.least = true})), least);
 }
 
 TEST_P(MemoryPlannerTest, TheReportIsOfThePlanThatIsMade) {
@@ -169,7 +169,7 @@ TEST_P(MemoryPlannerTest, TheReportIsOfThePlanThatIsMade) {
   for (const MemoryPlan& plan : free.plans) {
     const MemoryLimit limit{.bytes = plan.bytes + 5, .held = 5};
     const MemoryReport report = memory_report(step.graph, step.devices, limit);
-    const size_t made = run_bytes(make_plan(step.graph, step.devices, {}, limit));
+    const size_t made = run_bytes(plan_within(step.graph, step.devices, {}, limit));
     EXPECT_EQ(report.planned.bytes, made + 5);
     EXPECT_LE(report.planned.bytes, report.limit);
     const auto chosen = std::count_if(report.choices.begin(), report.choices.end(),
@@ -183,13 +183,13 @@ TEST_P(MemoryPlannerTest, TheReportIsOfThePlanThatIsMade) {
 TEST_P(MemoryPlannerTest, TheReportTakesWhatThePlanFound) {
   const Prepared step(random_step(GetParam()));
   const MemoryLimit limit{.least = true};
-  const Plan plan = make_plan(step.graph, step.devices, {}, limit);
+  const Plan plan = plan_within(step.graph, step.devices, {}, limit);
   ASSERT_FALSE(plan.found.empty());
   EXPECT_EQ(memory_report(step.graph, step.devices, limit, plan.found).text(),
             memory_report(step.graph, step.devices, limit).text());
   const std::span<const MemoryPoint> last = std::span(plan.found).last(1);
   EXPECT_EQ(memory_report(step.graph, step.devices, limit, last).plans.size(), 1U);
-  EXPECT_TRUE(make_plan(step.graph, step.devices, {}, {.bytes = size_t{1} << 40}).found.empty());
+  EXPECT_TRUE(plan_within(step.graph, step.devices, {}, {.bytes = size_t{1} << 40}).found.empty());
 }
 
 INSTANTIATE_TEST_SUITE_P(RandomSteps, MemoryPlannerTest, testing::Range(0U, 12U));
@@ -197,7 +197,7 @@ INSTANTIATE_TEST_SUITE_P(RandomSteps, MemoryPlannerTest, testing::Range(0U, 12U)
 TEST(MemoryPlanner, NoLimitAndALargeOneGiveThePlanWithoutChoices) {
   const Graph g = random_step(1);
   const std::string plain = to_text(make_plan(g, Devices::host_alone()));
-  EXPECT_EQ(to_text(make_plan(g, Devices::host_alone(), {}, {.bytes = size_t{1} << 40})), plain);
+  EXPECT_EQ(to_text(plan_within(g, Devices::host_alone(), {}, {.bytes = size_t{1} << 40})), plain);
 }
 
 TEST(MemoryPlanner, ReadingAFewRowsOfATableTakesLessThanReadingTheTable) {
@@ -206,8 +206,8 @@ TEST(MemoryPlanner, ReadingAFewRowsOfATableTakesLessThanReadingTheTable) {
   const Value rows = apply("Gather", {table, ints(g, {3, 5})});
   g.add_output("rows", rows);
   g.add_output("all", tanh(table));
-  const LoweredGraph lowered = lower(g, Devices::host_alone());
-  const auto ms = [&](Node n) { return modelled_ms(n, &lowered.kernels.at(n.id())); };
+  const KernelGraph kernel_graph = choose_kernels(g, Devices::host_alone());
+  const auto ms = [&](Node n) { return modelled_ms(n, &kernel_graph.kernels.at(n.id())); };
   for (Node n : g.nodes()) {
     const bool few = n.op() == "Gather";
     EXPECT_EQ(ms(n) < 0.01, few) << n.op();
@@ -215,7 +215,7 @@ TEST(MemoryPlanner, ReadingAFewRowsOfATableTakesLessThanReadingTheTable) {
 }
 
 // A running mean has changed by the time of backward.
-TEST(MemoryPlanner, WhatReadsAStateThatForwardOverwritesIsNotRepeated) {
+TEST(MemoryPlanner, WhatReadsAStateThatForwardOverwritesIsNotRecomputed) {
   Graph g;
   const Value x = g.add_input("x", {DType::f32, Shape{8}});
   const Value mean = g.add_state("mean", {DType::f32, Shape{8}});
@@ -233,7 +233,7 @@ TEST(MemoryPlanner, WhatReadsAStateThatForwardOverwritesIsNotRepeated) {
   const uint32_t reads = centred.producer().id(), writes = moved.producer().id();
   const uint32_t later = scaled.producer().id();
   const Prepared step(std::move(g));
-  const std::vector<char> can = can_repeat(step.graph, step.kernels);
+  const std::vector<char> can = can_recompute(step.graph, step.kernels);
   EXPECT_FALSE(can[reads]);
   EXPECT_FALSE(can[writes]);
   EXPECT_TRUE(can[later]);

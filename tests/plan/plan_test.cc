@@ -13,9 +13,9 @@
 #include "device/boundary.h"
 #include "ops/build.h"
 #include "ops/op_def.h"
-#include "plan/lower.h"
+#include "plan/assign_devices.h"
+#include "plan/choose_kernels.h"
 #include "plan/memory_planner.h"
-#include "plan/place.h"
 
 namespace steep {
 namespace {
@@ -123,10 +123,10 @@ struct Range {
 
 /// The lowest limit that was found for the graph.
 MemoryLimit least_limit(Graph g, const Devices& devices) {
-  const LoweredGraph lowering = lower(g, devices);
-  const std::vector<int> device = place(g, lowering);
-  const KernelOf kernels = kernels_of(g, lowering);
-  const ViewOf views = views_of(g, lowering);
+  const KernelGraph kernel_graph = choose_kernels(g, devices);
+  const std::vector<int> device = assign_devices(g, kernel_graph);
+  const KernelOf kernels = kernels_of(g, kernel_graph);
+  const ViewOf views = views_of(g, kernel_graph);
   MemoryPlanner planner(g, {kernels, views, device, devices});
   return {.bytes = planner.search().back().bytes};
 }
@@ -138,7 +138,7 @@ class PlanTest : public testing::TestWithParam<std::tuple<uint32_t, bool, bool>>
     const auto [seed, crosses, limited] = GetParam();
     const Devices devices = crosses ? two() : any();
     const Graph g = random_graph(seed);
-    return make_plan(g, devices, {}, limited ? least_limit(g, devices) : MemoryLimit());
+    return plan_within(g, devices, {}, limited ? least_limit(g, devices) : MemoryLimit());
   }
 };
 

@@ -9,7 +9,7 @@
 #include "device/boundary.h"
 #include "kernels/run_kernel.h"
 #include "ops/build.h"
-#include "program/engine.h"
+#include "program/program.h"
 #include "providers/mirror.h"
 
 namespace steep {

@@ -14,7 +14,7 @@
 #include "autodiff/gradient.h"
 #include "device/boundary.h"
 #include "ops/build.h"
-#include "program/engine.h"
+#include "program/program.h"
 #include "steep/error.h"
 #include "steep/inference.h"
 #include "train/models.h"

@@ -12,7 +12,7 @@
 #include "custom/offers.h"
 #include "device/boundary.h"
 #include "errors/refused.h"
-#include "program/engine.h"
+#include "program/program.h"
 #include "providers/mirror.h"
 #include "steep/check.h"
 #include "steep/gradient.h"

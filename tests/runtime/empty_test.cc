@@ -4,7 +4,7 @@
 #include <chrono>
 
 #include "ops/build.h"
-#include "program/engine.h"
+#include "program/program.h"
 
 namespace steep {
 namespace {

@@ -15,7 +15,7 @@
 #include "autodiff/gradient.h"
 #include "model/onnx_text.h"
 #include "ops/build.h"
-#include "program/engine.h"
+#include "program/program.h"
 #include "providers/mirror.h"
 #include "steep/check.h"
 #include "steep/gradient.h"

@@ -50,7 +50,7 @@ bool is_steep(Node n) {
 bool is_inner(Node n) {
   if (!is_steep(n)) return false;
   const OpDef* def = find_op(n.op());
-  return def == nullptr || !def->in_files || def->decompose != nullptr || def->in_parts;
+  return def == nullptr || !def->in_files || def->decompose != nullptr || def->export_decomposition;
 }
 
 /// Operators of recent opsets that common runtimes do not have yet: they are decomposed.
@@ -407,11 +407,12 @@ class Writer {
 };
 
 /// The node's outputs in terms of other operators; empty when it has no decomposition.
-std::vector<Value> in_parts(Node n) {
+std::vector<Value> export_parts(Node n) {
   const OpDef* def = find_op(n.op());
-  if (def == nullptr || !(def->in_parts || def->decompose != nullptr)) return {};
+  if (def == nullptr || !(def->export_decomposition || def->decompose != nullptr)) return {};
   if (needs_float32(n)) return in_float32(n);
-  return def->in_parts ? def->in_parts(n, add_gradients) : def->decompose(n);
+  return def->export_decomposition ? def->export_decomposition(n, add_gradients)
+                                   : def->decompose(n);
 }
 
 void expand_bodies(Graph& g) {
@@ -474,7 +475,7 @@ void expand_steep_ops(Graph& g) {
     for (Node n : g.nodes()) {
       if (!is_inner(n) && !too_new(n)) continue;
       const Graph::Scope scope(g, n.phase(), n.name());
-      const std::vector<Value> parts = in_parts(n);
+      const std::vector<Value> parts = export_parts(n);
       if (parts.empty()) {
         without.insert(fmt::format("{} ({})", n.name(), n.op()));
         continue;

@@ -103,7 +103,7 @@ void check_versions(const onnx::ModelProto& model) {
              .received = fmt::format("opset {}", import.version()),
              .remedy = import.version() > newest
                            ? "Export with an older opset, or install a newer Steep."
-                           : "Raise it with onnx.version_converter, or export again."});
+                           : "Upgrade it with onnx.version_converter, or export again."});
       }
     }
   };

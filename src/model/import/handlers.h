@@ -28,13 +28,13 @@ std::span<const HandlerRow> handler_rows();
 /// The handler for the domain's version; import_as_is when there is no row.
 Handler find_handler(std::string_view domain, std::string_view op, int64_t version);
 
-// raised.cc: operators on tensors and sequences, in their newest form.
-using RaiseRule = Bindings (*)(const Call& call);
-Bindings import_raised(Importer& importer, FileNode& node, RaiseRule rule);
-/// A handler that applies a rule of model/raise/rules.h.
-template <RaiseRule rule>
-Bindings raised(Importer& importer, FileNode& node) {
-  return import_raised(importer, node, rule);
+// upgraded.cc: operators on tensors and sequences, in their newest form.
+using UpgradeRule = Bindings (*)(const Call& call);
+Bindings import_upgraded(Importer& importer, FileNode& node, UpgradeRule rule);
+/// A handler that applies a rule of model/upgrade/rules.h.
+template <UpgradeRule rule>
+Bindings upgraded(Importer& importer, FileNode& node) {
+  return import_upgraded(importer, node, rule);
 }
 /// Throws ModelError when the domain is unknown.
 Bindings import_as_is(Importer& importer, FileNode& node);

@@ -13,7 +13,7 @@
 #include "model/import/check.h"
 #include "model/import/import.h"
 #include "model/import/weights.h"
-#include "model/raise/call.h"
+#include "model/upgrade/call.h"
 
 namespace steep {
 

@@ -40,6 +40,6 @@ extern const OpDef kSteepAveragePoolGrad = {.name = "steep.AveragePoolGrad",
                                             .attributes = kMeanPoolAttributes,
                                             .vjp = average_pool_grad_vjp,
                                             .infer = average_pool_grad_infer,
-                                            .in_parts = average_pool_grad_in_parts};
+                                            .export_decomposition = average_pool_grad_in_parts};
 
 }  // namespace steep

@@ -78,11 +78,11 @@ extern const OpDef kSteepConvGradInput = {.name = "steep.ConvGradInput",
                                           .attributes = kConvAttributes,
                                           .vjp = conv_grad_input_vjp,
                                           .infer = infer_given_shape,
-                                          .in_parts = conv_grad_input_in_parts};
+                                          .export_decomposition = conv_grad_input_in_parts};
 extern const OpDef kSteepConvGradWeight = {.name = "steep.ConvGradWeight",
                                            .attributes = kConvAttributes,
                                            .vjp = conv_grad_weight_vjp,
                                            .infer = infer_given_shape,
-                                           .in_parts = conv_grad_weight_in_parts};
+                                           .export_decomposition = conv_grad_weight_in_parts};
 
 }  // namespace steep

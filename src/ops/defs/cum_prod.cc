@@ -153,7 +153,7 @@ extern const OpDef kCumProd = {.name = "CumProd",
                                .attributes = {{"exclusive", 0}, {"reverse", 0}},
                                .ranks = ". e",
                                .vjp = cum_prod_vjp,
-                               .in_parts = cum_prod_in_parts};
+                               .export_decomposition = cum_prod_in_parts};
 
 /// steep.Recurrence(a, b){axis, reverse}: s[k] = a[k] + b[k] s[k-1] along `axis` (counted from the
 /// front), or with s[k+1] if `reverse`; s outside the axis is 0.
@@ -162,7 +162,7 @@ extern const OpDef kSteepRecurrence = {.name = "steep.Recurrence",
                                        .attributes = {{"axis", 0}, {"reverse", 0}},
                                        .vjp = recurrence_vjp,
                                        .infer = recurrence_infer,
-                                       .in_parts = recurrence_in_parts};
+                                       .export_decomposition = recurrence_in_parts};
 
 /// steep.CumProd(x){axis, exclusive, reverse}: ONNX's CumProd, which exists only from opset 26 on.
 extern const OpDef kSteepCumProd = {.name = "steep.CumProd",

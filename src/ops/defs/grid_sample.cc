@@ -41,6 +41,6 @@ extern const OpDef kSteepGridSampleGrad = {.name = "steep.GridSampleGrad",
                                            .attributes = kGridSampleAttributes,
                                            .vjp = grid_sample_grad_vjp,
                                            .infer = grid_sample_grad_infer,
-                                           .in_parts = grid_sample_grad_in_parts};
+                                           .export_decomposition = grid_sample_grad_in_parts};
 
 }  // namespace steep

@@ -152,7 +152,7 @@ extern const OpDef kSteepGroupedMatMul = {.name = "steep.GroupedMatMul",
                                           .attributes = {{"transposed", 0}},
                                           .vjp = grouped_matmul_vjp,
                                           .infer = grouped_matmul_infer,
-                                          .in_parts = grouped_matmul_in_parts};
+                                          .export_decomposition = grouped_matmul_in_parts};
 
 /// steep.GroupedOuterProduct(a, b, offsets): a [rows, m], b [rows, n] → y [groups, m, n], where
 /// y[g] is aᵀ b of the rows of group g; 0 for a group without rows. Offsets as in
@@ -161,6 +161,6 @@ extern const OpDef kSteepGroupedOuterProduct = {.name = "steep.GroupedOuterProdu
                                                 .in_files = true,
                                                 .vjp = grouped_outer_product_vjp,
                                                 .infer = grouped_outer_product_infer,
-                                                .in_parts = grouped_outer_product_in_parts};
+                                                .export_decomposition = grouped_outer_product_in_parts};
 
 }  // namespace steep

@@ -366,6 +366,6 @@ extern const OpDef kSteepLoop = {
     .dynamic = true,
     .vjp = loop_vjp,
     .infer = loop_infer,
-    .in_parts = loop_in_parts};
+    .export_decomposition = loop_in_parts};
 
 }  // namespace steep

@@ -42,6 +42,6 @@ extern const OpDef kSteepMaxPoolGrad = {.name = "steep.MaxPoolGrad",
                                         .attributes = kMaxPoolAttributes,
                                         .vjp = max_pool_grad_vjp,
                                         .infer = max_pool_grad_infer,
-                                        .in_parts = max_pool_grad_in_parts};
+                                        .export_decomposition = max_pool_grad_in_parts};
 
 }  // namespace steep

@@ -89,6 +89,6 @@ extern const OpDef kSteepRecurrentGrad = {.name = "steep.RecurrentGrad",
                                           .attributes = kRecurrentAttributes,
                                           .vjp = recurrent_grad_vjp,
                                           .infer = recurrent_grad_infer,
-                                          .in_parts = recurrent_grad_in_parts};
+                                          .export_decomposition = recurrent_grad_in_parts};
 
 }  // namespace steep

@@ -151,6 +151,6 @@ extern const OpDef kSteepResizeGrad = {.name = "steep.ResizeGrad",
                                        .attributes = kResizeAttributes,
                                        .vjp = resize_grad_vjp,
                                        .infer = resize_grad_infer,
-                                       .in_parts = resize_grad_in_parts};
+                                       .export_decomposition = resize_grad_in_parts};
 
 }  // namespace steep

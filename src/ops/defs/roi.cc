@@ -73,11 +73,11 @@ extern const OpDef kSteepRoiAlignGrad = {.name = "steep.RoiAlignGrad",
                                          .attributes = kRoiAlignAttributes,
                                          .vjp = roi_align_grad_vjp,
                                          .infer = roi_grad_infer,
-                                         .in_parts = roi_align_grad_in_parts};
+                                         .export_decomposition = roi_align_grad_in_parts};
 extern const OpDef kSteepMaxRoiPoolGrad = {.name = "steep.MaxRoiPoolGrad",
                                            .attributes = {{"spatial_scale", 1.0}},
                                            .vjp = max_roi_pool_grad_vjp,
                                            .infer = roi_grad_infer,
-                                           .in_parts = max_roi_pool_grad_in_parts};
+                                           .export_decomposition = max_roi_pool_grad_in_parts};
 
 }  // namespace steep

@@ -170,17 +170,17 @@ extern const OpDef kSteepSequenceExtents = {.name = "steep.SequenceExtents",
                                             .stops_gradient = true,
                                             .dynamic = true,
                                             .infer = extents_infer,
-                                            .in_parts = extents_in_parts};
+                                            .export_decomposition = extents_in_parts};
 extern const OpDef kSteepZerosLike = {.name = "steep.ZerosLike",
                                       .stops_gradient = true,
                                       .dataless = true,
                                       .dynamic = true,
                                       .infer = same_infer,
-                                      .in_parts = zeros_like_in_parts};
+                                      .export_decomposition = zeros_like_in_parts};
 extern const OpDef kSteepSumOf = {.name = "steep.SumOf",
                                   .dynamic = true,
                                   .vjp = sum_vjp,
                                   .infer = same_infer,
-                                  .in_parts = sum_of_in_parts};
+                                  .export_decomposition = sum_of_in_parts};
 
 }  // namespace steep

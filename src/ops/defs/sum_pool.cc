@@ -123,11 +123,11 @@ extern const OpDef kSteepSumPool = {.name = "steep.SumPool",
                                     .attributes = kMeanPoolAttributes,
                                     .vjp = sum_pool_vjp,
                                     .infer = sum_pool_infer,
-                                    .in_parts = sum_pool_in_parts};
+                                    .export_decomposition = sum_pool_in_parts};
 extern const OpDef kSteepSumPoolGrad = {.name = "steep.SumPoolGrad",
                                         .attributes = kMeanPoolAttributes,
                                         .vjp = sum_pool_grad_vjp,
                                         .infer = sum_pool_grad_infer,
-                                        .in_parts = sum_pool_grad_in_parts};
+                                        .export_decomposition = sum_pool_grad_in_parts};
 
 }  // namespace steep

@@ -9,7 +9,7 @@
 #include "autodiff/gradient.h"
 #include "errors/refused.h"
 #include "model/onnx_text.h"
-#include "program/engine.h"
+#include "program/program.h"
 #include "steep/gradient.h"
 #include "steep/ops.h"
 

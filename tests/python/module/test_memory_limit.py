@@ -169,5 +169,5 @@ def test_the_least_of_a_graph_in_segments_is_as_without() -> None:
     x = torch.randn(4, 4).requires_grad_()
     module = steep.ORTModule(PicksPositive(), fallback=None, memory_limit="least")
     assert torch.allclose(module(x), PicksPositive()(x))
-    with pytest.raises(steep.ProviderError, match="memory limit needs a graph"):
+    with pytest.raises(steep.ProviderError, match="memory report needs a graph"):
         module.memory_report()

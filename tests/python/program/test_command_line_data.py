@@ -103,7 +103,7 @@ ARRAYS: dict[str, tuple[dict[str, Any], tuple[object, ...], int, str]] = {
     "no row": (examples(0), (), 3, "has no rows"),
     "a batch short": (examples(), ("--batch", 4), 0, "3 steps an epoch"),
     "a batch short, dropped": (examples(), ("--batch", 4, "--drop-last"), 0, "2 steps an epoch"),
-    "less than a batch": (examples(3), ("--drop-last",), 3, "give --batch 3, or leave --drop-last"),
+    "less than a batch": (examples(3), ("--drop-last",), 3, "Give --batch 3, or leave --drop-last"),
     "a label short": (examples() | {"label": np.zeros(9, np.int64)}, (), 3, "9 rows in 'label'"),
     "a scalar": (examples() | {"label": np.int64(1)}, (), 3, "expected: rows along a first axis"),
     "a column more": (examples() | {"x": np.ones((ROWS, 4))}, (), 3, "expected: float32[n, 3]"),
@@ -215,7 +215,7 @@ def test_a_model_that_fixes_its_rows(folder: Path) -> None:
         assert "the file fixes batches of 4 rows, and no others are taken, since ReduceMean" in text
         assert "mixes rows; 2 rows left out" in text and "2 steps an epoch" in text
     text = run("--batch", 5, code=3)
-    assert "takes only batches of 4 rows" in text and "give --batch 4" in text
+    assert "takes only batches of 4 rows" in text and "Give --batch 4" in text
     text = run("--validation", "t.npz")
     assert "batches of 4 rows, which the model fixes; 2 rows left out" in text
     data = ("--data", "t.npz", *CROSS_ENTROPY)
@@ -258,7 +258,7 @@ def test_a_last_batch_that_only_nodes_refuse(folder: Path) -> None:
     )
     onnx.save(model, folder / "m.onnx")
     text = run("--batch", 4, code=3)
-    assert "the last batch, of 2 rows" in text and "--drop-last" in text and "epoch 1" not in text
+    assert "The last batch, of 2 rows" in text and "--drop-last" in text and "epoch 1" not in text
     assert "epoch 1/1" in run("--batch", 4, "--drop-last")
 
 
@@ -409,7 +409,7 @@ def test_one_of_several_processes_does_not_train(
         monkeypatch.setenv(name, value)
     text = run("--out", "o.onnx", code=4)
     size = next(iter(variables))
-    assert f"{size}={variables[size]}" in text and "start it once" in text
+    assert f"{size}={variables[size]}" in text and "Start it once" in text
     assert not (folder / "o.onnx").exists()
     monkeypatch.setenv("STEEP_ALONE", "1")  # it is meant
     run()

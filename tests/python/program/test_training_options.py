@@ -322,7 +322,7 @@ def test_files_that_do_not_go_together(line: Path, tmp_path: Path) -> None:
         ("a,b,c,y\n", "has no rows"),
         ("", "has no rows"),
         ('a,b,c,y\n1,2,"3,4\n', "a quote in row 2 that does not end"),
-        ("a;b\n1;2\n", "separate cells with commas"),
+        ("a;b\n1;2\n", "Separate cells with commas"),
     ],
 )
 def test_tables_that_cannot_be_read(line: Path, tmp_path: Path, text: str, said: str) -> None:

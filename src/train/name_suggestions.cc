@@ -1,4 +1,4 @@
-#include "train/names.h"
+#include "train/name_suggestions.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

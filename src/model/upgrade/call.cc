@@ -1,4 +1,4 @@
-#include "model/raise/call.h"
+#include "model/upgrade/call.h"
 
 #include <fmt/format.h>
 

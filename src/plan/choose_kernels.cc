@@ -1,4 +1,4 @@
-#include "plan/lower.h"
+#include "plan/choose_kernels.h"
 
 #include <fmt/format.h>
 
@@ -20,8 +20,8 @@ Ints view_offsets(Node n) {
 
 namespace {
 
-Lowered choose_kernel_of(Node n, const Devices& devices, LoweredGraph& result,
-                         std::string* why_not) {
+NodeKernel choose_kernel_of(Node n, const Devices& devices, KernelGraph& result,
+                            std::string* why_not) {
   return at_node(n, [&] {
     for (int i = 0; i < n.output_count(); ++i) {
       const Value y = n.output(i);
@@ -62,8 +62,8 @@ bool decompose(Node n, std::vector<Node>& made) {
 
 }  // namespace
 
-LoweredGraph lower(Graph& g, const Devices& devices) {
-  LoweredGraph result;
+KernelGraph choose_kernels(Graph& g, const Devices& devices) {
+  KernelGraph result;
   std::string refused;
   std::string first_node, first_op;
   std::vector<Node> work = g.nodes();
@@ -75,7 +75,7 @@ LoweredGraph lower(Graph& g, const Devices& devices) {
       continue;
     }
     std::string why_not;
-    Lowered chosen = choose_kernel_of(n, devices, result, &why_not);
+    NodeKernel chosen = choose_kernel_of(n, devices, result, &why_not);
     if (chosen.kernel) {
       result.kernels.emplace(n.id(), std::move(chosen));
     } else if (!decompose(n, work)) {

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "model/raise/rules.h"
+#include "model/upgrade/rules.h"
 #include "ops/build.h"
 
 namespace steep {
@@ -22,7 +22,7 @@ bool same(Value a, Value b) {
 
 // Integers carry no gradient, so QuantizeLinear and DequantizeLinear in sequence become one
 // operator of Steep that does.
-Bindings raise_dequantize_linear(const Call& c) {
+Bindings upgrade_dequantize_linear(const Call& c) {
   const Value x = c.need(0), scale = c.need(1);
   const Node q = x.producer();
   const bool fake = q && q.op() == "QuantizeLinear" && same(q.input(1), scale) &&

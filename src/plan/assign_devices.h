@@ -1,11 +1,11 @@
-// Between lowering and planning: gives every value a device, and adds a node for each copy between
-// devices.
+// Between the choice of kernels and planning: gives every value a device, and adds a node for each
+// copy between devices.
 #pragma once
 
 #include <string_view>
 
 #include "ir/graph.h"
-#include "plan/lowered.h"
+#include "plan/kernel_graph.h"
 
 namespace steep {
 
@@ -20,6 +20,6 @@ int destination(Node copy);
 /// requests that), and so that outputs and updates are on the host. A value is copied to a device
 /// only once. Copies between two other devices go through the host. Returns the device of each
 /// value, by id. Does not change the graph if all kernels are the host's.
-std::vector<int> place(Graph& graph, const LoweredGraph& lowering);
+std::vector<int> assign_devices(Graph& graph, const KernelGraph& kernel_graph);
 
 }  // namespace steep

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "model/raise/rules.h"
+#include "model/upgrade/rules.h"
 #include "ops/build.h"
 #include "steep/error.h"
 
@@ -64,7 +64,7 @@ Binding sequence(const Call& c, std::vector<Value> values, DType dtype) {
 }  // namespace
 
 // Without `split` each piece has one element along the axis, which is removed unless keepdims.
-Bindings raise_split_to_sequence(const Call& c) {
+Bindings upgrade_split_to_sequence(const Call& c) {
   const Value x = c.need(0);
   if (!x.type().shape) return at_run_time(c);
   const int64_t rank = x.rank();
@@ -106,7 +106,7 @@ Bindings raise_split_to_sequence(const Call& c) {
   return {sequence(c, std::move(pieces), x.dtype())};
 }
 
-Bindings raise_sequence_construct(const Call& c) {
+Bindings upgrade_sequence_construct(const Call& c) {
   std::vector<Value> values;
   for (size_t i = 0; i < c.inputs.size(); ++i) values.push_back(c.need(i));
   if (values.empty())
@@ -122,17 +122,17 @@ Bindings raise_sequence_construct(const Call& c) {
   return {sequence(c, std::move(values), dtype)};
 }
 
-Bindings raise_sequence_empty(const Call& c) {
+Bindings upgrade_sequence_empty(const Call& c) {
   return {sequence(c, {}, static_cast<DType>(c.attrs.integer("dtype", 1)))};
 }
 
-Bindings raise_sequence_at(const Call& c) {
+Bindings upgrade_sequence_at(const Call& c) {
   const auto* from = items(c);
   if (from == nullptr || !known_position(c, 1)) return at_run_time(c);
   return {(*from)[position(c, 1, from->size())]};
 }
 
-Bindings raise_sequence_insert(const Call& c) {
+Bindings upgrade_sequence_insert(const Call& c) {
   const auto* from = items(c);
   if (from == nullptr || !known_position(c, 2)) return at_run_time(c);
   std::vector<Value> values = *from;
@@ -142,7 +142,7 @@ Bindings raise_sequence_insert(const Call& c) {
   return {sequence(c, std::move(values), item.dtype())};
 }
 
-Bindings raise_sequence_erase(const Call& c) {
+Bindings upgrade_sequence_erase(const Call& c) {
   const auto* from = items(c);
   if (from == nullptr || !known_position(c, 1)) return at_run_time(c);
   std::vector<Value> values = *from;
@@ -153,13 +153,13 @@ Bindings raise_sequence_erase(const Call& c) {
   return {sequence(c, std::move(values), c.inputs[0].dtype())};
 }
 
-Bindings raise_sequence_length(const Call& c) {
+Bindings upgrade_sequence_length(const Call& c) {
   const auto* from = items(c);
   if (from == nullptr) return at_run_time(c);
   return {c.graph.add_constant(Tensor::scalar(static_cast<int64_t>(from->size())), c.name)};
 }
 
-Bindings raise_concat_from_sequence(const Call& c) {
+Bindings upgrade_concat_from_sequence(const Call& c) {
   const auto* from = items(c);
   if (from == nullptr) return at_run_time(c);
   std::vector<Value> values = *from;
@@ -172,7 +172,7 @@ Bindings raise_concat_from_sequence(const Call& c) {
   return {c.emit1("Concat", values, {{"axis", axis}})};
 }
 
-Bindings raise_optional(const Call& c) {
+Bindings upgrade_optional(const Call& c) {
   const Value given = c.any(0);
   Type type = given ? given.type() : c.type.value_or(Type{});
   if (size_of(type.dtype) == 0) {
@@ -188,7 +188,7 @@ Bindings raise_optional(const Call& c) {
   return {n.output(0)};
 }
 
-Bindings raise_optional_get_element(const Call& c) {
+Bindings upgrade_optional_get_element(const Call& c) {
   if (!c.has(0)) c.fail("An optional is missing.", "an input", "none", "Export the model again.");
   if (c.inputs[0].items() != nullptr) return {c.inputs[0]};
   const Value x = c.inputs[0].value();
@@ -200,7 +200,7 @@ Bindings raise_optional_get_element(const Call& c) {
   return {n.output(0)};
 }
 
-Bindings raise_optional_has_element(const Call& c) {
+Bindings upgrade_optional_has_element(const Call& c) {
   const bool there = c.has(0);
   const Kind kind = there && c.inputs[0].value() ? c.inputs[0].value().type().kind : Kind::sequence;
   if (there && (kind == Kind::optional || kind == Kind::optional_sequence)) return at_run_time(c);

@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "ir/seed.h"
-#include "model/raise/rules.h"
 #include "model/read/tensor_proto.h"
+#include "model/upgrade/rules.h"
 #include "ops/positions.h"
 
 namespace steep {
@@ -39,17 +39,17 @@ Value draw(const Call& c, std::string_view op, Value shape, DType dtype) {
 
 }  // namespace
 
-Bindings raise_random(const Call& c) {
+Bindings upgrade_random(const Call& c) {
   return {draw(c, c.op, c.ints(c.attrs.ints("shape")), dtype_attribute(c, DType::f32))};
 }
 
-Bindings raise_random_like(const Call& c) {
+Bindings upgrade_random_like(const Call& c) {
   const Value x = c.need(0);
   return {draw(c, c.op, shape_of(x), dtype_attribute(c, x.dtype()))};
 }
 
 // ONNX's function for Bernoulli has the comparison reversed: it gives 1 with probability 1 - x.
-Bindings raise_bernoulli(const Call& c) {
+Bindings upgrade_bernoulli(const Call& c) {
   const Value x = c.need(0);
   const Value u = draw(c, "RandomUniform", shape_of(x), x.dtype());
   return {cast(less(u, x), dtype_attribute(c, x.dtype()))};
@@ -57,7 +57,7 @@ Bindings raise_bernoulli(const Call& c) {
 
 // The class of a sample is the number of classes whose cumulative probability is below a uniform
 // random number.
-Bindings raise_multinomial(const Call& c) {
+Bindings upgrade_multinomial(const Call& c) {
   const Value x = cast(c.need(0), DType::f32);
   const int64_t samples = c.attrs.integer("sample_size", 1);
   if (samples < 0) {

@@ -14,14 +14,14 @@
 namespace steep {
 
 /// A node's kernel, and its device: 0 is the host.
-struct Lowered {
+struct NodeKernel {
   std::unique_ptr<ProviderKernel> kernel;
   std::string_view candidate;
   int device = 0;
 };
 
-struct LoweredGraph {
-  std::unordered_map<uint32_t, Lowered> kernels;  ///< by node id
+struct KernelGraph {
+  std::unordered_map<uint32_t, NodeKernel> kernels;  ///< by node id
   /// For nodes without a kernel, by id: the byte offset of each output in input 0.
   std::unordered_map<uint32_t, Ints> views;
   std::vector<Declined> declined;
@@ -29,7 +29,7 @@ struct LoweredGraph {
 
 /// The kernel of the first of `devices` that accepts the node. If it is the host's, `declined` gets
 /// the reasons of the other devices. Without a kernel, *why_not gets all reasons.
-Lowered choose_on(const Devices& devices, Node n, std::vector<Declined>& declined,
-                  std::string* why_not);
+NodeKernel choose_on(const Devices& devices, Node n, std::vector<Declined>& declined,
+                     std::string* why_not);
 
 }  // namespace steep

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "model/raise/rules.h"
+#include "model/upgrade/rules.h"
 #include "ops/build.h"
 
 namespace steep {
@@ -17,7 +17,7 @@ Attrs without(Attrs attrs, std::initializer_list<std::string_view> names) {
 
 }  // namespace
 
-Bindings raise_axes_attribute(const Call& c) {
+Bindings upgrade_axes_attribute(const Call& c) {
   if (!c.attrs.has("axes")) return c.as_is();
   const Ints axes = c.attrs.ints("axes");
   // In old opsets an empty list meant "all axes", like an absent one.
@@ -25,7 +25,7 @@ Bindings raise_axes_attribute(const Call& c) {
   return {c.emit1(c.op, {c.need(0), input}, without(c.attrs, {"axes"}))};
 }
 
-Bindings raise_flatten(const Call& c) {
+Bindings upgrade_flatten(const Call& c) {
   const Value x = c.need(0);
   const int64_t rank = x.rank();
   int64_t axis = c.integer("axis");
@@ -58,7 +58,7 @@ Bindings raise_flatten(const Call& c) {
 }
 
 // Refuse negative extents: ONNX's function would slice from the end.
-Bindings raise_center_crop_pad(const Call& c) {
+Bindings upgrade_center_crop_pad(const Call& c) {
   const auto extents = known_ints(c.need(1));
   for (const int64_t extent : extents.value_or(Ints())) {
     if (extent >= 0) continue;
@@ -68,14 +68,14 @@ Bindings raise_center_crop_pad(const Call& c) {
   return c.as_is();
 }
 
-Bindings raise_pad(const Call& c) {
+Bindings upgrade_pad(const Call& c) {
   const Value x = c.need(0);
   const Value fill = scalar(c.graph, c.attrs.real("value", 0), x.dtype());
   return {
       c.emit1("Pad", {x, c.ints(c.attrs.ints("pads")), fill}, without(c.attrs, {"pads", "value"}))};
 }
 
-Bindings raise_slice(const Call& c) {
+Bindings upgrade_slice(const Call& c) {
   const Value axes = c.attrs.has("axes") ? c.ints(c.attrs.ints("axes")) : Value();
   return {c.emit1("Slice",
                   {c.need(0), c.ints(c.attrs.ints("starts")), c.ints(c.attrs.ints("ends")), axes},
@@ -151,23 +151,23 @@ Bindings split(const Call& c, bool equal) {
   return bind(c.emit("Split", {x}, attrs, static_cast<int>(count)));
 }
 
-Bindings raise_equal_split(const Call& c) { return split(c, true); }
-Bindings raise_split(const Call& c) { return split(c, false); }
+Bindings upgrade_equal_split(const Call& c) { return split(c, true); }
+Bindings upgrade_split(const Call& c) { return split(c, false); }
 
-Bindings raise_top_k(const Call& c) {
+Bindings upgrade_top_k(const Call& c) {
   return bind(
       c.emit("TopK", {c.need(0), c.ints({c.attrs.integer("k", 0)})}, without(c.attrs, {"k"}), 2));
 }
 
 // These opsets had only the asymmetric transformation, with nearest rounding down.
-Bindings raise_asymmetric_resize(const Call& c) {
+Bindings upgrade_asymmetric_resize(const Call& c) {
   Attrs attrs = c.attrs;
   attrs.set("coordinate_transformation_mode", std::string("asymmetric"));
   attrs.set("nearest_mode", std::string("floor"));
   return {c.emit1("Resize", {c.need(0), Value(), c.need(1)}, attrs)};
 }
 
-Bindings raise_resize(const Call& c) {
+Bindings upgrade_resize(const Call& c) {
   const Value x = c.need(0);
   Attrs attrs = c.attrs;
   if (attrs.string("coordinate_transformation_mode", "") == "tf_half_pixel_for_nn") {
@@ -183,7 +183,7 @@ Bindings raise_resize(const Call& c) {
   return {c.emit1("Resize", {x, present(1), present(2), present(3)}, attrs)};
 }
 
-Bindings raise_upsample(const Call& c) {
+Bindings upgrade_upsample(const Call& c) {
   const Value x = c.need(0);
   Value scales = c.in(1);
   if (const Attr* attr = c.attrs.find("scales")) {
@@ -199,11 +199,11 @@ Bindings raise_upsample(const Call& c) {
                    {"nearest_mode", std::string("floor")}})};
 }
 
-Bindings raise_scatter(const Call& c) {
+Bindings upgrade_scatter(const Call& c) {
   return {c.emit1("ScatterElements", {c.need(0), c.need(1), c.need(2)}, c.attrs)};
 }
 
-Bindings raise_dft(const Call& c) {
+Bindings upgrade_dft(const Call& c) {
   const Tensor axis = Tensor::scalar(c.attrs.integer("axis", 1));
   return {c.emit1("DFT", {c.need(0), c.in(1), c.graph.add_constant(axis, c.name + "/axis")},
                   without(c.attrs, {"axis"}))};

@@ -4,8 +4,8 @@
 
 #include <functional>
 
-#include "model/raise/rules.h"
 #include "model/read/quote.h"
+#include "model/upgrade/rules.h"
 #include "ops/build.h"
 #include "steep/error.h"
 
@@ -41,7 +41,7 @@ Value number(const Call& c, size_t i, Value like) {
 
 }  // namespace
 
-Bindings raise_adam(const Call& c) {
+Bindings upgrade_adam(const Call& c) {
   const double alpha = c.attrs.real("alpha", 0.9F), beta = c.attrs.real("beta", 0.999F);
   const double epsilon = c.attrs.real("epsilon", 1e-6F);
   const double before = c.attrs.real("norm_coefficient", 0);
@@ -60,7 +60,7 @@ Bindings raise_adam(const Call& c) {
   });
 }
 
-Bindings raise_adagrad(const Call& c) {
+Bindings upgrade_adagrad(const Call& c) {
   const double epsilon = c.attrs.real("epsilon", 1e-6F);
   const double norm = c.attrs.real("norm_coefficient", 0);
   const double decay = c.attrs.real("decay_factor", 0);
@@ -73,7 +73,7 @@ Bindings raise_adagrad(const Call& c) {
   });
 }
 
-Bindings raise_momentum(const Call& c) {
+Bindings upgrade_momentum(const Call& c) {
   const double alpha = c.attrs.real("alpha", 0), beta = c.attrs.real("beta", 0);
   const double norm = c.attrs.real("norm_coefficient", 0);
   const bool nesterov = c.attrs.string("mode", "standard") == "nesterov";

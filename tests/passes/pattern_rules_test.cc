@@ -1,4 +1,4 @@
-// Each pattern row of each pass, and of losses, matches in a small graph: STEEP_LOGS=patterns logs
+// Each pattern rule of each pass, and of losses, matches in a small graph: STEEP_LOGS=patterns logs
 // its name.
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ using Names = std::vector<std::string>;
 using Maskers = std::function<Value(Graph&, Value)>;
 
 struct Case {
-  Names rows;
+  Names rules;
   std::function<void(Graph&)> build;
 };
 
@@ -345,25 +345,25 @@ void ask_about_loss(Graph& g) {
   loss_weight(g.outputs()[0].value);
 }
 
-/// All passes and other functions that have pattern rows.
+/// All passes and other functions that have pattern rules.
 std::vector<Pass> passes_with_rows() {
-  std::vector<Pass> found{{.name = "loss", .run = ask_about_loss, .rows = loss_rows}};
+  std::vector<Pass> found{{.name = "loss", .run = ask_about_loss, .patterns = loss_patterns}};
   for (const auto& list : {early_passes(), passes()}) {
     for (const Pass& pass : list) {
-      if (pass.rows != nullptr) found.push_back(pass);
+      if (pass.patterns != nullptr) found.push_back(pass);
     }
   }
   return found;
 }
 
-/// The pass whose rows have this name.
-Pass pass_of(const std::string& row) {
+/// The pass whose rules have this name.
+Pass pass_of(const std::string& rule) {
   for (const Pass& pass : passes_with_rows()) {
-    for (const RowInfo& info : pass.rows()) {
-      if (info.name == row) return pass;
+    for (const PatternRuleInfo& info : pass.patterns()) {
+      if (info.name == rule) return pass;
     }
   }
-  throw std::invalid_argument("no pass has the row " + row);
+  throw std::invalid_argument("no pass has the rule " + rule);
 }
 
 /// The log of a pass under STEEP_LOGS=patterns.
@@ -399,37 +399,37 @@ Names operators_in(std::string_view pattern) {
   return names;
 }
 
-TEST(PassRows, EachMatchesInItsGraph) {
+TEST(PatternRules, EachMatchesInItsGraph) {
   for (const Case& c : cases()) {
     Graph g;
     c.build(g);
     const std::string before = to_text(g);
-    const std::string text = told(pass_of(c.rows[0]), g);
+    const std::string text = told(pass_of(c.rules[0]), g);
     g.prune();
-    verify(g, c.rows[0]);
-    for (const std::string& row : c.rows) {
-      EXPECT_NE(text.find("[patterns] " + row + " "), std::string::npos)
-          << row << " does not match in\n"
+    verify(g, c.rules[0]);
+    for (const std::string& rule : c.rules) {
+      EXPECT_NE(text.find("[patterns] " + rule + " "), std::string::npos)
+          << rule << " does not match in\n"
           << before << "which has\n"
           << text;
     }
   }
 }
 
-TEST(PassRows, EachHasAGraphAReasonAndKnownOperators) {
+TEST(PatternRules, EachHasAGraphAReasonAndKnownOperators) {
   std::set<std::string> listed, tested;
   for (const Pass& pass : passes_with_rows()) {
-    for (const RowInfo& row : pass.rows()) {
-      SCOPED_TRACE(row.name);
-      EXPECT_TRUE(listed.emplace(row.name).second) << "two rows have one name";
-      EXPECT_TRUE(pass.name.starts_with(row.name.substr(0, row.name.find('/'))));
-      EXPECT_TRUE(row.reason.size() > 10 && row.reason.ends_with('.')) << row.reason;
-      EXPECT_FALSE(operators_in(row.pattern).empty());
-      for (const std::string& op : operators_in(row.pattern))
+    for (const PatternRuleInfo& rule : pass.patterns()) {
+      SCOPED_TRACE(rule.name);
+      EXPECT_TRUE(listed.emplace(rule.name).second) << "two rules have one name";
+      EXPECT_TRUE(pass.name.starts_with(rule.name.substr(0, rule.name.find('/'))));
+      EXPECT_TRUE(rule.reason.size() > 10 && rule.reason.ends_with('.')) << rule.reason;
+      EXPECT_FALSE(operators_in(rule.pattern).empty());
+      for (const std::string& op : operators_in(rule.pattern))
         EXPECT_NE(find_op(op), nullptr) << op << " is no operator";
     }
   }
-  for (const Case& c : cases()) tested.insert(c.rows.begin(), c.rows.end());
+  for (const Case& c : cases()) tested.insert(c.rules.begin(), c.rules.end());
   EXPECT_EQ(listed, tested);
 }
 

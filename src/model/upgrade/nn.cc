@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "ir/seed.h"
-#include "model/raise/rules.h"
+#include "model/upgrade/rules.h"
 #include "ops/build.h"
 #include "ops/defs/batch_norm.h"
 #include "ops/wide.h"
@@ -50,14 +50,14 @@ Bindings drop(const Call& c, double ratio, Value switched) {
 
 // Dropout(data, ratio, training_mode) → steep.Dropout(data, seed). Before opset 12 the runtime
 // chose the mode, so the importer's caller chooses it.
-Bindings raise_dropout_without_mode(const Call& c) {
+Bindings upgrade_dropout_without_mode(const Call& c) {
   return drop(c, c.training ? c.attrs.real("ratio", default_ratio()) : 0, Value());
 }
 
 // From opset 12 on the model gives the mode, and the default is inference. But PyTorch's exporters
 // write the dropout of scaled_dot_product_attention with a ratio and without a mode, and only in
 // training (in inference the ratio is 0): there a ratio means training.
-Bindings raise_dropout(const Call& c) {
+Bindings upgrade_dropout(const Call& c) {
   const Value mode = c.in(2);
   const auto known = known_ints(mode);
   const bool unsaid = !mode && !(c.from_pytorch && c.has(1));
@@ -65,14 +65,14 @@ Bindings raise_dropout(const Call& c) {
   return drop(c, off ? 0 : dropout_ratio(c), known ? Value() : mode);
 }
 
-Bindings raise_layer_normalization(const Call& c) {
+Bindings upgrade_layer_normalization(const Call& c) {
   const std::vector<Value> y =
       c.emit("LayerNormalization", {c.need(0), c.need(1), c.in(2)}, c.attrs, 3);
   return {y.begin(), y.end()};
 }
 
 // The axis must be checked here: ONNX's function accepts an axis that is out of range.
-Bindings raise_rms_normalization(const Call& c) {
+Bindings upgrade_rms_normalization(const Call& c) {
   const int64_t axis = c.attrs.integer("axis", -1), rank = c.need(0).rank();
   if (axis < -rank || axis >= rank) {
     c.fail("An axis is out of range.", fmt::format("{} to {}", -rank, rank - 1),
@@ -81,7 +81,7 @@ Bindings raise_rms_normalization(const Call& c) {
   return c.as_is();
 }
 
-Bindings raise_batch_normalization(const Call& c) {
+Bindings upgrade_batch_normalization(const Call& c) {
   Attrs attrs = c.attrs;
   const bool trains = attrs.integer("training_mode", 0) != 0;
   if (trains && c.sample_variance) attrs.set(kSampleVariance, int64_t{1});
@@ -91,7 +91,7 @@ Bindings raise_batch_normalization(const Call& c) {
   return {y.begin(), y.end()};
 }
 
-Bindings raise_batch_normalization_without_mode(const Call& c) {
+Bindings upgrade_batch_normalization_without_mode(const Call& c) {
   Attrs attrs = c.attrs;
   if (attrs.integer("spatial", 1) == 0) {
     c.fail("BatchNormalization over single elements was removed from ONNX.", "spatial = 1",
@@ -117,7 +117,7 @@ Bindings raise_batch_normalization_without_mode(const Call& c) {
 }
 
 // Before opset 21 scale and bias had one element per group, not per channel.
-Bindings raise_group_normalization(const Call& c) {
+Bindings upgrade_group_normalization(const Call& c) {
   const Value x = c.need(0);
   const int64_t groups = c.attrs.integer("num_groups", 1);
   const Value channels = apply("Shape", {x}, {{"start", int64_t{1}}, {"end", int64_t{2}}});
@@ -127,7 +127,7 @@ Bindings raise_group_normalization(const Call& c) {
   return {c.emit1("GroupNormalization", {x, spread(c.need(1)), spread(c.need(2))}, c.attrs)};
 }
 
-Bindings raise_grid_sample(const Call& c) {
+Bindings upgrade_grid_sample(const Call& c) {
   Attrs attrs = c.attrs;
   const std::string mode = attrs.string("mode", "bilinear");
   if (mode == "bilinear") attrs.set("mode", std::string("linear"));
@@ -135,7 +135,7 @@ Bindings raise_grid_sample(const Call& c) {
   return {c.emit1("GridSample", {c.need(0), c.need(1)}, attrs)};
 }
 
-Bindings raise_roi_align(const Call& c) {
+Bindings upgrade_roi_align(const Call& c) {
   Attrs attrs = c.attrs;
   attrs.set("coordinate_transformation_mode", std::string("output_half_pixel"));
   return {c.emit1("RoiAlign", {c.need(0), c.need(1), c.need(2)}, attrs)};

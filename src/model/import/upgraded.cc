@@ -1,4 +1,4 @@
-// Imports nodes as operators of the newest opset, by the rules of model/raise.
+// Imports nodes as operators of the newest opset, by the rules of model/upgrade.
 
 #include <onnx/defs/schema.h>
 
@@ -74,7 +74,7 @@ std::vector<bool> wanted_outputs(Importer& importer, const FileNode& node) {
 
 }  // namespace
 
-Bindings import_raised(Importer& importer, FileNode& node, RaiseRule rule) {
+Bindings import_upgraded(Importer& importer, FileNode& node, UpgradeRule rule) {
   Call call{.writer = importer,
             .graph = importer.graph(),
             .op = canonical_name(node.proto),
@@ -98,7 +98,7 @@ Bindings import_as_is(Importer& importer, FileNode& node) {
     throw ModelError(
         {.what = "The operator is not known.", .received = "domain " + quote(proto.domain())});
   }
-  return import_raised(importer, node, [](const Call& call) { return call.as_is(); });
+  return import_upgraded(importer, node, [](const Call& call) { return call.as_is(); });
 }
 
 }  // namespace steep

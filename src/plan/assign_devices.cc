@@ -1,4 +1,4 @@
-#include "plan/place.h"
+#include "plan/assign_devices.h"
 
 #include <map>
 #include <tuple>
@@ -6,10 +6,10 @@
 namespace steep {
 namespace {
 
-class Placer {
+class DeviceAssigner {
  public:
-  Placer(Graph& graph, const LoweredGraph& lowering)
-      : graph_(graph), lowering_(lowering), device_(graph.value_count(), 0) {}
+  DeviceAssigner(Graph& graph, const KernelGraph& kernel_graph)
+      : graph_(graph), kernel_graph_(kernel_graph), device_(graph.value_count(), 0) {}
 
   std::vector<int> run() {
     for (Node n : graph_.nodes()) visit(n);
@@ -27,21 +27,21 @@ class Placer {
 
  private:
   void visit(Node n) {
-    const auto it = lowering_.kernels.find(n.id());
-    if (it == lowering_.kernels.end()) {  // a view, on the device of its base
+    const auto it = kernel_graph_.kernels.find(n.id());
+    if (it == kernel_graph_.kernels.end()) {  // a view, on the device of its base
       for (int i = 0; i < n.output_count(); ++i) {
         if (n.output(i)) device_[n.output(i).id()] = device_[n.input(0).id()];
       }
       return;
     }
-    const Lowered& lowered = it->second;
+    const NodeKernel& chosen = it->second;
     for (int i = 0; i < n.input_count(); ++i) {
       if (!n.input(i)) continue;
-      const int to = lowered.kernel->wants_on_host(i) ? 0 : lowered.device;
+      const int to = chosen.kernel->wants_on_host(i) ? 0 : chosen.device;
       n.set_input(i, on(n.input(i), to, n.phase(), n));
     }
     for (int i = 0; i < n.output_count(); ++i) {
-      if (n.output(i)) device_[n.output(i).id()] = lowered.device;
+      if (n.output(i)) device_[n.output(i).id()] = chosen.device;
     }
   }
 
@@ -67,7 +67,7 @@ class Placer {
   }
 
   Graph& graph_;
-  const LoweredGraph& lowering_;
+  const KernelGraph& kernel_graph_;
   std::vector<int> device_;                                   // by value id
   std::map<std::tuple<uint32_t, int, Phase>, Value> copies_;  // by value, device, phase
 };
@@ -76,11 +76,11 @@ class Placer {
 
 int destination(Node copy) { return static_cast<int>(copy.attrs().integer("to")); }
 
-std::vector<int> place(Graph& graph, const LoweredGraph& lowering) {
+std::vector<int> assign_devices(Graph& graph, const KernelGraph& kernel_graph) {
   bool crosses = false;
-  for (const auto& [id, lowered] : lowering.kernels) crosses = crosses || lowered.device != 0;
+  for (const auto& [id, kernel] : kernel_graph.kernels) crosses = crosses || kernel.device != 0;
   if (!crosses) return std::vector<int>(graph.value_count(), 0);
-  return Placer(graph, lowering).run();
+  return DeviceAssigner(graph, kernel_graph).run();
 }
 
 }  // namespace steep

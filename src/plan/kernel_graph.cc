@@ -1,4 +1,4 @@
-#include "plan/lowered.h"
+#include "plan/kernel_graph.h"
 
 #include <fmt/format.h>
 
@@ -7,8 +7,8 @@
 
 namespace steep {
 
-Lowered choose_on(const Devices& devices, Node n, std::vector<Declined>& declined,
-                  std::string* why_not) {
+NodeKernel choose_on(const Devices& devices, Node n, std::vector<Declined>& declined,
+                     std::string* why_not) {
   const NodeSpec spec = spec_of(n);
   std::vector<Declined> said;
   const auto others = devices.others();

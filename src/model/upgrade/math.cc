@@ -2,15 +2,15 @@
 
 #include <fmt/format.h>
 
-#include "model/raise/rules.h"
 #include "model/read/tensor_proto.h"
+#include "model/upgrade/rules.h"
 #include "ops/build.h"
 #include "ops/wide.h"
 #include "steep/error.h"
 
 namespace steep {
 
-Bindings raise_clip(const Call& c) {
+Bindings upgrade_clip(const Call& c) {
   const Value x = c.need(0);
   auto bound = [&](const char* name) {
     return c.attrs.has(name) ? scalar(c.graph, c.attrs.real(name, 0), x.dtype()) : Value();
@@ -19,7 +19,7 @@ Bindings raise_clip(const Call& c) {
 }
 
 // Y = alpha * A' * B' + beta * C
-Bindings raise_gemm(const Call& c) {
+Bindings upgrade_gemm(const Call& c) {
   Value a = c.need(0);
   Value b = c.need(1);
   Value bias = c.in(2);
@@ -41,7 +41,7 @@ Bindings raise_gemm(const Call& c) {
 
 // Before opset 13 these flattened their input to two dimensions at `axis` (default 1) and
 // normalised rows.
-Bindings raise_softmax(const Call& c) {
+Bindings upgrade_softmax(const Call& c) {
   const Value x = c.need(0);
   int64_t axis = c.attrs.integer("axis", 1);
   if (axis < 0) axis += x.rank();
@@ -49,17 +49,17 @@ Bindings raise_softmax(const Call& c) {
   Call flatten = c;
   flatten.op = "Flatten";
   flatten.attrs = {{"axis", axis}};
-  const Value rows = raise_flatten(flatten)[0].value();
+  const Value rows = upgrade_flatten(flatten)[0].value();
   return {reshape(c.emit1(c.op, {rows}, {{"axis", int64_t{-1}}}), shape_of(x))};
 }
 
-Bindings raise_cast(const Call& c) {
+Bindings upgrade_cast(const Call& c) {
   const DType to = dtype_from_onnx(static_cast<int32_t>(c.attrs.integer("to", 0)), c.name);
   if (c.need(0).dtype() == to) return {c.need(0)};
   return c.as_is();
 }
 
-Bindings raise_cast_like(const Call& c) {
+Bindings upgrade_cast_like(const Call& c) {
   const Value x = c.need(0);
   const DType to = c.need(1).dtype();
   if (x.dtype() == to) return {x};
@@ -68,7 +68,7 @@ Bindings raise_cast_like(const Call& c) {
   return {c.emit1("Cast", {x}, attrs)};
 }
 
-Bindings raise_constant(const Call& c) {
+Bindings upgrade_constant(const Call& c) {
   Tensor value;
   if (const Attr* a = c.attrs.find("value")) {
     if (const auto* tensor = std::get_if<Tensor>(a)) value = *tensor;
@@ -91,7 +91,7 @@ Bindings raise_constant(const Call& c) {
   return {c.graph.add_constant(value, c.name)};
 }
 
-Bindings raise_constant_of_shape(const Call& c) {
+Bindings upgrade_constant_of_shape(const Call& c) {
   constexpr int64_t kLargestFolded = 1 << 16;  // bytes; a larger one is made at run time
   const auto shape = known_ints(c.need(0));
   if (!shape) return c.as_is();
@@ -116,7 +116,7 @@ Bindings raise_constant_of_shape(const Call& c) {
 
 // 16-bit ranges are computed in float32: neither kernels nor ONNX's inference of the extent support
 // the narrow types. PyTorch's exporter writes integral bounds as integers beside float ones.
-Bindings raise_range(const Call& c) {
+Bindings upgrade_range(const Call& c) {
   DType dtype = c.need(0).dtype();
   for (size_t i : {1, 2}) {
     if (c.from_pytorch && !is_float(dtype)) dtype = c.need(i).dtype();
@@ -127,7 +127,7 @@ Bindings raise_range(const Call& c) {
   return {cast(c.emit1("Range", {number(0), number(1), number(2)}), dtype)};
 }
 
-Bindings raise_identity(const Call& c) {
+Bindings upgrade_identity(const Call& c) {
   if (!c.has(0)) c.fail("A node lacks an input.", "an input 0", "none", "Export the model again.");
   if (c.stops_gradient) return {c.emit1("steep.StopGradient", {c.need(0)})};
   return {c.inputs[0]};

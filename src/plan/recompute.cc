@@ -1,31 +1,31 @@
-#include "plan/repeat.h"
+#include "plan/recompute.h"
 
 #include <algorithm>
 #include <unordered_map>
 
-#include "ir/repeat.h"
-#include "plan/place.h"
+#include "ir/recompute.h"
+#include "plan/assign_devices.h"
 
 namespace steep {
 namespace {
 
-class Repeater {
+class NodeRecomputer {
  public:
-  Repeater(Graph& g, const KernelOf& kernels, const std::vector<char>& again)
-      : g_(g), kernels_(kernels), again_(again) {}
+  NodeRecomputer(Graph& g, const KernelOf& kernels, const std::vector<char>& chosen)
+      : g_(g), kernels_(kernels), chosen_(chosen) {}
 
-  Repetitions run() {
+  Recomputations run() {
     for (Node n : g_.nodes()) {
       if (n.phase() != Phase::backward) continue;
       for (int i = 0; i < n.input_count(); ++i) {
         const Value x = n.input(i);
-        if (x && is_repeated(x)) n.set_input(i, repetition(x, n));
+        if (x && is_recomputed(x)) n.set_input(i, recompute(x, n));
       }
     }
     g_.prune();
-    Repetitions live;
+    Recomputations live;
     for (Node n : g_.nodes()) {
-      if (const auto it = repeats_.find(n.id()); it != repeats_.end())
+      if (const auto it = recomputes_.find(n.id()); it != recomputes_.end())
         live.emplace_back(n.id(), it->second);
     }
     return live;
@@ -36,43 +36,44 @@ class Repeater {
     return n.id() < kernels_.size() && kernels_[n.id()] == nullptr && n.op() != kCopy;
   }
 
-  bool is_repeated(Value x) const {
+  bool is_recomputed(Value x) const {
     Node p = x.producer();
     while (p && is_view(p) && p.phase() == Phase::forward) p = p.input(0).producer();
-    return p && p.id() < again_.size() && p.phase() == Phase::forward && again_[p.id()];
+    return p && p.id() < chosen_.size() && p.phase() == Phase::forward && chosen_[p.id()];
   }
 
-  Value repetition(Value x, Node reader) {
-    const auto repeated = [&](Value v) { return is_repeated(v); };
-    return repeat_value(x, made_, repeated, [&](Value y) {
+  Value recompute(Value x, Node reader) {
+    const auto recomputed = [&](Value v) { return is_recomputed(v); };
+    return recompute_value(x, made_, recomputed, [&](Value y) {
       const Node p = y.producer();
       const Graph::Scope scope(g_, Phase::backward, p.name() + "/again");
       const Node n =
-          g_.add_node(p.op(), repeated_inputs(p, made_, repeated), p.output_count(), p.attrs());
+          g_.add_node(p.op(), recomputed_inputs(p, made_, recomputed), p.output_count(), p.attrs());
       g_.place_like(n, reader);
       for (int o = 0; o < p.output_count(); ++o) {
         if (!p.output(o)) continue;
         g_.set_type(n.output(o), p.output(o).type());
         made_[p.output(o).id()] = n.output(o);
       }
-      repeats_[n.id()] = p.id();
+      recomputes_[n.id()] = p.id();
     });
   }
 
   Graph& g_;
   const KernelOf& kernels_;
-  const std::vector<char>& again_;
-  Repeated made_;
-  std::unordered_map<uint32_t, uint32_t> repeats_;  // by node id: the node that it repeats
+  const std::vector<char>& chosen_;
+  RecomputedValues made_;
+  std::unordered_map<uint32_t, uint32_t> recomputes_;  // by node id: the node of forward
 };
 
 }  // namespace
 
-Repetitions repeat(Graph& graph, const KernelOf& kernels, const std::vector<char>& again) {
-  return Repeater(graph, kernels, again).run();
+Recomputations recompute_nodes(Graph& graph, const KernelOf& kernels,
+                               const std::vector<char>& chosen) {
+  return NodeRecomputer(graph, kernels, chosen).run();
 }
 
-std::vector<char> can_repeat(const Graph& graph, const KernelOf& kernels) {
+std::vector<char> can_recompute(const Graph& graph, const KernelOf& kernels) {
   std::vector<char> overwritten(graph.value_count(), 0), can(graph.node_slots(), 0);
   for (const Update& u : graph.updates()) {
     const Node writer = u.value.producer();
@@ -80,7 +81,7 @@ std::vector<char> can_repeat(const Graph& graph, const KernelOf& kernels) {
     if (!writer || writer.phase() == Phase::forward) overwritten[u.state.id()] = 1;
   }
   for (Node n : graph.nodes()) {
-    const Lowered* kernel = kernels[n.id()];
+    const NodeKernel* kernel = kernels[n.id()];
     bool may = n.phase() == Phase::forward && kernel != nullptr && kernel->device == 0;
     for (int i = 0; i < n.input_count(); ++i) {
       Value x = n.input(i);
