@@ -26,7 +26,7 @@ constexpr bool has_simd(Code k) {
   // clang-format off
   constexpr Code kKnown[] = {
       add, sub, mul, div, min, max, neg, abs, square, cube, scale, sqrt, root, exp, log, erf, tanh, sign,
-      floor, ceil, round, reciprocal, sigmoid, relu, leaky_relu, prelu, elu, selu, celu, softplus,
+      floor, ceil, round, reciprocal, sin, cos, sigmoid, relu, leaky_relu, prelu, elu, selu, celu, softplus,
       softsign, hard_sigmoid, hard_swish, thresholded_relu, mish, gelu, gelu_grad, gelu_tanh,
       gelu_tanh_grad, where, equal, greater, greater_equal, less, less_equal, logic_and, logic_or,
       logic_xor, logic_not, is_nan, nonzero};
@@ -90,6 +90,8 @@ HWY_INLINE V evaluate(D d, V a, [[maybe_unused]] V b, [[maybe_unused]] V c, [[ma
   else if constexpr (k == Code::exp) return exp_f32(d, a);
   else if constexpr (k == Code::log) return log_f32(d, a);
   else if constexpr (k == Code::erf) return erf_f32(d, a);
+  else if constexpr (k == Code::sin) return sin_f32(d, a);
+  else if constexpr (k == Code::cos) return cos_f32(d, a);
   else if constexpr (k == Code::tanh) return tanh_f32(d, a);
   else if constexpr (k == sign)
     return hn::IfThenElse(hn::Or(hn::Eq(a, zero), hn::IsNaN(a)), hn::Add(a, zero), hn::CopySign(one, a));

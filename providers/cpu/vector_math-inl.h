@@ -2,6 +2,8 @@
 // files. Relative errors are below 4 ulp unless noted; NaN stays NaN, infinities give the limits,
 // and results too small for normal numbers may be 0. The polynomials are least-squares fits made
 // for this file, weighted to near-minimax relative error.
+#include <cmath>
+
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
 
@@ -69,6 +71,28 @@ HWY_INLINE V log_f32(D d, V x) {
   y = hn::IfThenElse(hn::Eq(x, infinity), x, y);
   y = hn::IfThenElse(hn::Lt(x, zero), hn::Set(d, std::numeric_limits<float>::quiet_NaN()), y);
   return keep_nan(x, y);
+}
+
+/// `y`, but f(x) where |x| is 30,000 and more, infinite or NaN: there the reduction by multiples of
+/// π is not exact in float32.
+template <class D, class V>
+HWY_INLINE V exact_far(D d, V x, V y, float (*f)(float)) {
+  const auto near = hn::Lt(hn::Abs(x), hn::Set(d, 30000.0F));
+  if (HWY_LIKELY(hn::AllTrue(d, near))) return y;
+  HWY_ALIGN float lanes[hn::MaxLanes(d)];
+  hn::Store(x, d, lanes);
+  for (size_t i = 0; i < hn::Lanes(d); ++i) lanes[i] = f(lanes[i]);
+  return hn::IfThenElse(near, y, hn::Load(d, lanes));
+}
+
+template <class D, class V>
+HWY_INLINE V sin_f32(D d, V x) {
+  return exact_far(d, x, hn::Sin(d, x), [](float v) { return std::sin(v); });
+}
+
+template <class D, class V>
+HWY_INLINE V cos_f32(D d, V x) {
+  return exact_far(d, x, hn::Cos(d, x), [](float v) { return std::cos(v); });
 }
 
 /// exp(x) - 1, exact near 0. For x <= 0 only.
