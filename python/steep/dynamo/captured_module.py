@@ -84,7 +84,7 @@ class CapturedModule:
         record: as for ``DynamoBackend``.
         whole: raise ModelError if the module does not become one graph in the engine. Otherwise
             PyTorch runs the code between graphs, and graphs that the engine cannot run.
-        make, fallback_option: as for ``DynamoBackend``.
+        make, fallback_advice: as for ``DynamoBackend``.
         first: shapes of the arguments of an earlier call that was captured before; None: the first
             call gives them.
         verify, providers, disabled_passes, memory_limit: as for ``DynamoBackend``.
@@ -98,7 +98,7 @@ class CapturedModule:
         *,
         whole: bool,
         make: Callable[[LoweredGraph], RunnableGraph] = CompiledGraph,
-        fallback_option: str = 'fallback="parts"',
+        fallback_advice: str = 'let PyTorch run it: fallback="parts"',
         first: Sequence[torch.Size] | None = None,
         verify: bool | None = None,
         providers: Sequence[ProviderChoice] = (),
@@ -114,7 +114,7 @@ class CapturedModule:
             strict=whole,
             record=record,
             make=make,
-            fallback_option=fallback_option,
+            fallback_advice=fallback_advice,
             verify=verify,
             providers=providers,
             disabled_passes=disabled_passes,
@@ -140,7 +140,7 @@ class CapturedModule:
         # code objects at which Dynamo failed; PyTorch runs them
         self._failed_code: set[Any] = set()
         self._first = first  # None until the first capture
-        self._recaptures = Recaptures(fallback_option if whole else "")
+        self._recaptures = Recaptures(fallback_advice if whole else "")
         self._changed: set[tuple[int, int]] = set()  # extents that changed: (argument, dimension)
 
     @property
@@ -298,8 +298,7 @@ class CapturedModule:
         return ModelError(
             "The module does not become one graph.",
             received=why,
-            remedy="change the code, or let PyTorch run what lies between: "
-            + self.backend.fallback_option,
+            remedy=f"change the code, or {self.backend.fallback_advice}",
         )
 
 

@@ -84,7 +84,7 @@ class DynamoBackend:
         strict: raise ModelError for a graph that the engine cannot run.
         record: called with a report of each graph, also of graphs that PyTorch runs.
         make: makes a runnable graph of a lowered graph.
-        fallback_option: the option that lets PyTorch run the rest, as text for errors.
+        fallback_advice: what makes PyTorch run the rest, for the remedy of errors.
         verify: compare the first step of each ``CompiledGraph`` with PyTorch's; None: use
             ``STEEP_VERIFY``.
         providers: where a ``CompiledGraph`` runs.
@@ -100,7 +100,7 @@ class DynamoBackend:
         strict: bool = False,
         record: Callable[[GraphReport], None] = lambda report: None,
         make: Callable[[LoweredGraph], RunnableGraph] = CompiledGraph,
-        fallback_option: str = 'fallback="parts"',
+        fallback_advice: str = 'let PyTorch run it: fallback="parts"',
         verify: bool | None = None,
         providers: Sequence[ProviderChoice] = (),
         disabled_passes: Sequence[str] = (),
@@ -111,7 +111,7 @@ class DynamoBackend:
         self.precision = precision
         self.providers = providers
         self.make = make
-        self.fallback_option = fallback_option
+        self.fallback_advice = fallback_advice
         self.strict = strict
         self.record = record
         self.verify = verify
@@ -165,8 +165,7 @@ class DynamoBackend:
                 raise ModelError(
                     "A part of the module cannot run in the engine.",
                     received=reason,
-                    remedy="change the code named above, or let PyTorch run it: "
-                    f"{self.fallback_option}",
+                    remedy=f"change the code named above, or {self.fallback_advice}",
                 ) from e
             write_log("breaks", f"PyTorch runs a graph that cannot be lowered to ONNX: {reason}")
             log.warning("PyTorch runs a graph that cannot be lowered to ONNX: %s", reason)
@@ -196,7 +195,8 @@ class DynamoBackend:
         for text in {str(why) for why in refused} - self.said:
             log.warning("PyTorch runs one operation between two graphs: %s", text)
             self.said.add(text)
-        call = guard_aliasing(call, graph_module.forward, graphs, examples, self.strict)
+        advice = self.fallback_advice if self.strict else ""
+        call = guard_aliasing(call, graph_module.forward, graphs, examples, advice)
 
         def run(*arguments: object) -> object:
             if is_observed() or FakeTensor in map(type, arguments):
