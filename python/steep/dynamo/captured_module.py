@@ -107,7 +107,7 @@ class CapturedModule:
     ) -> None:
         self._module = module
         self._whole = whole
-        self.has_run = False  # whether any graph has run in the engine
+        self.left_on_purpose = False  # whether PyTorch ran a call, or a part of one, by design
         self.breaks: list[str] = []  # reasons of graph breaks and of functions without a graph
         self.backend = DynamoBackend(
             precision,
@@ -144,6 +144,11 @@ class CapturedModule:
         self._changed: set[tuple[int, int]] = set()  # extents that changed: (argument, dimension)
 
     @property
+    def ran_in_engine(self) -> bool:
+        """Whether any graph of the module has run in the engine."""
+        return self.backend.ran_in_engine
+
+    @property
     def graphs(self) -> Iterable[RunnableGraph]:
         """The compiled graphs, in the order in which they were made."""
         return self.backend.graphs
@@ -153,12 +158,12 @@ class CapturedModule:
         refuse_to_capture()
         if drops_padding(frame[0]):
             self._say_breaks(["nn.TransformerEncoder drops padding: it makes a nested tensor"])
-            self.backend.local.ran = True  # no error that nothing ran: this call is left on purpose
+            self.left_on_purpose = True
             return left_this_time()
         self._let_extents_vary()
         if too_many := self._note_why(*frame[:2]):
             self.breaks += [too_many] if too_many not in self.breaks else []
-            self.backend.local.ran = True  # as above
+            self.left_on_purpose = True
             return left_this_time()
         before = len(graph_break_reasons)
         settings = config.patch(**values_of(CAPTURE), ignore_logging_functions=_log_lines())
@@ -269,14 +274,13 @@ class CapturedModule:
             ]
             maybe_mark_dynamic(tensor, varying)
 
-    def __call__(self, *args: object, **kwargs: object) -> tuple[Any, bool]:
-        """Return the module's result, and whether any graph ran in the engine.
+    def __call__(self, *args: object, **kwargs: object) -> Any:
+        """Return the module's result.
 
         Raises:
             ModelError: a graph cannot run in the engine, or there would be too many.
         """
         local = self.backend.local
-        local.ran = False
         local.arguments, local.failed = tree_leaves((args, kwargs)), []
         try:
             result = self._call(*args, **kwargs)
@@ -291,8 +295,7 @@ class CapturedModule:
             raise self._not_one_graph(graph_break_text(str(e), e.real_stack)) from e
         finally:
             local.arguments = ()
-            self.has_run |= local.ran
-        return result, local.ran
+        return result
 
     def _not_one_graph(self, why: str) -> ModelError:
         return ModelError(

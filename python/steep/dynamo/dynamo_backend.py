@@ -62,7 +62,6 @@ class _Call(threading.local):
         training: whether the captured module is in training mode.
         place: FILE:LINE of the captured function.
         because: the guard of an earlier graph that failed.
-        ran: whether a graph ran in the engine, or PyTorch ran a call on purpose.
         failed: the functions at which Dynamo failed, and why.
     """
 
@@ -70,7 +69,6 @@ class _Call(threading.local):
     training = False
     place = ""
     because = ""
-    ran = False
 
     def __init__(self) -> None:
         self.failed: list[tuple[CodeType, str]] = []
@@ -116,6 +114,7 @@ class DynamoBackend:
         self.record = record
         self.verify = verify
         self.local = _Call()
+        self.ran_in_engine = False  # whether any graph has
         self.said: set[str] = set()
         # A set in order of creation; a graph leaves it when Dynamo drops the graph.
         self.graphs: weakref.WeakKeyDictionary[RunnableGraph, None] = weakref.WeakKeyDictionary()
@@ -207,7 +206,7 @@ class DynamoBackend:
                     expected="reverse-mode derivatives (backward)",
                     remedy="leave this call to PyTorch: call the wrapped module",
                 )
-            self.local.ran = True
+            self.ran_in_engine = True
             return call(*arguments)
 
         # Dynamo disables tracing itself, except for graphs that DDPOptimizer makes.

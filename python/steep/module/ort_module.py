@@ -329,12 +329,12 @@ class ORTModule(torch.nn.Module):
             )
         try:
             surroundings.refuse_transforms()
-            result, ran = captured(*args, **kwargs)
+            result = captured(*args, **kwargs)
         except (ModelError, ProviderError) as e:
             if self.fallback != "torch":
                 raise
             return self._run_in_torch(e, args, kwargs)
-        if not ran and not captured.has_run:
+        if not captured.ran_in_engine and not captured.left_on_purpose:
             self._allow_nothing(captured.breaks)
         return result
 

@@ -65,10 +65,12 @@ class CapturedModule:
         self._call: Callable[..., Any] | None = None
         self.breaks: list[str] = []  # torch.compile does not report graph breaks
 
+    left_on_purpose = False  # this package leaves no call to PyTorch by design
+
     @property
-    def has_run(self) -> bool:
+    def ran_in_engine(self) -> bool:
         """Whether a part of the module has run in the engine."""
-        return self._choices.has_run
+        return self._choices.ran_in_engine
 
     @property
     def graphs(self) -> list[Any]:
@@ -80,8 +82,8 @@ class CapturedModule:
             remedy="print(model.report())",
         )
 
-    def __call__(self, *args: object, **kwargs: object) -> tuple[Any, bool]:
-        """Return the module's result, and whether anything has run in the engine.
+    def __call__(self, *args: object, **kwargs: object) -> Any:
+        """Return the module's result.
 
         Raises:
             ModelError: an option needs more than public interfaces.
@@ -100,7 +102,7 @@ class CapturedModule:
         with CAPTURES:  # any call may capture, and no other call may run during a capture
             if self._call is None or structure != self._structure:
                 self._structure, self._call = structure, self._compile()
-            return self._call(*args, **kwargs), self.has_run
+            return self._call(*args, **kwargs)
 
     def _compile(self) -> Callable[..., Any]:
         module, chosen = self._module, self._choices

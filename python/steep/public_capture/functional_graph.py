@@ -68,7 +68,7 @@ class Choices:
         providers, disabled_passes: as for ``ORTModule``.
         record: called with a report of each graph.
         training: returns the mode of the module, for ``record``.
-        has_run: whether anything ran in the engine.
+        ran_in_engine: whether anything ran in the engine.
         refused: names of operators for which the exporter had no ONNX translation.
     """
 
@@ -77,7 +77,7 @@ class Choices:
     disabled_passes: Sequence[str] = ()
     record: Callable[[GraphReport], None] = lambda report: None
     training: Callable[[], bool] = lambda: False
-    has_run: bool = False
+    ran_in_engine: bool = False
     refused: set[str] = dataclasses.field(default_factory=set)
 
 
@@ -191,7 +191,7 @@ class _Part(torch.nn.Module):
             self._leave(str(e))
         else:
             self.run = made
-            self.choices.has_run = True
+            self.choices.ran_in_engine = True
             return results
         return self.forward(*arguments)
 

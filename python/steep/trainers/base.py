@@ -213,7 +213,7 @@ class Trainer:
 
     def _answer(self, captured: CapturedModule, tensors: Sequence[torch.Tensor]) -> Any:
         try:
-            return captured(*tensors)[0]
+            return captured(*tensors)
         except ModelError as e:
             said = e.__cause__
             if not self._first or not isinstance(said, TorchRuntimeError):
