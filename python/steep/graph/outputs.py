@@ -38,7 +38,7 @@ class CallValues:
 class Computed:
     """A tensor that the engine computes, with memory of its own."""
 
-    value: int  # index into Given.values
+    value: int  # index into CallValues.values
 
     def of(self, given: CallValues) -> torch.Tensor:
         """Return the tensor."""
@@ -61,7 +61,7 @@ class ComputedNumber:
 class Number:
     """A number that Python calculates from numbers and extents of the arguments."""
 
-    number: int  # index into Given.numbers
+    number: int  # index into CallValues.numbers
 
     def of(self, given: CallValues) -> int | float:
         """Return the number."""
