@@ -54,7 +54,7 @@ class RunnableGraph(Protocol):
         """Return the values of the captured graph's output node."""
 
 
-class _Call(threading.local):
+class _CallState(threading.local):
     """State of a thread's call of a captured module, shared with the graphs made in the call.
 
     Attributes:
@@ -113,7 +113,7 @@ class DynamoBackend:
         self.strict = strict
         self.record = record
         self.verify = verify
-        self.local = _Call()
+        self.local = _CallState()
         self.ran_in_engine = False  # whether any graph has
         self.said: set[str] = set()
         # A set in order of creation; a graph leaves it when Dynamo drops the graph.

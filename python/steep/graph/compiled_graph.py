@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 import torch
 
 from steep.graph.autograd_node import differentiable
-from steep.graph.call import Call
 from steep.graph.captured_graph import copy_graph
-from steep.graph.gradient_order import in_gradient_order, in_order
+from steep.graph.engine_graph import EngineGraph
+from steep.graph.gradient_order import in_gradient_order, views_in_gradient_order
 from steep.graph.lowered import LoweredGraph, NothingToRun
 from steep.inspection import write_log
 from steep.lowering.aliasing import first_writer
@@ -143,7 +143,7 @@ class CompiledGraph:
             reach, joined = reached(model.graph), set().union(*connected)
             asked = [i for i in inputs if fakes[i].requires_grad]
             wanted = [i for i in asked if i in joined or f"arg_{i}" in reach]
-        self.call = Call(
+        self.engine_graph = EngineGraph(
             model.SerializeToString(),
             [f"arg_{i}" for i in inputs],
             inputs,
@@ -154,8 +154,8 @@ class CompiledGraph:
             disabled_passes=context.disabled_passes,
             memory_limit=context.memory_limit,
             connected=connected if wanted else (),
-            kept_inputs=[tensor.kept for tensor in lowered.tensors],
-            kept_results=[False for _ in lowered.writes] + [v.kept for v in lowered.values],
+            saved_inputs=[tensor.saved for tensor in lowered.tensors],
+            saved_results=[False for _ in lowered.writes] + [v.saved for v in lowered.values],
             inputs_in_place=[tensor.in_place for tensor in lowered.tensors],
             # the results of writes are copied at once
             results_in_place=[True for _ in lowered.writes] + [False for _ in lowered.values],
@@ -165,13 +165,13 @@ class CompiledGraph:
         self._check_history()
         # an unusable cached model fails here, while the graph can be lowered anew
         if lowered.cached:
-            self.call.program.plan_for(self.types, self.call.gradients)
+            self.engine_graph.program.plan_for(self.types, self.engine_graph.gradients)
 
     def _check_history(self) -> None:
         """Raise CannotLower if a gradient would get lost, or a write would change its history."""
         if not self.lowered.context.grad_mode:
             return
-        lowered, constant = self.lowered, self.call.constant_results
+        lowered, constant = self.lowered, self.engine_graph.constant_results
         refuse_sparse(lowered.graph)
         refuse_without_derivative(lowered.graph)
         for write, lost in zip(lowered.writes, constant, strict=False):
@@ -202,11 +202,11 @@ class CompiledGraph:
 
     def make(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         """Run the engine; return the new values of written arguments, then the computed values."""
-        call = self.call
-        if call.gradients and torch.is_grad_enabled():
-            wanted = in_order([tensors[i] for i in call.wanted_inputs])
-            return differentiable(call, tensors, wanted)
-        return call.run(tensors, gradients=False)[0]
+        graph = self.engine_graph
+        if graph.gradients and torch.is_grad_enabled():
+            wanted = views_in_gradient_order([tensors[i] for i in graph.wanted_inputs])
+            return differentiable(graph, tensors, wanted)
+        return graph.run(tensors, gradients=False)[0]
 
     def give(self, arguments: Sequence[Any], made: list[torch.Tensor]) -> Any:
         """Copy new values to written arguments; return the captured graph's outputs."""
@@ -224,4 +224,4 @@ class CompiledGraph:
 
         ``form`` is "text", "passes" or "html".
         """
-        return self.call.program.dump(self.types, gradients, form)
+        return self.engine_graph.program.dump(self.types, gradients, form)

@@ -41,14 +41,14 @@ class Input:
 
     Attributes:
         fake: a fake tensor with dtype, extents and history.
-        kept: whether PyTorch's autograd saves it without a copy, so that writing to it before
+        saved: whether PyTorch's autograd saves it without a copy, so that writing to it before
             backward is an error.
         in_place: whether the engine's backward reads its memory; otherwise backward reads a copy.
         read: whether the model has an input for it.
     """
 
     fake: torch.Tensor
-    kept: bool
+    saved: bool
     in_place: bool
     read: bool
 
@@ -79,14 +79,14 @@ class Value:
         node: node of the lowered graph.
         example: its value at the capture: a fake tensor or a symbolic number.
         name: name of the node in the captured graph.
-        kept: as for ``Input``.
+        saved: as for ``Input``.
         connected: as for ``Write``.
     """
 
     node: torch.fx.Node
     example: Any
     name: str
-    kept: bool
+    saved: bool
     connected: set[int]
 
 
@@ -182,7 +182,7 @@ class LoweredGraph:
         memory = saved_memory(results, fakes)
         products = operands_of_products(self.graph)
 
-        def kept(t: object) -> bool:
+        def saved(t: object) -> bool:
             return memory is None or memory_named(t) in memory
 
         names = {v.name for v in made.model.graph.input}
@@ -190,8 +190,8 @@ class LoweredGraph:
         for i, t in enumerate([*fakes, *made.draws.examples]):
             # written arguments are copied before, and drawn numbers belong to this call
             own = i >= len(fakes) or i in made.written
-            in_place = own or (kept(t) and memory_named(t) in products)
-            self.tensors.append(Input(t, own or kept(t), in_place, f"arg_{i}" in names))
+            in_place = own or (saved(t) and memory_named(t) in products)
+            self.tensors.append(Input(t, own or saved(t), in_place, f"arg_{i}" in names))
         self.inputs = [i for i, tensor in enumerate(self.tensors) if tensor.read]
         self.writes = [
             Write(self.taken[i], i, fakes[i].requires_grad, connected)
@@ -199,7 +199,7 @@ class LoweredGraph:
         ]
         self.written = [write.argument for write in self.writes]
         self.values = [
-            Value(n, t, n.meta.get(CAPTURED_AS, n.name), kept(t), connected)
+            Value(n, t, n.meta.get(CAPTURED_AS, n.name), saved(t), connected)
             for n, t, connected in zip(computed, examples, reach[len(made.written) :], strict=True)
         ]
 

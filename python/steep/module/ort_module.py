@@ -202,7 +202,7 @@ class ORTModule(torch.nn.Module):
     def plan(self) -> tuple[_steep.StepPlan, ...]:
         """Return the plan of each graph so far, for the extents of its first call."""
         return tuple(
-            graph.call.program.plan_for(graph.types, graph.call.gradients)
+            graph.engine_graph.program.plan_for(graph.types, graph.engine_graph.gradients)
             for graph in self._graphs()
         )
 
@@ -216,7 +216,7 @@ class ORTModule(torch.nn.Module):
             ProviderError: a graph is not planned as a whole.
         """
         return tuple(
-            graph.call.program.memory_report_for(graph.types, graph.call.gradients)
+            graph.engine_graph.program.memory_report_for(graph.types, graph.engine_graph.gradients)
             for graph in self._graphs()
         )
 
@@ -234,7 +234,7 @@ class ORTModule(torch.nn.Module):
         """
 
         def dump(form: str) -> str:
-            shown = [p.dump(p.call.gradients, form) for p in self._graphs()]
+            shown = [p.dump(p.engine_graph.gradients, form) for p in self._graphs()]
             if not shown:
                 raise ModelError("Nothing is compiled yet.", remedy="call the module first")
             if form == "html":
@@ -256,8 +256,8 @@ class ORTModule(torch.nn.Module):
         """
         recorded = []
         for graph in self._graphs():
-            graph.call.program.start_profile()
-            recorded.append((graph.call.program, time.perf_counter()))
+            graph.engine_graph.program.start_profile()
+            recorded.append((graph.engine_graph.program, time.perf_counter()))
         if not recorded:
             raise ModelError("Nothing is compiled yet.", remedy="call the module first")
         try:

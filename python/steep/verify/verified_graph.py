@@ -157,7 +157,7 @@ class Step(Comparison):
         if not expected:  # a second backward, of another thread
             return
         compiled = self.compiled
-        wanted = [compiled.lowered.taken[i] for i in compiled.call.wanted_inputs]
+        wanted = [compiled.lowered.taken[i] for i in compiled.engine_graph.wanted_inputs]
         leaves = [self.leaves[i] for i in wanted]
         try:
             gradients = _gradients(expected, incoming, leaves)
