@@ -84,7 +84,7 @@ class CapturedModule:
         record: as for ``DynamoBackend``.
         whole: raise ModelError if the module does not become one graph in the engine. Otherwise
             PyTorch runs the code between graphs, and graphs that the engine cannot run.
-        make, fallback_advice: as for ``DynamoBackend``.
+        graph_factory, fallback_advice: as for ``DynamoBackend``.
         first: shapes of the arguments of an earlier call that was captured before; None: the first
             call gives them.
         verify, providers, disabled_passes, memory_limit: as for ``DynamoBackend``.
@@ -97,7 +97,7 @@ class CapturedModule:
         record: Callable[[GraphReport], None],
         *,
         whole: bool,
-        make: Callable[[LoweredGraph], RunnableGraph] = CompiledGraph,
+        graph_factory: Callable[[LoweredGraph], RunnableGraph] = CompiledGraph,
         fallback_advice: str = 'let PyTorch run it: fallback="parts"',
         first: Sequence[torch.Size] | None = None,
         verify: bool | None = None,
@@ -113,7 +113,7 @@ class CapturedModule:
             precision,
             strict=whole,
             record=record,
-            make=make,
+            graph_factory=graph_factory,
             fallback_advice=fallback_advice,
             verify=verify,
             providers=providers,
@@ -124,16 +124,16 @@ class CapturedModule:
         context = optimize(self.backend, nopython=whole, isolate_recompiles=True)
         # Dynamo keeps backends alive for torch._dynamo.reset(), which this backend does not need.
         cached_backends.pop(id(self.backend), None)
-        make = context.callback
+        convert_by_dynamo = context.callback
         self._guards: list[weakref.ref[Any]] = []
         weakref.finalize(self, _let_go, self._guards).atexit = False
         me = weakref.ref(self)  # no reference cycle: a deleted module is freed at once
 
         def configured(*frame: Any) -> ConvertFrameReturn:
             with convert_frame.compile_lock:  # replacements in PyTorch affect all threads
-                return me()._make(make, *frame)  # type: ignore[union-attr]
+                return me()._capture_frame(convert_by_dynamo, *frame)  # type: ignore[union-attr]
 
-        note_backend(configured, make)
+        note_backend(configured, convert_by_dynamo)
         context.callback = configured
         # Its forward, since global module hooks must run for the user's modules alone.
         self._call = context(module).forward
@@ -150,11 +150,13 @@ class CapturedModule:
 
     @property
     def graphs(self) -> Iterable[RunnableGraph]:
-        """The compiled graphs, in the order in which they were made."""
+        """The compiled graphs, in the order in which they were converted."""
         return self.backend.graphs
 
-    def _make(self, make: Callable[..., Any], *frame: Any) -> ConvertFrameReturn:
-        """Capture a frame by Dynamo's ``make``, under Steep's settings and replacements."""
+    def _capture_frame(
+        self, convert_by_dynamo: Callable[..., Any], *frame: Any
+    ) -> ConvertFrameReturn:
+        """Capture a frame by Dynamo's callback, under Steep's settings and replacements."""
         refuse_to_capture()
         if drops_padding(frame[0]):
             self._say_breaks(["nn.TransformerEncoder drops padding: it makes a nested tensor"])
@@ -186,19 +188,19 @@ class CapturedModule:
             left = stack.enter_context(skipped_function_errors())
             try:
                 with held.tracing():
-                    made = make(*frame)
+                    converted = convert_by_dynamo(*frame)
             except (Error, *_SAID):
                 raise
             except Exception as e:
                 why = summary_of(e) + place(getattr(e, "real_stack", None))
                 if self._whole or isinstance(e, ResumePrologueTracingError):
                     raise self._not_one_graph(why) from e
-                made = left_to_pytorch(e, for_good=frame[0].f_code in self._failed_code)
+                converted = left_to_pytorch(e, for_good=frame[0].f_code in self._failed_code)
                 self.backend.local.failed.append((frame[0].f_code, why))
-        self._note_breaks(frame[0].f_code, made, graph_break_reasons[before:], left)
-        if made.guarded_code is not None:
-            self._guards.append(weakref.ref(made.guarded_code.guard_manager))
-        return made
+        self._note_breaks(frame[0].f_code, converted, graph_break_reasons[before:], left)
+        if converted.guarded_code is not None:
+            self._guards.append(weakref.ref(converted.guarded_code.guard_manager))
+        return converted
 
     def _note_why(self, frame: FrameType, entry: CacheEntry | None) -> str:
         """Record for the report which function is captured, and which guard failed before.
@@ -217,7 +219,11 @@ class CapturedModule:
         return self._recaptures.add(frame, reason)
 
     def _note_breaks(
-        self, code: CodeType, made: ConvertFrameReturn, reasons: list[Any], left: list[Exception]
+        self,
+        code: CodeType,
+        converted: ConvertFrameReturn,
+        reasons: list[Any],
+        left: list[Exception],
     ) -> None:
         """Record, and log once, the code that PyTorch runs outside of graphs.
 
@@ -233,10 +239,12 @@ class CapturedModule:
             graph_break_text(why, stack, here) for why, stack in found if here or place(stack)
         ]
         self._say_breaks(breaks)
-        skipped = made.guarded_code is None and made.skip_reason and not trace_rules.check(code)
-        if skipped and made.apply_to_code and here:
+        skipped = (
+            converted.guarded_code is None and converted.skip_reason and not trace_rules.check(code)
+        )
+        if skipped and converted.apply_to_code and here:
             text = skipped_function_text(
-                code, made.skip_reason, self.breaks if code in self._failed_code else breaks
+                code, converted.skip_reason, self.breaks if code in self._failed_code else breaks
             )
             self.breaks += [text] if text not in self.breaks else []
 

@@ -20,7 +20,7 @@ from steep.dynamo.report import GraphReport
 from steep.errors import ModelError
 from steep.graph.autograd_node import has_tangents, is_observed
 from steep.graph.captured_graph import copy_graph
-from steep.graph.compiled_graph import CompiledGraph, compile_captured, lower_captured
+from steep.graph.compiled_graph import CompiledGraph, compile_captured, compile_with
 from steep.graph.flops import Arithmetic
 from steep.graph.lowered import LoweredGraph, NothingToRun
 from steep.graph.partition import compile_parts
@@ -81,7 +81,7 @@ class DynamoBackend:
         precision: a function that returns "fp32", "bf16" or "fp16"; it is called for each graph.
         strict: raise ModelError for a graph that the engine cannot run.
         record: called with a report of each graph, also of graphs that PyTorch runs.
-        make: makes a runnable graph of a lowered graph.
+        graph_factory: makes a runnable graph of a lowered graph.
         fallback_advice: what makes PyTorch run the rest, for the remedy of errors.
         verify: compare the first step of each ``CompiledGraph`` with PyTorch's; None: use
             ``STEEP_VERIFY``.
@@ -97,7 +97,7 @@ class DynamoBackend:
         *,
         strict: bool = False,
         record: Callable[[GraphReport], None] = lambda report: None,
-        make: Callable[[LoweredGraph], RunnableGraph] = CompiledGraph,
+        graph_factory: Callable[[LoweredGraph], RunnableGraph] = CompiledGraph,
         fallback_advice: str = 'let PyTorch run it: fallback="parts"',
         verify: bool | None = None,
         providers: Sequence[ProviderChoice] = (),
@@ -108,7 +108,7 @@ class DynamoBackend:
         self.memory_limit = memory_limit
         self.precision = precision
         self.providers = providers
-        self.make = make
+        self.graph_factory = graph_factory
         self.fallback_advice = fallback_advice
         self.strict = strict
         self.record = record
@@ -132,7 +132,7 @@ class DynamoBackend:
             self.providers,
             self.disabled_passes,
             memory_limit=self.memory_limit,
-            verify=self.make is CompiledGraph and should_verify(self.verify),
+            verify=self.graph_factory is CompiledGraph and should_verify(self.verify),
         )
         compile_part = compile_verified if context.verify else compile_captured
         deliver_signals()
@@ -142,11 +142,11 @@ class DynamoBackend:
             with changes_lock():
                 try:
                     if context.verify:
-                        made: RunnableGraph = compile_verified(graph_module, examples, context)
+                        compiled: RunnableGraph = compile_verified(graph_module, examples, context)
                     else:
-                        made = lower_captured(graph_module, examples, context, self.make)
-                    graphs = [made]
-                    call: Callable[..., Any] = made
+                        compiled = compile_with(graph_module, examples, context, self.graph_factory)
+                    graphs = [compiled]
+                    call: Callable[..., Any] = compiled
                 except CannotLower as e:
                     if self.strict:
                         raise

@@ -46,16 +46,16 @@ def compile_captured(
         NothingToRun: the graph computes nothing.
         CannotLower: the graph cannot be lowered to ONNX.
     """
-    return lower_captured(graph_module, examples, context, CompiledGraph)
+    return compile_with(graph_module, examples, context, CompiledGraph)
 
 
-def lower_captured(
+def compile_with(
     graph_module: torch.fx.GraphModule,
     examples: Sequence[Any],
     context: CaptureContext,
-    make: Callable[[LoweredGraph], Made],
+    graph_factory: Callable[[LoweredGraph], Made],
 ) -> Made:
-    """Lower a captured graph to ONNX, and return ``make(lowered)``.
+    """Lower a captured graph to ONNX, and return ``graph_factory(lowered)``.
 
     Raises the errors of ``compile_captured``.
 
@@ -66,7 +66,7 @@ def lower_captured(
     fixed: frozenset[str] | None = frozenset() if takes_numbers(graph) else None
     while True:
         try:
-            return _make(graph_module, examples, context, fixed, make)
+            return _compile_once(graph_module, examples, context, fixed, graph_factory)
         except CannotLower as refused:
             if fixed is None:
                 raise
@@ -79,26 +79,26 @@ def lower_captured(
             log.debug("a graph is lowered again, with its numbers as constants: %s", refused)
 
 
-def _make(
+def _compile_once(
     graph_module: torch.fx.GraphModule,
     examples: Sequence[Any],
     context: CaptureContext,
     fixed: frozenset[str] | None,
-    make: Callable[[LoweredGraph], Made],
+    graph_factory: Callable[[LoweredGraph], Made],
 ) -> Made:
-    """Lower a captured graph and call ``make``; lower it anew if the cached model is not usable."""
+    """Lower a captured graph and call ``graph_factory``; lower it anew if a cached model fails."""
     with _errors_refuse():
         lowered = LoweredGraph(copy_graph(graph_module), examples, context, fixed)
     try:
         with _errors_refuse():
-            return make(lowered)
+            return graph_factory(lowered)
     except CannotLower as e:
         if not lowered.cached:
             raise
         log.warning("ignoring a graph of the cache that cannot be used: %s", e)
     anew = dataclasses.replace(context, read_cache=False)
     with _errors_refuse():
-        return make(LoweredGraph(copy_graph(graph_module), examples, anew, fixed))
+        return graph_factory(LoweredGraph(copy_graph(graph_module), examples, anew, fixed))
 
 
 @contextlib.contextmanager
@@ -186,11 +186,13 @@ class CompiledGraph:
 
     def __call__(self, *arguments: object) -> object:
         """Run the graph on the values of the captured graph's placeholders; return its outputs."""
-        return self.give(arguments, self.make(self.feed(arguments)))
+        return self.write_back_and_return(
+            arguments, self.run_engine(self.prepare_inputs(arguments))
+        )
 
-    def feed(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
+    def prepare_inputs(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
         """Return the engine's inputs, with random numbers that are drawn now."""
-        tensors = self.lowered.given(arguments)
+        tensors = self.lowered.call_tensors(arguments)
         for k, i in enumerate(self.lowered.taken):
             # backward may read the value before the write; autograd cannot save inference tensors
             if i in self.lowered.written or tensors[k].is_inference():
@@ -200,7 +202,7 @@ class CompiledGraph:
                 tensors[k] = tensors[k].contiguous()
         return tensors
 
-    def make(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    def run_engine(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         """Run the engine; return the new values of written arguments, then the computed values."""
         graph = self.engine_graph
         if graph.gradients and torch.is_grad_enabled():
@@ -208,12 +210,14 @@ class CompiledGraph:
             return differentiable(graph, tensors, wanted)
         return graph.run(tensors, gradients=False)[0]
 
-    def give(self, arguments: Sequence[Any], made: list[torch.Tensor]) -> Any:
+    def write_back_and_return(
+        self, arguments: Sequence[Any], engine_results: list[torch.Tensor]
+    ) -> Any:
         """Copy new values to written arguments; return the captured graph's outputs."""
         lowered = self.lowered
-        values = made[len(lowered.writes) :]
+        values = engine_results[len(lowered.writes) :]
         lowered.check(arguments, values)
-        for write, value in zip(lowered.writes, made, strict=False):
+        for write, value in zip(lowered.writes, engine_results, strict=False):
             # under no_grad, the argument keeps its autograd history
             with torch.set_grad_enabled(write.changes_history and torch.is_grad_enabled()):
                 arguments[write.argument].copy_(value)

@@ -102,7 +102,7 @@ class LoweredGraph:
     """A captured graph in ONNX.
 
     The model's inputs are ``arg_i`` for i in ``inputs``, which are positions among the tensors that
-    ``given`` returns. Its first outputs are the ``writes``, the others the ``values``.
+    ``call_tensors`` returns. Its first outputs are the ``writes``, the others the ``values``.
 
     Args:
         graph_module: a copy of the captured graph; lowering changes it.
@@ -165,19 +165,19 @@ class LoweredGraph:
         self._numbers.leave()
         graph_module.recompile()
         regions = regions_of(graph, context)  # again, since transforms were expanded
-        made = lower(graph_module, fakes, regions, context)
-        if not made.model.graph.node:
+        onnx_graph = lower(graph_module, fakes, regions, context)
+        if not onnx_graph.model.graph.node:
             raise NothingToRun
-        self.model, self.draws, self.cached = made.model, made.draws, made.cached
-        self._note(made, fakes, computed)
+        self.model, self.draws, self.cached = onnx_graph.model, onnx_graph.draws, onnx_graph.cached
+        self._note(onnx_graph, fakes, computed)
         self.changes_modes = any(n.target is set_grad_enabled for n in graph.nodes)
 
     def _note(
-        self, made: OnnxGraph, fakes: list[torch.Tensor], computed: list[torch.fx.Node]
+        self, onnx_graph: OnnxGraph, fakes: list[torch.Tensor], computed: list[torch.fx.Node]
     ) -> None:
         """Record facts about inputs and results; ``fakes`` are the fake tensors of the inputs."""
         examples = [n.meta["example_value"] for n in computed]
-        results = [*(fakes[i] for i in made.written), *examples]
+        results = [*(fakes[i] for i in onnx_graph.written), *examples]
         reach = connected(results, fakes)
         memory = saved_memory(results, fakes)
         products = operands_of_products(self.graph)
@@ -185,22 +185,24 @@ class LoweredGraph:
         def saved(t: object) -> bool:
             return memory is None or memory_named(t) in memory
 
-        names = {v.name for v in made.model.graph.input}
+        names = {v.name for v in onnx_graph.model.graph.input}
         self.tensors = []
-        for i, t in enumerate([*fakes, *made.draws.examples]):
+        for i, t in enumerate([*fakes, *onnx_graph.draws.examples]):
             # written arguments are copied before, and drawn numbers belong to this call
-            own = i >= len(fakes) or i in made.written
+            own = i >= len(fakes) or i in onnx_graph.written
             in_place = own or (saved(t) and memory_named(t) in products)
             self.tensors.append(Input(t, own or saved(t), in_place, f"arg_{i}" in names))
         self.inputs = [i for i, tensor in enumerate(self.tensors) if tensor.read]
         self.writes = [
             Write(self.taken[i], i, fakes[i].requires_grad, connected)
-            for i, connected in zip(made.written, reach, strict=False)
+            for i, connected in zip(onnx_graph.written, reach, strict=False)
         ]
         self.written = [write.argument for write in self.writes]
         self.values = [
             Value(n, t, n.meta.get(CAPTURED_AS, n.name), saved(t), connected)
-            for n, t, connected in zip(computed, examples, reach[len(made.written) :], strict=True)
+            for n, t, connected in zip(
+                computed, examples, reach[len(onnx_graph.written) :], strict=True
+            )
         ]
 
     @property
@@ -208,7 +210,7 @@ class LoweredGraph:
         """Number of nodes of the model."""
         return len(self.model.graph.node)
 
-    def given(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
+    def call_tensors(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
         """Return the tensors of a call, given the values of the captured graph's placeholders.
 
         The graph's random numbers come last; they are drawn now. Lazily negated tensors are
@@ -224,29 +226,29 @@ class LoweredGraph:
                 tensors[k] = tensor.to(fake.dtype)
         return tensors + self.draws(tensors)
 
-    def results(self, arguments: Sequence[Any], made: Sequence[torch.Tensor]) -> object:
-        """Return the captured graph's outputs; ``made`` are the engine's results after the writes.
+    def results(self, arguments: Sequence[Any], values: Sequence[torch.Tensor]) -> object:
+        """Return the captured graph's outputs, from the engine's results after the writes.
 
         ``arguments`` are the values of its placeholders.
         """
-        given = self._given(arguments, made)
+        given = self._call_values(arguments, values)
         results = tuple(output.of(given) for output in self.outputs)
         return results[0] if self._single else results
 
-    def check(self, arguments: Sequence[Any], made: Sequence[torch.Tensor]) -> None:
+    def check(self, arguments: Sequence[Any], values: Sequence[torch.Tensor]) -> None:
         """Raise the error that forward raises for these values; arguments as for ``results``."""
         if not self.checks:
             return
-        given = self._given(arguments, made)
-        values = [checked.output.of(given) for checked in self.checks]
-        for value, checked in zip(values, self.checks, strict=True):
+        given = self._call_values(arguments, values)
+        truths = [checked.output.of(given) for checked in self.checks]
+        for value, checked in zip(truths, self.checks, strict=True):
             raise_where(value, checked.check.truth, *checked.check.error)
 
-    def _given(self, arguments: Sequence[Any], made: Sequence[torch.Tensor]) -> CallValues:
-        values = [_like(v, e.example) for v, e in zip(made, self.values, strict=True)]
+    def _call_values(self, arguments: Sequence[Any], values: Sequence[torch.Tensor]) -> CallValues:
+        like = [_like(v, e.example) for v, e in zip(values, self.values, strict=True)]
         given = self._of(arguments)
         numbers = self._numbers.made(given)
-        return CallValues([*given, *self._numbers.tensors(given)], values, numbers)
+        return CallValues([*given, *self._numbers.tensors(given)], like, numbers)
 
     def _of(self, arguments: Sequence[Any]) -> list[Any]:
         """Return the arguments that are placeholders of the lowered graph."""

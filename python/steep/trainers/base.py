@@ -202,7 +202,7 @@ class Trainer:
                 lambda: self._settings.get("precision", "fp32"),
                 self._reports.append,
                 whole=True,
-                make=lambda lowered: _Step(lowered, self._run),
+                graph_factory=lambda lowered: _Step(lowered, self._run),
                 fallback_advice=_WITH_ORTMODULE,
                 first=[t.shape for t in self._first] if varies else None,
             )
@@ -230,7 +230,7 @@ class Trainer:
 
     def _run(self, lowered: LoweredGraph, arguments: tuple[Any, ...]) -> object:
         """Run a captured graph as a step; Dynamo has checked its guards."""
-        tensors = lowered.given(arguments)
+        tensors = lowered.call_tensors(arguments)
         roles = self._roles
         if self._holds and roles.hold(lowered, tensors):
             self._rebuilt_in_a_row = 0

@@ -17,7 +17,7 @@ import torch.fx
 
 from steep.errors import VerificationError
 from steep.graph.captured_graph import copy_graph
-from steep.graph.compiled_graph import CompiledGraph, lower_captured
+from steep.graph.compiled_graph import CompiledGraph, compile_with
 from steep.graph.lowered import LoweredGraph
 from steep.lowering.aliasing import all_written_by
 from steep.lowering.capture_context import CaptureContext
@@ -43,7 +43,7 @@ def compile_verified(
 ) -> VerifiedGraph:
     """Return a graph as ``compile_captured`` does, whose first step is compared."""
     reference = copy_graph(graph_module)
-    return lower_captured(
+    return compile_with(
         graph_module, examples, context, lambda said: VerifiedGraph(said, reference)
     )
 
@@ -68,10 +68,10 @@ class VerifiedGraph(CompiledGraph):
             return super().__call__(*arguments)
         try:
             step = Step(self, reference, arguments)
-            fed = self.feed(arguments)
-            made = self.make(fed)
-            results = self.give(arguments, made)
-            compared = step.compare_forward(fed, results, made)
+            fed = self.prepare_inputs(arguments)
+            engine_results = self.run_engine(fed)
+            results = self.write_back_and_return(arguments, engine_results)
+            compared = step.compare_forward(fed, results, engine_results)
         except BaseException:  # also of other code: then nothing was compared
             self._lock.release()
             raise
@@ -103,7 +103,7 @@ class Step(Comparison):
         self.given = [_not_a_leaf(t) if writes else t for t in self.leaves]
 
     def compare_forward(
-        self, fed: list[torch.Tensor], results: object, made: list[torch.Tensor]
+        self, fed: list[torch.Tensor], results: object, engine_results: list[torch.Tensor]
     ) -> bool:
         """Compare results; return whether a hook will compare gradients too."""
         compiled = self.compiled
@@ -140,11 +140,11 @@ class Step(Comparison):
 
         self._judge(received, expected, 0.0, exactly, None)
         self.arguments = ()
-        if not any(m.requires_grad for m in made):
+        if not any(m.requires_grad for m in engine_results):
             return False
         written = [self.given[i] for i in compiled.lowered.written]
         self.expected = written + [values[name] for name in names]
-        node = next(m.grad_fn for m in made if m.grad_fn is not None)
+        node = next(m.grad_fn for m in engine_results if m.grad_fn is not None)
         handle = node.register_hook(self._compare_backward)
         self.forget = handle.remove
         return True
