@@ -72,7 +72,7 @@ def compile_with(
                 raise
             if refused.node not in fixed and reads_number(graph, refused.node):
                 fixed |= {refused.node}
-            elif refused.without_word:  # no number is the cause
+            elif refused.without_operator:  # no number is the cause
                 raise
             else:
                 fixed = None

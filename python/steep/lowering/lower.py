@@ -42,7 +42,7 @@ def outputs_of(end: torch.fx.Node) -> list[Any]:
     return list(values) if isinstance(values, (tuple, list)) else [values]
 
 
-_NO_WORD = "ONNX has no operator for"
+_NO_OPERATOR = "ONNX has no operator for"
 
 
 class CannotLower(Exception):
@@ -58,9 +58,9 @@ class CannotLower(Exception):
         self.others: list[CannotLower] = []
 
     @property
-    def without_word(self) -> bool:
+    def without_operator(self) -> bool:
         """Whether ONNX has no operator for the operation, whatever its values."""
-        return str(self).startswith(_NO_WORD)
+        return str(self).startswith(_NO_OPERATOR)
 
 
 class _Interpreter(Interpreter):
@@ -124,7 +124,7 @@ def refusal(e: Exception, at: torch.fx.Node | None = None) -> CannotLower:
     if untranslated := re.search(
         r"Error when translating node .*?target=torch\.ops\.([\w.]+)\]", text
     ):
-        reason = f"{_NO_WORD} {untranslated.group(1)}"
+        reason = f"{_NO_OPERATOR} {untranslated.group(1)}"
         cause = _innermost(e)
         # raised by one of Steep's translations
         if isinstance(cause, NotImplementedError) and str(cause):
@@ -201,7 +201,7 @@ def lower(
             for name, operator in e.others.items():
                 at = _origin(name, traced.graph, graph_module.graph)
                 if at is not None and at.name != refused.node:
-                    reason = f"{_NO_WORD} {operator}"
+                    reason = f"{_NO_OPERATOR} {operator}"
                     refused.others.append(CannotLower(reason, at.name, line_of(at)))
             raise refused from e
     return OnnxGraph(model, written, draws, cached)

@@ -141,7 +141,7 @@ def _convert(traced: torch.fx.GraphModule) -> onnx.ModelProto:
         with constants_with_digits():
             model = exported_program_to_onnx_program(program, registry=_registry())
     except ConversionError as e:
-        others = {n.name: str(n.target) for n in _without_words(program.graph)}
+        others = {n.name: str(n.target) for n in _untranslated(program.graph)}
         raise CannotTranslate(e, _origin(e, program.graph), others) from e
     keep_digits(model.model)
     widen_integers(model.model)
@@ -159,7 +159,7 @@ def _origin(e: Exception, graph: torch.fx.Graph) -> str:
     return named.group(1) if named and any(n.name == named.group(1) for n in graph.nodes) else ""
 
 
-def _without_words(graph: torch.fx.Graph) -> list[torch.fx.Node]:
+def _untranslated(graph: torch.fx.Graph) -> list[torch.fx.Node]:
     """Return all calls of operators without a translation; the exporter's error names only one."""
     return [
         n
@@ -209,7 +209,7 @@ def _registry() -> ONNXRegistry:
 @functools.cache
 def _common_registry() -> ONNXRegistry:
     registry = ONNXRegistry.from_torchlib()
-    ours = (
+    tables = (
         TRANSLATIONS,
         TRAINED,
         RECURRENT,
@@ -229,8 +229,8 @@ def _common_registry() -> ONNXRegistry:
         autograd_function.TRANSLATIONS,
         extent_arithmetic.TRANSLATIONS,
     )
-    words = {target: word for table in ours for target, word in table.items()}
-    for target, translation in words.items():
+    translations = {target: ours for table in tables for target, ours in table.items()}
+    for target, translation in translations.items():
         registry.register_op(target, translation)
     for target, translation in OF_COMPLEX.items():
         registry.register_op(target, translation, is_complex=True)

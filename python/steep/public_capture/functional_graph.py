@@ -245,7 +245,7 @@ def _why_not(node: torch.fx.Node, refused: set[str]) -> str:
     if node.op != "call_function" or not name.startswith("aten."):
         return f"{name} is no operator of ATen"
     if name in refused:
-        return f"ONNX has no word for {name}"
+        return f"ONNX has no operator for {name}"
     if _packet(node) in _LEFT:
         return f"{name} is left to PyTorch"
     if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):

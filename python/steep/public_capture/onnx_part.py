@@ -201,7 +201,7 @@ def _model_of(
             (m.group(1) for text in causes if (m := _UNTRANSLATED.search(text))), ""
         )
         reason = (
-            f"ONNX has no word for {untranslated}"
+            f"ONNX has no operator for {untranslated}"
             if untranslated
             else causes[-1].strip().split("\n")[0]
         )
