@@ -282,7 +282,7 @@ class CapturedModule:
             ]
             maybe_mark_dynamic(tensor, varying)
 
-    def __call__(self, *args: object, **kwargs: object) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         """Return the module's result.
 
         Raises:

@@ -82,7 +82,7 @@ class CapturedModule:
             remedy="print(model.report())",
         )
 
-    def __call__(self, *args: object, **kwargs: object) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         """Return the module's result.
 
         Raises:
