@@ -32,7 +32,7 @@ from steep.errors import Error, ModelError
 from steep.graph.compiled_graph import CompiledGraph
 from steep.graph.lowered import LoweredGraph
 from steep.inspection import write_log
-from steep.lowering.autograd_grad import slopes
+from steep.lowering.autograd_grad import trace_autograd_grad
 from steep.lowering.ops.autograd_function import whole_backwards
 from steep.lowering.ops.ctc import known_to_tracers
 from steep.lowering.ops.recurrent import keep_recurrent_layers
@@ -178,8 +178,8 @@ class CapturedModule:
             buckets(),
         ]
         changes += [graph_breaks(self._whole), means_over_batches(self._module), extra_guards()]
-        changes += [extra_tracing(self._whole), layer_frames(), slopes(), interruptible_calls()]
-        changes += [layers_as_in_eager(), arrays(), raise_branches()]
+        changes += [extra_tracing(self._whole), layer_frames(), trace_autograd_grad()]
+        changes += [interruptible_calls(), layers_as_in_eager(), arrays(), raise_branches()]
         changes += [branches()] if self._whole else []
         with DelayedSignals() as held, settings, chatter, contextlib.ExitStack() as stack:
             stack.enter_context(without_transforms())

@@ -15,9 +15,9 @@ from steep.graph.raise_checks import Check, raise_where, take_checks
 from steep.graph.saved_memory import operands_of_products, saved_memory
 from steep.lowering.aliasing import memory_named
 from steep.lowering.autocast_regions import narrow_arguments, regions_of, widen
-from steep.lowering.autograd_grad import write_slopes
+from steep.lowering.autograd_grad import expand_autograd_grad
 from steep.lowering.capture_context import CaptureContext
-from steep.lowering.func_transforms import CAPTURED_AS, write_out
+from steep.lowering.func_transforms import CAPTURED_AS, expand_transforms
 from steep.lowering.lower import OnnxGraph, lower, outputs_of
 from steep.lowering.python_numbers import Numbers
 from steep.lowering.unsupported import (
@@ -142,8 +142,8 @@ class LoweredGraph:
         refuse_lost_writes(graph)
         refuse_mixed_products(graph, regions_of(graph, context), context)
         refuse_writes_of_backward(graph_module)
-        write_slopes(graph)
-        write_out(graph)
+        expand_autograd_grad(graph)
+        expand_transforms(graph)
         narrow = narrow_arguments(graph) if context.autocast_enabled else []
         (end,) = (n for n in graph.nodes if n.op == "output")
         self._single = not isinstance(end.args[0], (tuple, list))
@@ -162,7 +162,7 @@ class LoweredGraph:
                 raise RuntimeError("forward writes what needs a gradient into an argument")
         widen(graph, narrow)
         end.args = (tuple(computed),)
-        self._numbers.leave()
+        self._numbers.remove_computed_nodes()
         graph_module.recompile()
         regions = regions_of(graph, context)  # again, since transforms were expanded
         onnx_graph = lower(graph_module, fakes, regions, context)

@@ -42,7 +42,7 @@ CALL_FUNCTION = Substitution(
 
 
 @replaces(CALL_FUNCTION)
-def slopes() -> Iterator[None]:
+def trace_autograd_grad() -> Iterator[None]:
     """Trace ``torch.autograd.grad`` in forward as a part of the graph.
 
     If Dynamo cannot trace the call, PyTorch runs the whole function: after a graph break the
@@ -65,12 +65,12 @@ def slopes() -> Iterator[None]:
         yield
 
 
-def write_slopes(graph: torch.fx.Graph) -> None:
+def expand_autograd_grad(graph: torch.fx.Graph) -> None:
     """Replace each ``torch.autograd.grad`` by operators. Raises CannotLower."""
     written = [n for n in graph.nodes if n.target is torch.autograd.grad]
     for n in written:
         try:
-            _write(graph, n)
+            _expand(graph, n)
         except Exception as e:  # tracing may raise any error
             raise refusal(e, n) from e
     for n in list(graph.nodes) if written else ():
@@ -80,7 +80,7 @@ def write_slopes(graph: torch.fx.Graph) -> None:
             graph.erase_node(n)
 
 
-def _write(graph: torch.fx.Graph, n: torch.fx.Node) -> None:
+def _expand(graph: torch.fx.Graph, n: torch.fx.Node) -> None:
     asked = inspect.signature(torch.autograd.grad).bind(*n.args, **n.kwargs)
     asked.apply_defaults()
     options = asked.arguments

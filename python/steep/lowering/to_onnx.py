@@ -47,6 +47,7 @@ from steep.lowering.ops import (
     casts,
     cumulative,
     elementwise,
+    exact_gradients,
     extent_arithmetic,
     gamma_functions,
     linear_algebra,
@@ -54,7 +55,6 @@ from steep.lowering.ops import (
     quotients,
     reductions,
     resize,
-    slopes,
     sort_and_index,
 )
 from steep.lowering.ops.attention import ATTENTION
@@ -219,7 +219,7 @@ def _common_registry() -> ONNXRegistry:
         cumulative.AS_IN_TORCH,
         powers.AS_IN_TORCH,
         quotients.AS_IN_TORCH,
-        slopes.AS_IN_TORCH,
+        exact_gradients.AS_IN_TORCH,
         gamma_functions.GAMMA,
         elementwise.AS_IN_TORCH,
         linear_algebra.AS_IN_TORCH,

@@ -335,10 +335,10 @@ class ORTModule(torch.nn.Module):
                 raise
             return self._run_in_torch(e, args, kwargs)
         if not captured.ran_in_engine and not captured.left_on_purpose:
-            self._allow_nothing(captured.breaks)
+            self._require_engine_ran(captured.breaks)
         return result
 
-    def _allow_nothing(self, breaks: list[str]) -> None:
+    def _require_engine_ran(self, breaks: list[str]) -> None:
         """Raise ModelError if PyTorch ran all operations; return if there were none to run."""
         left = [*(r.reason for r in self._reports if r.reason), *breaks]
         if left:

@@ -12,7 +12,7 @@ from steep.dynamo.report import GraphReport
 from steep.errors import ModelError, ProviderError
 from steep.patching.torch_versions import window
 from steep.providers import Providers
-from steep.public_capture.backend import choices, compiled, say_what_is_lost
+from steep.public_capture.backend import capture_state, compiled, warn_untested_release
 from steep.public_capture.functional_graph import CAPTURES
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -56,11 +56,11 @@ class CapturedModule:
                 received=torch.__version__,
                 remedy="leave it out, or install a release that the tests have run with",
             )
-        say_what_is_lost()
+        warn_untested_release()
         self._module, self._precision, self._whole = module, precision, whole
-        self._choices = choices(verify, providers, disabled_passes)
-        self._choices.record = record
-        self._choices.training = lambda: module.training
+        self._state = capture_state(verify, providers, disabled_passes)
+        self._state.record = record
+        self._state.training = lambda: module.training
         self._structure: tuple[int, ...] | None = None
         self._call: Callable[..., Any] | None = None
         self.breaks: list[str] = []  # torch.compile does not report graph breaks
@@ -70,7 +70,7 @@ class CapturedModule:
     @property
     def ran_in_engine(self) -> bool:
         """Whether a part of the module has run in the engine."""
-        return self._choices.ran_in_engine
+        return self._state.ran_in_engine
 
     @property
     def graphs(self) -> list[Any]:
@@ -105,13 +105,13 @@ class CapturedModule:
             return self._call(*args, **kwargs)
 
     def _compile(self) -> Callable[..., Any]:
-        module, chosen = self._module, self._choices
+        module, state = self._module, self._state
 
         def call(*args: object, **kwargs: object) -> Any:
             return module(*args, **kwargs)
 
         def run(graph_module: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
-            return compiled(graph_module, examples, chosen)
+            return compiled(graph_module, examples, state)
 
         # torch.compile limits the graphs per code object: each module gets a code object of its
         # own.

@@ -79,7 +79,7 @@ class VerifiedGraph(CompiledGraph):
             self.reference = None
         return results
 
-    def settle(self, again: bool) -> None:
+    def end_comparison(self, again: bool) -> None:
         """End a comparison; with ``again``, another step will be compared."""
         if again:
             self._lock.release()
@@ -164,7 +164,7 @@ class Step(Comparison):
         except Unmatched as e:
             log.warning("not verified: %s", e)
             self.verified.outcome.largest = None
-            self.verified.settle(again=False)
+            self.verified.end_comparison(again=False)
             return
         del expected
 
@@ -180,12 +180,12 @@ class Step(Comparison):
         scale = LEAST_SCALE * max((largest_of(g) for g in gradients), default=0.0)
         mine = [or_zero(g, leaf) for g, leaf in zip(received, leaves, strict=True)]
         self._judge(mine, gradients, scale, exactly, incoming[len(compiled.lowered.written) :])
-        self.verified.settle(again=False)
+        self.verified.end_comparison(again=False)
 
     def __del__(self) -> None:
         """Let another step be compared if this step's backward never ran."""
         if self.expected:
-            self.verified.settle(again=True)
+            self.verified.end_comparison(again=True)
 
     def _judge(
         self,
@@ -233,7 +233,7 @@ class Step(Comparison):
 
     def _raise(self, worst: Difference, incoming: Sequence[Any] | None) -> NoReturn:
         if incoming is not None:
-            self.verified.settle(again=True)
+            self.verified.end_comparison(again=True)
         place = find(self, incoming)
         what = "a gradient" if incoming is not None else "a value"
         raise VerificationError(
