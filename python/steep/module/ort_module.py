@@ -13,7 +13,7 @@ import time
 import types
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, cast
 
 import torch
 
@@ -28,14 +28,17 @@ from steep.session.memory_limit import limit_text
 
 if TYPE_CHECKING:
     from steep.graph.compiled_graph import CompiledGraph
+    from steep.module.capture_protocol import CaptureBackend
 
 log = logging.getLogger("steep")
 
 _Key: TypeAlias = int | slice | str  # of a container of modules
 
 # Releases of PyTorch that the tests have not run with are captured by public interfaces alone.
-_ROOM = "steep.module" if is_tested() else "steep.public_capture"
-surroundings: Any = importlib.import_module(f"{_ROOM}.surroundings")
+_CAPTURE_PACKAGE = "steep.module" if is_tested() else "steep.public_capture"
+capture_backend = cast(
+    "CaptureBackend", importlib.import_module(f"{_CAPTURE_PACKAGE}.capture_backend")
+)
 
 # Protects fallback_calls, which calls from several threads change.
 _counting = threading.Lock()
@@ -303,13 +306,15 @@ class ORTModule(torch.nn.Module):
 
     def _call_impl(self, *args: object, **kwargs: object) -> Any:
         """Let the wrapped module run the global module hooks, so that they run once."""
-        if surroundings.has_any_global_hook() and not any(map(self.__dict__.__getitem__, _HOOKS)):
+        if capture_backend.has_any_global_hook() and not any(
+            map(self.__dict__.__getitem__, _HOOKS)
+        ):
             return self.forward(*args, **kwargs)
         return super()._call_impl(*args, **kwargs)
 
     def forward(self, *args: object, **kwargs: object) -> Any:
         """Run the wrapped module's ``forward``; this method has the same signature."""
-        if torch.compiler.is_dynamo_compiling() or surroundings.only_observed(args, kwargs):
+        if torch.compiler.is_dynamo_compiling() or capture_backend.only_observed(args, kwargs):
             return self._module(*args, **kwargs)
         precision, whole = self.precision, self.fallback != "parts"
         # autocast's dtype decides what autocast regions inside forward compute in; Dynamo does not
@@ -317,7 +322,7 @@ class ORTModule(torch.nn.Module):
         held_for = precision, whole, torch.get_autocast_dtype("cpu")
         captured = self._captured.get(held_for)
         if captured is None:
-            captured = self._captured[held_for] = surroundings.CapturedModule(
+            captured = self._captured[held_for] = capture_backend.make_captured_module(
                 innermost(self._module),
                 precision,
                 self._reports.append,
@@ -328,7 +333,7 @@ class ORTModule(torch.nn.Module):
                 memory_limit=self._memory_limit,
             )
         try:
-            surroundings.refuse_transforms()
+            capture_backend.refuse_transforms()
             result = captured(*args, **kwargs)
         except (ModelError, ProviderError) as e:
             if self.fallback != "torch":

@@ -12,13 +12,13 @@ from steep.dynamo.report import GraphReport
 from steep.errors import ModelError, ProviderError
 from steep.patching.torch_versions import window
 from steep.providers import Providers
-from steep.public_capture.backend import capture_state, compiled, warn_untested_release
+from steep.public_capture.compile_backend import capture_state, compiled, warn_untested_release
 from steep.public_capture.functional_graph import CAPTURES
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-class CapturedModule:
+class CompiledModule:
     """A module whose graphs run in the engine; PyTorch runs what the engine cannot.
 
     Calls from several threads are safe, and wait for each other; backward passes may run in

@@ -17,8 +17,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from steep._steep import check_passes
 from steep.patching.torch_versions import window
 from steep.providers import Providers, choices_of
+from steep.public_capture.compared_graph import ComparedGraph
 from steep.public_capture.functional_graph import CaptureState, FunctionalGraph
-from steep.public_capture.verified_graph import VerifiedGraph
 from steep.verify.difference import should_verify
 
 log = logging.getLogger("steep")
@@ -84,7 +84,7 @@ def compiled(
     devices = {e.device.type for e in examples if isinstance(e, torch.Tensor)}
     if not state.steps or (devices and "cpu" not in devices):  # on other devices PyTorch runs all
         return run
-    return VerifiedGraph(graph_module, run, state.steps, dtypes)
+    return ComparedGraph(graph_module, run, state.steps, dtypes)
 
 
 def backend(
