@@ -215,7 +215,7 @@ class CapturedModule:
             return ""
         reason = why_again(frame, entry)
         local.because = reason.condition
-        write_log("recompiles", f"{local.place} is captured again: not {reason}")
+        write_log("recompiles", f"{local.place} is captured again: {reason}")
         return self._recaptures.add(frame, reason)
 
     def _note_breaks(

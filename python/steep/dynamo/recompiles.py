@@ -61,7 +61,7 @@ class Reason:
         return "pass as a tensor what changes from call to call"
 
     def __str__(self) -> str:
-        return f"{self.condition} ({self.line})"
+        return f"the guard `{self.condition}` failed ({self.line})"
 
 
 def why_again(frame: FrameType, entry: CacheEntry) -> Reason:
@@ -129,14 +129,14 @@ class Recaptures:
             raise ModelError(
                 "The module became too many graphs.",
                 expected=f"at most {MOST_GRAPHS}, and {MOST_FOR_A_NUMBER} for values of one number",
-                received=f"{many}, the last since not {reason}",
+                received=f"{many}; one more would be captured, since {reason}",
                 remedy=f"{reason.remedy}; or {self._fallback_advice}",
             )
         what = f"PyTorch runs {name} where no graph of it fits"
         self._say(
             frame,
             reason,
-            f"{what}: there are {many}, the last since not {reason.condition} ({reason.line})",
+            f"{what}: there are {many}; one more would be captured, since {reason}",
             "left",
         )
         return f"{name} where no graph of it fits: {reason.subject} changes ({reason.line})"

@@ -159,7 +159,11 @@ class LoweredGraph:
             if fake.device.type != "cpu":
                 raise RuntimeError(f"a tensor on {fake.device}, and the engine computes on the CPU")
             if fake.requires_grad != getattr(examples[i], "requires_grad", False):
-                raise RuntimeError("forward writes what needs a gradient into an argument")
+                raise RuntimeError(
+                    "forward writes a tensor that requires grad into an argument that does not"
+                    if fake.requires_grad
+                    else "forward detaches an argument that requires grad"
+                )
         widen(graph, narrow)
         end.args = (tuple(computed),)
         self._numbers.remove_computed_nodes()

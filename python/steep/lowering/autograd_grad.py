@@ -88,7 +88,10 @@ def _expand(graph: torch.fx.Graph, n: torch.fx.Node) -> None:
     path = path_of(n)
     for m in region_of(n)[:-1]:
         if not is_operator(m) or any(True for _ in all_written_by(m)):
-            raise NotImplementedError(f"a derivative is taken past {m.name}")
+            raise NotImplementedError(
+                f"torch.autograd.grad differentiates past {m.name}, which writes in place or is no "
+                "operator"
+            )
     if any(i in path for i in inputs) or options["is_grads_batched"]:
         raise NotImplementedError("an input of torch.autograd.grad depends on another input")
     known = [*path, *inputs]
@@ -124,7 +127,9 @@ def _expand(graph: torch.fx.Graph, n: torch.fx.Node) -> None:
         )
     for user in list(n.users):
         if user.target is not operator.getitem:
-            raise NotImplementedError("the derivatives are passed on as a tuple")
+            raise NotImplementedError(
+                "the tuple that torch.autograd.grad returns is used as a whole"
+            )
         value = found[user.args[1]]
         if not options["create_graph"]:
             with graph.inserting_before(user):

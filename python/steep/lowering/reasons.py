@@ -91,7 +91,7 @@ _CALLS = {
 _OPERATIONS = {
     r"the engine computes on the CPU": "move the module and its tensors to the CPU",
     r"ONNX has no operator for": "write it in operators of docs/operators.md",
-    r"complex numbers": "take and return torch.view_as_real(…)",
+    r"is complex": "take and return torch.view_as_real(…)",
     r"shares memory with another": "clone() one of the two",
     r"the gradient of .* gets lost": "detach() what needs no gradient",
     r"PyTorch has no derivative of .*": "detach() what needs no gradient",
@@ -102,6 +102,8 @@ _OPERATIONS = {
     r"writes a tensor in its backward": "write it after backward, or in a hook",
     r"backward of": "write it with operators whose gradient is the one that you need",
     r"sparse": "leave out sparse=True",
+    r"writes a tensor that requires grad": "detach() it, or return it as a result",
+    r"calls requires_grad_\(\)": "call it before forward",
     r"enables gradients": "enter torch.enable_grad() around the call",
     r"_unwrap_for_grad|dual": "write torch.func.grad or vjp: PyTorch runs forward-mode derivatives",
 }

@@ -117,7 +117,8 @@ def to_onnx(
 def _convert(traced: torch.fx.GraphModule) -> onnx.ModelProto:
     for node in traced.graph.nodes:
         if node.target in sort_and_index.REFUSED:
-            raise CannotTranslate(NotImplementedError(f"{node.target} has other edges"), node.name)
+            what = f"PyTorch's exporter translates {node.target} wrongly for some values"
+            raise CannotTranslate(NotImplementedError(what), node.name)
     for node, why in refused_by_kernels(traced.graph):
         raise CannotTranslate(RuntimeError(f"PyTorch refuses {why}"), node.name)
     refuse_negative(traced)

@@ -37,7 +37,9 @@ def refuse_complex(graph: torch.fx.Graph, computed: Sequence[torch.fx.Node]) -> 
     at = [user for n in given for user in _readers(n) if user in needed]
     at += [n for n in computed if _is_complex(n)]
     if at:
-        refused = [refusal(RuntimeError("complex numbers come in or out"), n) for n in at]
+        refused = [
+            refusal(RuntimeError("an input or result of the graph is complex"), n) for n in at
+        ]
         refused[0].others = refused[1:]
         raise refused[0]
 
@@ -60,7 +62,9 @@ def refuse_histories(
     """Raise CannotLower if forward requests a gradient that this call cannot give."""
     for n in graph.nodes:
         if n.target == "requires_grad_" and n.args[0].op == "placeholder":
-            raise refusal(RuntimeError("an input needs a gradient"), n)
+            raise refusal(
+                RuntimeError("forward calls requires_grad_() on a tensor from outside the graph"), n
+            )
     if context.grad_mode:
         return
     for n in computed:
@@ -75,8 +79,9 @@ def refuse_sparse(graph: torch.fx.Graph) -> None:
 
     The engine's gradients are dense, which optimizers for sparse gradients do not accept.
     """
+    asked = "(sparse=True) asks for a sparse gradient, and the engine's are dense"
     refused = [
-        refusal(RuntimeError("the gradient of a table has to be sparse"), n)
+        refusal(RuntimeError(f"{n.target.__name__}{asked}"), n)
         for n in graph.nodes
         if n.target in (F.embedding, F.embedding_bag) and _gives_sparse(n)
     ]

@@ -409,7 +409,10 @@ class ORTModule(torch.nn.Module):
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         if "_mixed" in self.__dict__:
-            raise TypeError(f"a {self.__class__.__name__} is not pickled; its state_dict() is")
+            raise TypeError(
+                f"an ORTModule with a mixin class ({self.__class__.__name__}) cannot be pickled; "
+                "save its state_dict()"
+            )
         attributes = {
             name: value for name, value in self.__dict__.items() if name not in self._MADE
         }
