@@ -29,7 +29,6 @@ from steep.lowering.aliasing import guard_aliasing
 from steep.lowering.capture_context import CaptureContext
 from steep.lowering.func_transforms import in_pytorch
 from steep.lowering.lower import CannotLower
-from steep.lowering.reasons import operation
 from steep.patching.signals import deliver_signals
 from steep.patching.substitution import changes_lock
 from steep.torch_internals.dispatch import FakeTensor
@@ -159,7 +158,7 @@ class DynamoBackend:
         except CannotLower as e:
             reason = str(e)
             if not e.place:
-                reason += f" ({self.local.place}): {operation(reason)}"
+                reason += f" ({self.local.place}): {e.remedy}"
             if self.strict:
                 raise ModelError(
                     "A part of the module cannot run in the engine.",

@@ -26,7 +26,7 @@ from steep.inspection import write_log
 from steep.lowering.aliasing import first_writer
 from steep.lowering.capture_context import CaptureContext
 from steep.lowering.extents import hint
-from steep.lowering.lower import CannotLower, refusal
+from steep.lowering.lower import CannotLower, cannot_lower, refusal
 from steep.lowering.python_numbers import reads_number, takes_numbers
 from steep.lowering.unsupported import refuse_sparse, refuse_without_derivative
 from steep.onnx_graph.gradient_reach import reached
@@ -176,13 +176,14 @@ class CompiledGraph:
         refuse_without_derivative(lowered.graph)
         for write, lost in zip(lowered.writes, constant, strict=False):
             if write.changes_history and (lost or lowered.changes_modes):
-                what = RuntimeError("forward changes an argument that needs a gradient")
-                fake = lowered.tensors[write.tensor].fake
-                raise refusal(what, first_writer(lowered.graph, fake))
+                writer = first_writer(lowered.graph, lowered.tensors[write.tensor].fake)
+                reason = "forward changes an argument that needs a gradient"
+                raise cannot_lower(reason, writer, "change it after forward, under no_grad()")
         for value, lost in zip(lowered.values, constant[len(lowered.writes) :], strict=True):
             example, node = value.example, value.node
             if lost and isinstance(example, torch.Tensor) and example.requires_grad:
-                raise refusal(RuntimeError(f"the gradient of {node.name} gets lost"), node)
+                reason = f"the gradient of {node.name} gets lost"
+                raise cannot_lower(reason, node, "detach() what needs no gradient")
 
     def __call__(self, *arguments: object) -> object:
         """Run the graph on the values of the captured graph's placeholders; return its outputs."""

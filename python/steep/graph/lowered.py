@@ -18,7 +18,7 @@ from steep.lowering.autocast_regions import narrow_arguments, regions_of, widen
 from steep.lowering.autograd_grad import expand_autograd_grad
 from steep.lowering.capture_context import CaptureContext
 from steep.lowering.func_transforms import CAPTURED_AS, expand_transforms
-from steep.lowering.lower import OnnxGraph, lower, outputs_of
+from steep.lowering.lower import CannotLower, OnnxGraph, lower, outputs_of
 from steep.lowering.python_numbers import Numbers
 from steep.lowering.unsupported import (
     refuse_complex,
@@ -157,13 +157,15 @@ class LoweredGraph:
         fakes = [n.meta["example_value"] for n in graph.nodes if n.op == "placeholder"]
         for fake, i in zip(fakes, self.taken, strict=False):  # fakes of numbers come later
             if fake.device.type != "cpu":
-                raise RuntimeError(f"a tensor on {fake.device}, and the engine computes on the CPU")
+                reason = f"a tensor on {fake.device}, and the engine computes on the CPU"
+                raise CannotLower(reason, "", remedy="move the module and its tensors to the CPU")
             if fake.requires_grad != getattr(examples[i], "requires_grad", False):
-                raise RuntimeError(
+                reason = (
                     "forward writes a tensor that requires grad into an argument that does not"
                     if fake.requires_grad
                     else "forward detaches an argument that requires grad"
                 )
+                raise CannotLower(reason, "", remedy="return the new value as a result")
         widen(graph, narrow)
         end.args = (tuple(computed),)
         self._numbers.remove_computed_nodes()

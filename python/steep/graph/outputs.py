@@ -15,7 +15,7 @@ import torch
 
 from steep.graph.captured_graph import OF_DATA
 from steep.lowering.aliasing import memory_of, written_by
-from steep.lowering.lower import refusal
+from steep.lowering.lower import cannot_lower
 from steep.torch_internals.autograd import get_data_attr
 
 
@@ -158,8 +158,8 @@ def _views(
             if n.op not in ("call_function", "call_method") or not (
                 memory_of(n) in (None, memory_of(node)) and _reads(n, memory_of(node)) == of_tensors
             ):
-                what = RuntimeError(f"the result {node.name} shares memory with another")
-                raise refusal(what, node)
+                reason = f"the result {node.name} shares memory with another"
+                raise cannot_lower(reason, node, "clone() one of the two")
             target = written_by(n)  # the engine has already written it
             copies[n] = graph.node_copy(n, copy) if target is None else copy(target)
             # writes to .data do not change the version of a tensor that autograd saved

@@ -80,14 +80,18 @@ log = logging.getLogger("steep")
 
 
 class CannotTranslate(Exception):
-    """The exporter has no translation for an operation; ``node`` is its name, "" if unknown.
+    """An operation cannot be translated; ``node`` is its name, "" if unknown.
 
-    ``others`` maps names of operations to further operators without a translation.
+    ``reason`` is a text of Steep's own, or the exporter's error, then also ``cause``. ``others``
+    maps names of operations to further operators without a translation.
     """
 
-    def __init__(self, cause: Exception, node: str, others: dict[str, str] | None = None) -> None:
-        super().__init__(str(cause))
-        self.cause, self.node, self.others = cause, node, others or {}
+    def __init__(
+        self, reason: str | Exception, node: str, others: dict[str, str] | None = None
+    ) -> None:
+        super().__init__(str(reason))
+        self.cause = None if isinstance(reason, str) else reason
+        self.node, self.others = node, others or {}
 
 
 def to_onnx(
@@ -118,9 +122,9 @@ def _convert(traced: torch.fx.GraphModule) -> onnx.ModelProto:
     for node in traced.graph.nodes:
         if node.target in sort_and_index.REFUSED:
             what = f"PyTorch's exporter translates {node.target} wrongly for some values"
-            raise CannotTranslate(NotImplementedError(what), node.name)
+            raise CannotTranslate(what, node.name)
     for node, why in refused_by_kernels(traced.graph):
-        raise CannotTranslate(RuntimeError(f"PyTorch refuses {why}"), node.name)
+        raise CannotTranslate(f"PyTorch refuses {why}", node.name)
     refuse_negative(traced)
     count = sum(n.op == "placeholder" for n in traced.graph.nodes)
     use_recurrent_operators(traced.graph)
