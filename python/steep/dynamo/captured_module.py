@@ -47,6 +47,7 @@ from steep.lowering.reasons import (
 from steep.patching.dynamo_settings import CAPTURE, values_of
 from steep.patching.restore import unlogged, without_transforms
 from steep.patching.signals import DelayedSignals
+from steep.patching.substitution import Change
 from steep.torch_internals.dynamo import (
     BackendCompilerFailed,
     CacheEntry,
@@ -158,49 +159,66 @@ class CapturedModule:
     ) -> ConvertFrameReturn:
         """Capture a frame by Dynamo's callback, under Steep's settings and replacements."""
         refuse_to_capture()
-        if drops_padding(frame[0]):
-            self._say_breaks(["nn.TransformerEncoder drops padding: it makes a nested tensor"])
-            self.left_on_purpose = True
-            return left_this_time()
-        self._let_extents_vary()
-        if too_many := self._note_why(*frame[:2]):
-            self.breaks += [too_many] if too_many not in self.breaks else []
+        if self._is_left(frame[0], frame[1]):
             self.left_on_purpose = True
             return left_this_time()
         before = len(graph_break_reasons)
         settings = config.patch(**values_of(CAPTURE), ignore_logging_functions=_log_lines())
         chatter = unlogged("torch._dynamo", "torch._subclasses.fake_tensor")
-        changes = [
-            keep_recurrent_layers(),
-            whole_backwards(),
-            known_to_tracers(),
-            causal_masks(),
-            buckets(),
-        ]
-        changes += [graph_breaks(self._whole), means_over_batches(self._module), extra_guards()]
-        changes += [extra_tracing(self._whole), layer_frames(), trace_autograd_grad()]
-        changes += [interruptible_calls(), layers_as_in_eager(), arrays(), raise_branches()]
-        changes += [branches()] if self._whole else []
+        # Left in the reverse order: PyTorch gets its functions back, then transforms that a failure
+        # left open are closed, and at last signals' handlers run.
         with DelayedSignals() as held, settings, chatter, contextlib.ExitStack() as stack:
             stack.enter_context(without_transforms())
-            for change in sorted(changes, key=lambda change: change.order):
+            # where several replace the same function, the last one is called first
+            for change in sorted(self._changes(), key=lambda change: change.order):
                 stack.enter_context(change)
             left = stack.enter_context(skipped_function_errors())
-            try:
-                with held.tracing():
-                    converted = convert_by_dynamo(*frame)
-            except (Error, *_SAID):
-                raise
-            except Exception as e:
-                why = summary_of(e) + place(getattr(e, "real_stack", None))
-                if self._whole or isinstance(e, ResumePrologueTracingError):
-                    raise self._not_one_graph(why) from e
-                converted = left_to_pytorch(e, for_good=frame[0].f_code in self._failed_code)
-                self.backend.local.failed.append((frame[0].f_code, why))
+            converted = self._convert(convert_by_dynamo, held, frame)
         self._note_breaks(frame[0].f_code, converted, graph_break_reasons[before:], left)
         if converted.guarded_code is not None:
             self._guards.append(weakref.ref(converted.guarded_code.guard_manager))
         return converted
+
+    def _is_left(self, frame: FrameType, entry: CacheEntry | None) -> bool:
+        """Return whether PyTorch runs a call by design; otherwise prepare its capture.
+
+        Extents come first: those of a call that is left count for later captures.
+        """
+        if drops_padding(frame):
+            self._say_breaks(["nn.TransformerEncoder drops padding: it makes a nested tensor"])
+            return True
+        self._let_extents_vary()
+        too_many = self._note_why(frame, entry)
+        if too_many and too_many not in self.breaks:
+            self.breaks.append(too_many)
+        return bool(too_many)
+
+    def _changes(self) -> list[Change[Any]]:
+        """Return the replacements in PyTorch during a capture."""
+        return [
+            *(keep_recurrent_layers(), whole_backwards(), known_to_tracers(), causal_masks()),
+            *(buckets(), graph_breaks(self._whole), means_over_batches(self._module)),
+            *(extra_guards(), extra_tracing(self._whole), layer_frames(), trace_autograd_grad()),
+            *(interruptible_calls(), layers_as_in_eager(), arrays(), raise_branches()),
+            *([branches()] if self._whole else []),
+        ]
+
+    def _convert(
+        self, convert_by_dynamo: Callable[..., Any], held: DelayedSignals, frame: tuple[Any, ...]
+    ) -> ConvertFrameReturn:
+        """Let Dynamo convert a frame; leave it to PyTorch if Dynamo fails at it."""
+        try:
+            with held.tracing():
+                converted: ConvertFrameReturn = convert_by_dynamo(*frame)
+                return converted
+        except (Error, *_SAID):
+            raise
+        except Exception as e:
+            why = summary_of(e) + place(getattr(e, "real_stack", None))
+            if self._whole or isinstance(e, ResumePrologueTracingError):
+                raise self._not_one_graph(why) from e
+            self.backend.local.failed.append((frame[0].f_code, why))
+            return left_to_pytorch(e, for_good=frame[0].f_code in self._failed_code)
 
     def _note_why(self, frame: FrameType, entry: CacheEntry | None) -> str:
         """Record for the report which function is captured, and which guard failed before.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 import time
@@ -73,6 +74,21 @@ class _CallState(threading.local):
         self.failed: list[tuple[CodeType, str]] = []
 
 
+@dataclasses.dataclass(frozen=True)
+class _Compiled:
+    """A compiled graph.
+
+    Attributes:
+        call: runs it.
+        graphs: its parts that run in the engine.
+        refused: why PyTorch runs the operations between them.
+    """
+
+    call: Callable[..., Any]
+    graphs: Sequence[RunnableGraph]
+    refused: Sequence[CannotLower] = ()
+
+
 class DynamoBackend:
     """A backend of ``torch.compile``: runs each graph in the engine, else in PyTorch.
 
@@ -124,8 +140,6 @@ class DynamoBackend:
         """Return a function that runs the graph: from its placeholders to its outputs."""
         refuse_to_capture()
         start = time.perf_counter()
-        refused: list[CannotLower] = []
-        graphs: list[RunnableGraph] = []
         context = CaptureContext.of_this_call(
             self.precision(),
             self.providers,
@@ -133,68 +147,72 @@ class DynamoBackend:
             memory_limit=self.memory_limit,
             verify=self.graph_factory is CompiledGraph and should_verify(self.verify),
         )
-        compile_part = compile_verified if context.verify else compile_captured
         deliver_signals()
-        captured = copy_graph(graph_module)
-        reason = ""
+        captured = copy_graph(graph_module)  # the report counts its arithmetic later
         try:
-            with changes_lock():
-                try:
-                    if context.verify:
-                        compiled: RunnableGraph = compile_verified(graph_module, examples, context)
-                    else:
-                        compiled = compile_with(graph_module, examples, context, self.graph_factory)
-                    graphs = [compiled]
-                    call: Callable[..., Any] = compiled
-                except CannotLower as e:
-                    if self.strict:
-                        raise
-                    call, parts, refused = compile_parts(
-                        graph_module, examples, context, e, compile_part
-                    )
-                    graphs = [*parts]
+            compiled = self._compile(graph_module, examples, context)
         except NothingToRun:
             return in_pytorch(graph_module)
         except CannotLower as e:
-            reason = str(e)
-            if not e.place:
-                reason += f" ({self.local.place}): {e.remedy}"
-            if self.strict:
-                raise ModelError(
-                    "A part of the module cannot run in the engine.",
-                    received=reason,
-                    remedy=f"change the code named above, or {self.fallback_advice}",
-                ) from e
-            write_log("breaks", f"PyTorch runs a graph that cannot be lowered to ONNX: {reason}")
-            log.warning("PyTorch runs a graph that cannot be lowered to ONNX: %s", reason)
+            reason = str(e) if e.place else f"{e} ({self.local.place}): {e.remedy}"
+            # recorded before _leave_to_pytorch may raise: report() lists refused graphs too
+            self._record(captured, start, reason=reason)
+            self._leave_to_pytorch(reason, e)
             return in_pytorch(graph_module)
-        finally:
-            if graphs or reason:
-                self._record(
-                    GraphReport(
-                        "PyTorch" if reason else "dynamo",
-                        reason,
-                        self.local.training,
-                        time.perf_counter() - start,
-                        cached=all(graph.lowered.cached for graph in graphs) and not reason,
-                        place=self.local.place,
-                        because=self.local.because,
-                        operators=sum(graph.lowered.operators for graph in graphs),
-                        in_torch=tuple(dict.fromkeys(str(why) for why in refused)),
-                        arithmetic=Arithmetic(
-                            captured, None if reason else {why.node for why in refused}
-                        ),
-                        outcomes=tuple(p.outcome for p in graphs if isinstance(p, VerifiedGraph)),
-                    )
+        self._record(captured, start, compiled.graphs, compiled.refused)
+        self.graphs.update(dict.fromkeys(compiled.graphs))
+        self._say_refused(compiled.refused)
+        # after the compilation: the check is on the arguments of the whole graph, not of a part
+        advice = self.fallback_advice if self.strict else ""
+        call = guard_aliasing(
+            compiled.call, graph_module.forward, compiled.graphs, examples, advice
+        )
+        return self._entry(graph_module, call)
+
+    def _compile(
+        self, graph_module: torch.fx.GraphModule, examples: Sequence[Any], context: CaptureContext
+    ) -> _Compiled:
+        """Compile a graph as a whole, or else in parts. Raises NothingToRun and CannotLower."""
+        with changes_lock():
+            try:
+                graph: RunnableGraph
+                if context.verify:
+                    graph = compile_verified(graph_module, examples, context)
+                else:
+                    graph = compile_with(graph_module, examples, context, self.graph_factory)
+                return _Compiled(graph, [graph])
+            except CannotLower as e:
+                if self.strict:
+                    raise
+                compile_part = compile_verified if context.verify else compile_captured
+                call, parts, refused = compile_parts(
+                    graph_module, examples, context, e, compile_part
                 )
-        self.graphs.update(dict.fromkeys(graphs))
+                return _Compiled(call, [*parts], refused)
+
+    def _leave_to_pytorch(self, reason: str, e: CannotLower) -> None:
+        """Log that PyTorch runs a graph. Raises ModelError if it must not."""
+        if self.strict:
+            raise ModelError(
+                "A part of the module cannot run in the engine.",
+                received=reason,
+                remedy=f"change the code named above, or {self.fallback_advice}",
+            ) from e
+        write_log("breaks", f"PyTorch runs a graph that cannot be lowered to ONNX: {reason}")
+        log.warning("PyTorch runs a graph that cannot be lowered to ONNX: %s", reason)
+
+    def _say_refused(self, refused: Sequence[CannotLower]) -> None:
+        """Log the operations that PyTorch runs between parts; each warning comes once."""
         for why in refused:
             write_log("breaks", f"PyTorch runs one operation between two graphs: {why}")
         for text in {str(why) for why in refused} - self.said:
             log.warning("PyTorch runs one operation between two graphs: %s", text)
             self.said.add(text)
-        advice = self.fallback_advice if self.strict else ""
-        call = guard_aliasing(call, graph_module.forward, graphs, examples, advice)
+
+    def _entry(
+        self, graph_module: torch.fx.GraphModule, call: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """Return what Dynamo calls: ``call``, or PyTorch where nothing is computed."""
 
         def run(*arguments: object) -> object:
             if is_observed() or FakeTensor in map(type, arguments):
@@ -212,6 +230,27 @@ class DynamoBackend:
         uncaptured: Callable[..., Any] = torch.compiler.disable(run)
         return uncaptured
 
-    def _record(self, report: GraphReport) -> None:
+    def _record(
+        self,
+        captured: torch.fx.GraphModule,
+        start: float,
+        graphs: Sequence[RunnableGraph] = (),
+        refused: Sequence[CannotLower] = (),
+        reason: str = "",
+    ) -> None:
+        """Report a captured graph; ``reason`` says why PyTorch runs all of it."""
+        report = GraphReport(
+            "PyTorch" if reason else "dynamo",
+            reason,
+            self.local.training,
+            time.perf_counter() - start,
+            cached=all(graph.lowered.cached for graph in graphs) and not reason,
+            place=self.local.place,
+            because=self.local.because,
+            operators=sum(graph.lowered.operators for graph in graphs),
+            in_torch=tuple(dict.fromkeys(str(why) for why in refused)),
+            arithmetic=Arithmetic(captured, None if reason else {why.node for why in refused}),
+            outcomes=tuple(p.outcome for p in graphs if isinstance(p, VerifiedGraph)),
+        )
         write_log("graphs", str(report))
         self.record(report)

@@ -136,39 +136,21 @@ class LoweredGraph:
     ) -> None:
         self.context = context
         self.graph = graph = graph_module.graph
+        # Placeholders that are extents go first: what remains of numbers are Python's.
         self.taken = take_sizes_from_tensors(graph)
         self._numbers = Numbers(graph, fixed, context.fake_mode)
-        refuse_overlaps(graph)
-        refuse_lost_writes(graph)
-        refuse_mixed_products(graph, regions_of(graph, context), context)
-        refuse_writes_of_backward(graph_module)
-        expand_autograd_grad(graph)
-        expand_transforms(graph)
-        narrow = narrow_arguments(graph) if context.autocast_enabled else []
-        (end,) = (n for n in graph.nodes if n.op == "output")
-        self._single = not isinstance(end.args[0], (tuple, list))
-        checks, looked_at = take_checks(graph)
-        wanted = [*looked_at, *outputs_of(end)]
-        outputs, computed = outputs_and_values(graph, wanted, self._numbers.results)
-        self.outputs = outputs[len(looked_at) :]
-        self.checks = [*map(RaisedCheck, checks, outputs)]
+        self._refuse_calls(graph_module)
+        narrow = self._expand()
+        # Outputs refer to nodes, and expansions replace nodes.
+        computed = self._take_outputs()
         refuse_histories(graph, computed, context)
         refuse_complex(graph, computed)
         fakes = [n.meta["example_value"] for n in graph.nodes if n.op == "placeholder"]
-        for fake, i in zip(fakes, self.taken, strict=False):  # fakes of numbers come later
-            if fake.device.type != "cpu":
-                reason = f"a tensor on {fake.device}, and the engine computes on the CPU"
-                raise CannotLower(reason, "", remedy="move the module and its tensors to the CPU")
-            if fake.requires_grad != getattr(examples[i], "requires_grad", False):
-                reason = (
-                    "forward writes a tensor that requires grad into an argument that does not"
-                    if fake.requires_grad
-                    else "forward detaches an argument that requires grad"
-                )
-                raise CannotLower(reason, "", remedy="return the new value as a result")
+        _refuse_inputs(fakes, [examples[i] for i in self.taken])
         widen(graph, narrow)
+        (end,) = (n for n in graph.nodes if n.op == "output")
         end.args = (tuple(computed),)
-        self._numbers.remove_computed_nodes()
+        self._numbers.remove_computed_nodes()  # they are no longer outputs
         graph_module.recompile()
         regions = regions_of(graph, context)  # again, since transforms were expanded
         onnx_graph = lower(graph_module, fakes, regions, context)
@@ -177,6 +159,35 @@ class LoweredGraph:
         self.model, self.draws, self.cached = onnx_graph.model, onnx_graph.draws, onnx_graph.cached
         self._note(onnx_graph, fakes, computed)
         self.changes_modes = any(n.target is set_grad_enabled for n in graph.nodes)
+
+    def _refuse_calls(self, graph_module: torch.fx.GraphModule) -> None:
+        """Raise CannotLower for calls of forward; before expansions, which rewrite these calls."""
+        graph, context = graph_module.graph, self.context
+        refuse_overlaps(graph)
+        refuse_lost_writes(graph)
+        refuse_mixed_products(graph, regions_of(graph, context), context)
+        refuse_writes_of_backward(graph_module)
+
+    def _expand(self) -> list[torch.fx.Node]:
+        """Expand derivatives and transforms; return the 16-bit arguments made by autocast.
+
+        Transforms come second: one that contains ``torch.autograd.grad`` is not expanded. The
+        arguments are those that the expanded graph reads.
+        """
+        expand_autograd_grad(self.graph)
+        expand_transforms(self.graph)
+        return narrow_arguments(self.graph) if self.context.autocast_enabled else []
+
+    def _take_outputs(self) -> list[torch.fx.Node]:
+        """Record how outputs and checks are made; return the nodes that the engine computes."""
+        (end,) = (n for n in self.graph.nodes if n.op == "output")
+        self._single = not isinstance(end.args[0], (tuple, list))
+        checks, looked_at = take_checks(self.graph)
+        wanted = [*looked_at, *outputs_of(end)]
+        outputs, computed = outputs_and_values(self.graph, wanted, self._numbers.results)
+        self.outputs = outputs[len(looked_at) :]
+        self.checks = [*map(RaisedCheck, checks, outputs)]
+        return computed
 
     def _note(
         self, onnx_graph: OnnxGraph, fakes: list[torch.Tensor], computed: list[torch.fx.Node]
@@ -259,6 +270,24 @@ class LoweredGraph:
     def _of(self, arguments: Sequence[Any]) -> list[Any]:
         """Return the arguments that are placeholders of the lowered graph."""
         return [arguments[i] for i in self.taken]
+
+
+def _refuse_inputs(fakes: Sequence[torch.Tensor], examples: Sequence[Any]) -> None:
+    """Raise CannotLower for a device, or for an argument whose history forward changes.
+
+    ``examples`` are the arguments; ``fakes`` are their values after forward, and then numbers.
+    """
+    for fake, example in zip(fakes, examples, strict=False):
+        if fake.device.type != "cpu":
+            reason = f"a tensor on {fake.device}, and the engine computes on the CPU"
+            raise CannotLower(reason, "", remedy="move the module and its tensors to the CPU")
+        if fake.requires_grad != getattr(example, "requires_grad", False):
+            reason = (
+                "forward writes a tensor that requires grad into an argument that does not"
+                if fake.requires_grad
+                else "forward detaches an argument that requires grad"
+            )
+            raise CannotLower(reason, "", remedy="return the new value as a result")
 
 
 def _like(value: torch.Tensor, example: object) -> torch.Tensor:
