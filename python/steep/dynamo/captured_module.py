@@ -32,7 +32,7 @@ from steep.errors import Error, ModelError
 from steep.graph.compiled_graph import CompiledGraph
 from steep.graph.lowered import LoweredGraph
 from steep.inspection import write_log
-from steep.lowering.autograd_grad import slopes
+from steep.lowering.autograd_grad import trace_autograd_grad
 from steep.lowering.ops.autograd_function import whole_backwards
 from steep.lowering.ops.ctc import known_to_tracers
 from steep.lowering.ops.recurrent import keep_recurrent_layers
@@ -47,6 +47,7 @@ from steep.lowering.reasons import (
 from steep.patching.dynamo_settings import CAPTURE, values_of
 from steep.patching.restore import unlogged, without_transforms
 from steep.patching.signals import DelayedSignals
+from steep.patching.substitution import Change
 from steep.torch_internals.dynamo import (
     BackendCompilerFailed,
     CacheEntry,
@@ -84,7 +85,7 @@ class CapturedModule:
         record: as for ``DynamoBackend``.
         whole: raise ModelError if the module does not become one graph in the engine. Otherwise
             PyTorch runs the code between graphs, and graphs that the engine cannot run.
-        make, fallback_option: as for ``DynamoBackend``.
+        graph_factory, fallback_advice: as for ``DynamoBackend``.
         first: shapes of the arguments of an earlier call that was captured before; None: the first
             call gives them.
         verify, providers, disabled_passes, memory_limit: as for ``DynamoBackend``.
@@ -97,8 +98,8 @@ class CapturedModule:
         record: Callable[[GraphReport], None],
         *,
         whole: bool,
-        make: Callable[[LoweredGraph], RunnableGraph] = CompiledGraph,
-        fallback_option: str = 'fallback="parts"',
+        graph_factory: Callable[[LoweredGraph], RunnableGraph] = CompiledGraph,
+        fallback_advice: str = 'let PyTorch run it: fallback="parts"',
         first: Sequence[torch.Size] | None = None,
         verify: bool | None = None,
         providers: Sequence[ProviderChoice] = (),
@@ -107,14 +108,14 @@ class CapturedModule:
     ) -> None:
         self._module = module
         self._whole = whole
-        self.has_run = False  # whether any graph has run in the engine
+        self.left_on_purpose = False  # whether PyTorch ran a call, or a part of one, by design
         self.breaks: list[str] = []  # reasons of graph breaks and of functions without a graph
         self.backend = DynamoBackend(
             precision,
             strict=whole,
             record=record,
-            make=make,
-            fallback_option=fallback_option,
+            graph_factory=graph_factory,
+            fallback_advice=fallback_advice,
             verify=verify,
             providers=providers,
             disabled_passes=disabled_passes,
@@ -124,76 +125,100 @@ class CapturedModule:
         context = optimize(self.backend, nopython=whole, isolate_recompiles=True)
         # Dynamo keeps backends alive for torch._dynamo.reset(), which this backend does not need.
         cached_backends.pop(id(self.backend), None)
-        make = context.callback
+        convert_by_dynamo = context.callback
         self._guards: list[weakref.ref[Any]] = []
         weakref.finalize(self, _let_go, self._guards).atexit = False
         me = weakref.ref(self)  # no reference cycle: a deleted module is freed at once
 
         def configured(*frame: Any) -> ConvertFrameReturn:
             with convert_frame.compile_lock:  # replacements in PyTorch affect all threads
-                return me()._make(make, *frame)  # type: ignore[union-attr]
+                return me()._capture_frame(convert_by_dynamo, *frame)  # type: ignore[union-attr]
 
-        note_backend(configured, make)
+        note_backend(configured, convert_by_dynamo)
         context.callback = configured
         # Its forward, since global module hooks must run for the user's modules alone.
         self._call = context(module).forward
         # code objects at which Dynamo failed; PyTorch runs them
         self._failed_code: set[Any] = set()
         self._first = first  # None until the first capture
-        self._recaptures = Recaptures(fallback_option if whole else "")
+        self._recaptures = Recaptures(fallback_advice if whole else "")
         self._changed: set[tuple[int, int]] = set()  # extents that changed: (argument, dimension)
 
     @property
+    def ran_in_engine(self) -> bool:
+        """Whether any graph of the module has run in the engine."""
+        return self.backend.ran_in_engine
+
+    @property
     def graphs(self) -> Iterable[RunnableGraph]:
-        """The compiled graphs, in the order in which they were made."""
+        """The compiled graphs, in the order in which they were converted."""
         return self.backend.graphs
 
-    def _make(self, make: Callable[..., Any], *frame: Any) -> ConvertFrameReturn:
-        """Capture a frame by Dynamo's ``make``, under Steep's settings and replacements."""
+    def _capture_frame(
+        self, convert_by_dynamo: Callable[..., Any], *frame: Any
+    ) -> ConvertFrameReturn:
+        """Capture a frame by Dynamo's callback, under Steep's settings and replacements."""
         refuse_to_capture()
-        if drops_padding(frame[0]):
-            self._say_breaks(["nn.TransformerEncoder drops padding: it makes a nested tensor"])
-            self.backend.local.ran = True  # no error that nothing ran: this call is left on purpose
-            return left_this_time()
-        self._let_extents_vary()
-        if too_many := self._note_why(*frame[:2]):
-            self.breaks += [too_many] if too_many not in self.breaks else []
-            self.backend.local.ran = True  # as above
+        if self._is_left(frame[0], frame[1]):
+            self.left_on_purpose = True
             return left_this_time()
         before = len(graph_break_reasons)
         settings = config.patch(**values_of(CAPTURE), ignore_logging_functions=_log_lines())
         chatter = unlogged("torch._dynamo", "torch._subclasses.fake_tensor")
-        changes = [
-            keep_recurrent_layers(),
-            whole_backwards(),
-            known_to_tracers(),
-            causal_masks(),
-            buckets(),
-        ]
-        changes += [graph_breaks(self._whole), means_over_batches(self._module), extra_guards()]
-        changes += [extra_tracing(self._whole), layer_frames(), slopes(), interruptible_calls()]
-        changes += [layers_as_in_eager(), arrays(), raise_branches()]
-        changes += [branches()] if self._whole else []
+        # Left in the reverse order: PyTorch gets its functions back, then transforms that a failure
+        # left open are closed, and at last signals' handlers run.
         with DelayedSignals() as held, settings, chatter, contextlib.ExitStack() as stack:
             stack.enter_context(without_transforms())
-            for change in sorted(changes, key=lambda change: change.order):
+            # where several replace the same function, the last one is called first
+            for change in sorted(self._changes(), key=lambda change: change.order):
                 stack.enter_context(change)
             left = stack.enter_context(skipped_function_errors())
-            try:
-                with held.tracing():
-                    made = make(*frame)
-            except (Error, *_SAID):
-                raise
-            except Exception as e:
-                why = summary_of(e) + place(getattr(e, "real_stack", None))
-                if self._whole or isinstance(e, ResumePrologueTracingError):
-                    raise self._not_one_graph(why) from e
-                made = left_to_pytorch(e, for_good=frame[0].f_code in self._failed_code)
-                self.backend.local.failed.append((frame[0].f_code, why))
-        self._note_breaks(frame[0].f_code, made, graph_break_reasons[before:], left)
-        if made.guarded_code is not None:
-            self._guards.append(weakref.ref(made.guarded_code.guard_manager))
-        return made
+            converted = self._convert(convert_by_dynamo, held, frame)
+        self._note_breaks(frame[0].f_code, converted, graph_break_reasons[before:], left)
+        if converted.guarded_code is not None:
+            self._guards.append(weakref.ref(converted.guarded_code.guard_manager))
+        return converted
+
+    def _is_left(self, frame: FrameType, entry: CacheEntry | None) -> bool:
+        """Return whether PyTorch runs a call by design; otherwise prepare its capture.
+
+        Extents come first: those of a call that is left count for later captures.
+        """
+        if drops_padding(frame):
+            self._say_breaks(["nn.TransformerEncoder drops padding: it makes a nested tensor"])
+            return True
+        self._let_extents_vary()
+        too_many = self._note_why(frame, entry)
+        if too_many and too_many not in self.breaks:
+            self.breaks.append(too_many)
+        return bool(too_many)
+
+    def _changes(self) -> list[Change[Any]]:
+        """Return the replacements in PyTorch during a capture."""
+        return [
+            *(keep_recurrent_layers(), whole_backwards(), known_to_tracers(), causal_masks()),
+            *(buckets(), graph_breaks(self._whole), means_over_batches(self._module)),
+            *(extra_guards(), extra_tracing(self._whole), layer_frames(), trace_autograd_grad()),
+            *(interruptible_calls(), layers_as_in_eager(), arrays(), raise_branches()),
+            *([branches()] if self._whole else []),
+        ]
+
+    def _convert(
+        self, convert_by_dynamo: Callable[..., Any], held: DelayedSignals, frame: tuple[Any, ...]
+    ) -> ConvertFrameReturn:
+        """Let Dynamo convert a frame; leave it to PyTorch if Dynamo fails at it."""
+        try:
+            with held.tracing():
+                converted: ConvertFrameReturn = convert_by_dynamo(*frame)
+                return converted
+        except (Error, *_SAID):
+            raise
+        except Exception as e:
+            why = summary_of(e) + place(getattr(e, "real_stack", None))
+            if self._whole or isinstance(e, ResumePrologueTracingError):
+                raise self._not_one_graph(why) from e
+            self.backend.local.failed.append((frame[0].f_code, why))
+            return left_to_pytorch(e, for_good=frame[0].f_code in self._failed_code)
 
     def _note_why(self, frame: FrameType, entry: CacheEntry | None) -> str:
         """Record for the report which function is captured, and which guard failed before.
@@ -208,11 +233,15 @@ class CapturedModule:
             return ""
         reason = why_again(frame, entry)
         local.because = reason.condition
-        write_log("recompiles", f"{local.place} is captured again: not {reason}")
+        write_log("recompiles", f"{local.place} is captured again: {reason}")
         return self._recaptures.add(frame, reason)
 
     def _note_breaks(
-        self, code: CodeType, made: ConvertFrameReturn, reasons: list[Any], left: list[Exception]
+        self,
+        code: CodeType,
+        converted: ConvertFrameReturn,
+        reasons: list[Any],
+        left: list[Exception],
     ) -> None:
         """Record, and log once, the code that PyTorch runs outside of graphs.
 
@@ -228,10 +257,12 @@ class CapturedModule:
             graph_break_text(why, stack, here) for why, stack in found if here or place(stack)
         ]
         self._say_breaks(breaks)
-        skipped = made.guarded_code is None and made.skip_reason and not trace_rules.check(code)
-        if skipped and made.apply_to_code and here:
+        skipped = (
+            converted.guarded_code is None and converted.skip_reason and not trace_rules.check(code)
+        )
+        if skipped and converted.apply_to_code and here:
             text = skipped_function_text(
-                code, made.skip_reason, self.breaks if code in self._failed_code else breaks
+                code, converted.skip_reason, self.breaks if code in self._failed_code else breaks
             )
             self.breaks += [text] if text not in self.breaks else []
 
@@ -269,14 +300,13 @@ class CapturedModule:
             ]
             maybe_mark_dynamic(tensor, varying)
 
-    def __call__(self, *args: object, **kwargs: object) -> tuple[Any, bool]:
-        """Return the module's result, and whether any graph ran in the engine.
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        """Return the module's result.
 
         Raises:
             ModelError: a graph cannot run in the engine, or there would be too many.
         """
         local = self.backend.local
-        local.ran = False
         local.arguments, local.failed = tree_leaves((args, kwargs)), []
         try:
             result = self._call(*args, **kwargs)
@@ -291,15 +321,13 @@ class CapturedModule:
             raise self._not_one_graph(graph_break_text(str(e), e.real_stack)) from e
         finally:
             local.arguments = ()
-            self.has_run |= local.ran
-        return result, local.ran
+        return result
 
     def _not_one_graph(self, why: str) -> ModelError:
         return ModelError(
             "The module does not become one graph.",
             received=why,
-            remedy="change the code, or let PyTorch run what lies between: "
-            + self.backend.fallback_option,
+            remedy=f"change the code, or {self.backend.fallback_advice}",
         )
 
 

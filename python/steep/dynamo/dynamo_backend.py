@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 import time
@@ -20,7 +21,7 @@ from steep.dynamo.report import GraphReport
 from steep.errors import ModelError
 from steep.graph.autograd_node import has_tangents, is_observed
 from steep.graph.captured_graph import copy_graph
-from steep.graph.compiled_graph import CompiledGraph, compile_captured, lower_captured
+from steep.graph.compiled_graph import CompiledGraph, compile_captured, compile_with
 from steep.graph.flops import Arithmetic
 from steep.graph.lowered import LoweredGraph, NothingToRun
 from steep.graph.partition import compile_parts
@@ -29,7 +30,6 @@ from steep.lowering.aliasing import guard_aliasing
 from steep.lowering.capture_context import CaptureContext
 from steep.lowering.func_transforms import in_pytorch
 from steep.lowering.lower import CannotLower
-from steep.lowering.reasons import operation
 from steep.patching.signals import deliver_signals
 from steep.patching.substitution import changes_lock
 from steep.torch_internals.dispatch import FakeTensor
@@ -54,7 +54,7 @@ class RunnableGraph(Protocol):
         """Return the values of the captured graph's output node."""
 
 
-class _Call(threading.local):
+class _CallState(threading.local):
     """State of a thread's call of a captured module, shared with the graphs made in the call.
 
     Attributes:
@@ -62,7 +62,6 @@ class _Call(threading.local):
         training: whether the captured module is in training mode.
         place: FILE:LINE of the captured function.
         because: the guard of an earlier graph that failed.
-        ran: whether a graph ran in the engine, or PyTorch ran a call on purpose.
         failed: the functions at which Dynamo failed, and why.
     """
 
@@ -70,10 +69,24 @@ class _Call(threading.local):
     training = False
     place = ""
     because = ""
-    ran = False
 
     def __init__(self) -> None:
         self.failed: list[tuple[CodeType, str]] = []
+
+
+@dataclasses.dataclass(frozen=True)
+class _Compiled:
+    """A compiled graph.
+
+    Attributes:
+        call: runs it.
+        graphs: its parts that run in the engine.
+        refused: why PyTorch runs the operations between them.
+    """
+
+    call: Callable[..., Any]
+    graphs: Sequence[RunnableGraph]
+    refused: Sequence[CannotLower] = ()
 
 
 class DynamoBackend:
@@ -83,8 +96,8 @@ class DynamoBackend:
         precision: a function that returns "fp32", "bf16" or "fp16"; it is called for each graph.
         strict: raise ModelError for a graph that the engine cannot run.
         record: called with a report of each graph, also of graphs that PyTorch runs.
-        make: makes a runnable graph of a lowered graph.
-        fallback_option: the option that lets PyTorch run the rest, as text for errors.
+        graph_factory: makes a runnable graph of a lowered graph.
+        fallback_advice: what makes PyTorch run the rest, for the remedy of errors.
         verify: compare the first step of each ``CompiledGraph`` with PyTorch's; None: use
             ``STEEP_VERIFY``.
         providers: where a ``CompiledGraph`` runs.
@@ -99,8 +112,8 @@ class DynamoBackend:
         *,
         strict: bool = False,
         record: Callable[[GraphReport], None] = lambda report: None,
-        make: Callable[[LoweredGraph], RunnableGraph] = CompiledGraph,
-        fallback_option: str = 'fallback="parts"',
+        graph_factory: Callable[[LoweredGraph], RunnableGraph] = CompiledGraph,
+        fallback_advice: str = 'let PyTorch run it: fallback="parts"',
         verify: bool | None = None,
         providers: Sequence[ProviderChoice] = (),
         disabled_passes: Sequence[str] = (),
@@ -110,12 +123,13 @@ class DynamoBackend:
         self.memory_limit = memory_limit
         self.precision = precision
         self.providers = providers
-        self.make = make
-        self.fallback_option = fallback_option
+        self.graph_factory = graph_factory
+        self.fallback_advice = fallback_advice
         self.strict = strict
         self.record = record
         self.verify = verify
-        self.local = _Call()
+        self.local = _CallState()
+        self.ran_in_engine = False  # whether any graph has
         self.said: set[str] = set()
         # A set in order of creation; a graph leaves it when Dynamo drops the graph.
         self.graphs: weakref.WeakKeyDictionary[RunnableGraph, None] = weakref.WeakKeyDictionary()
@@ -126,77 +140,79 @@ class DynamoBackend:
         """Return a function that runs the graph: from its placeholders to its outputs."""
         refuse_to_capture()
         start = time.perf_counter()
-        refused: list[CannotLower] = []
-        graphs: list[RunnableGraph] = []
         context = CaptureContext.of_this_call(
             self.precision(),
             self.providers,
             self.disabled_passes,
             memory_limit=self.memory_limit,
-            verify=self.make is CompiledGraph and should_verify(self.verify),
+            verify=self.graph_factory is CompiledGraph and should_verify(self.verify),
         )
-        compile_part = compile_verified if context.verify else compile_captured
         deliver_signals()
-        captured = copy_graph(graph_module)
-        reason = ""
+        captured = copy_graph(graph_module)  # the report counts its arithmetic later
         try:
-            with changes_lock():
-                try:
-                    if context.verify:
-                        made: RunnableGraph = compile_verified(graph_module, examples, context)
-                    else:
-                        made = lower_captured(graph_module, examples, context, self.make)
-                    graphs = [made]
-                    call: Callable[..., Any] = made
-                except CannotLower as e:
-                    if self.strict:
-                        raise
-                    call, parts, refused = compile_parts(
-                        graph_module, examples, context, e, compile_part
-                    )
-                    graphs = [*parts]
+            compiled = self._compile(graph_module, examples, context)
         except NothingToRun:
             return in_pytorch(graph_module)
         except CannotLower as e:
-            reason = str(e)
-            if not e.place:
-                reason += f" ({self.local.place}): {operation(reason)}"
-            if self.strict:
-                raise ModelError(
-                    "A part of the module cannot run in the engine.",
-                    received=reason,
-                    remedy="change the code named above, or let PyTorch run it: "
-                    f"{self.fallback_option}",
-                ) from e
-            write_log("breaks", f"PyTorch runs a graph that cannot be lowered to ONNX: {reason}")
-            log.warning("PyTorch runs a graph that cannot be lowered to ONNX: %s", reason)
+            reason = str(e) if e.place else f"{e} ({self.local.place}): {e.remedy}"
+            # recorded before _leave_to_pytorch may raise: report() lists refused graphs too
+            self._record(captured, start, reason=reason)
+            self._leave_to_pytorch(reason, e)
             return in_pytorch(graph_module)
-        finally:
-            if graphs or reason:
-                self._record(
-                    GraphReport(
-                        "PyTorch" if reason else "dynamo",
-                        reason,
-                        self.local.training,
-                        time.perf_counter() - start,
-                        cached=all(graph.lowered.cached for graph in graphs) and not reason,
-                        place=self.local.place,
-                        because=self.local.because,
-                        operators=sum(graph.lowered.operators for graph in graphs),
-                        in_torch=tuple(dict.fromkeys(str(why) for why in refused)),
-                        arithmetic=Arithmetic(
-                            captured, None if reason else {why.node for why in refused}
-                        ),
-                        outcomes=tuple(p.outcome for p in graphs if isinstance(p, VerifiedGraph)),
-                    )
+        self._record(captured, start, compiled.graphs, compiled.refused)
+        self.graphs.update(dict.fromkeys(compiled.graphs))
+        self._say_refused(compiled.refused)
+        # after the compilation: the check is on the arguments of the whole graph, not of a part
+        advice = self.fallback_advice if self.strict else ""
+        call = guard_aliasing(
+            compiled.call, graph_module.forward, compiled.graphs, examples, advice
+        )
+        return self._entry(graph_module, call)
+
+    def _compile(
+        self, graph_module: torch.fx.GraphModule, examples: Sequence[Any], context: CaptureContext
+    ) -> _Compiled:
+        """Compile a graph as a whole, or else in parts. Raises NothingToRun and CannotLower."""
+        with changes_lock():
+            try:
+                graph: RunnableGraph
+                if context.verify:
+                    graph = compile_verified(graph_module, examples, context)
+                else:
+                    graph = compile_with(graph_module, examples, context, self.graph_factory)
+                return _Compiled(graph, [graph])
+            except CannotLower as e:
+                if self.strict:
+                    raise
+                compile_part = compile_verified if context.verify else compile_captured
+                call, parts, refused = compile_parts(
+                    graph_module, examples, context, e, compile_part
                 )
-        self.graphs.update(dict.fromkeys(graphs))
+                return _Compiled(call, [*parts], refused)
+
+    def _leave_to_pytorch(self, reason: str, e: CannotLower) -> None:
+        """Log that PyTorch runs a graph. Raises ModelError if it must not."""
+        if self.strict:
+            raise ModelError(
+                "A part of the module cannot run in the engine.",
+                received=reason,
+                remedy=f"change the code named above, or {self.fallback_advice}",
+            ) from e
+        write_log("breaks", f"PyTorch runs a graph that cannot be lowered to ONNX: {reason}")
+        log.warning("PyTorch runs a graph that cannot be lowered to ONNX: %s", reason)
+
+    def _say_refused(self, refused: Sequence[CannotLower]) -> None:
+        """Log the operations that PyTorch runs between parts; each warning comes once."""
         for why in refused:
             write_log("breaks", f"PyTorch runs one operation between two graphs: {why}")
         for text in {str(why) for why in refused} - self.said:
             log.warning("PyTorch runs one operation between two graphs: %s", text)
             self.said.add(text)
-        call = guard_aliasing(call, graph_module.forward, graphs, examples, self.strict)
+
+    def _entry(
+        self, graph_module: torch.fx.GraphModule, call: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """Return what Dynamo calls: ``call``, or PyTorch where nothing is computed."""
 
         def run(*arguments: object) -> object:
             if is_observed() or FakeTensor in map(type, arguments):
@@ -207,13 +223,34 @@ class DynamoBackend:
                     expected="reverse-mode derivatives (backward)",
                     remedy="leave this call to PyTorch: call the wrapped module",
                 )
-            self.local.ran = True
+            self.ran_in_engine = True
             return call(*arguments)
 
         # Dynamo disables tracing itself, except for graphs that DDPOptimizer makes.
         uncaptured: Callable[..., Any] = torch.compiler.disable(run)
         return uncaptured
 
-    def _record(self, report: GraphReport) -> None:
+    def _record(
+        self,
+        captured: torch.fx.GraphModule,
+        start: float,
+        graphs: Sequence[RunnableGraph] = (),
+        refused: Sequence[CannotLower] = (),
+        reason: str = "",
+    ) -> None:
+        """Report a captured graph; ``reason`` says why PyTorch runs all of it."""
+        report = GraphReport(
+            "PyTorch" if reason else "dynamo",
+            reason,
+            self.local.training,
+            time.perf_counter() - start,
+            cached=all(graph.lowered.cached for graph in graphs) and not reason,
+            place=self.local.place,
+            because=self.local.because,
+            operators=sum(graph.lowered.operators for graph in graphs),
+            in_torch=tuple(dict.fromkeys(str(why) for why in refused)),
+            arithmetic=Arithmetic(captured, None if reason else {why.node for why in refused}),
+            outcomes=tuple(p.outcome for p in graphs if isinstance(p, VerifiedGraph)),
+        )
         write_log("graphs", str(report))
         self.record(report)

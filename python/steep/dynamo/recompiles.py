@@ -61,7 +61,7 @@ class Reason:
         return "pass as a tensor what changes from call to call"
 
     def __str__(self) -> str:
-        return f"{self.condition} ({self.line})"
+        return f"the guard `{self.condition}` failed ({self.line})"
 
 
 def why_again(frame: FrameType, entry: CacheEntry) -> Reason:
@@ -95,12 +95,11 @@ class Recaptures:
     """Counts repeated captures, for each function and each module that it is called with.
 
     Args:
-        fallback_option: for errors, the option that lets PyTorch run the rest; "" if PyTorch does
-            already.
+        fallback_advice: as for ``DynamoBackend``; "" if PyTorch runs the rest already.
     """
 
-    def __init__(self, fallback_option: str) -> None:
-        self._fallback_option = fallback_option
+    def __init__(self, fallback_advice: str) -> None:
+        self._fallback_advice = fallback_advice
         self._reasons: dict[tuple[CodeType, int], list[Reason]] = {}
         self._said: set[tuple[CodeType, str]] = set()
 
@@ -126,18 +125,18 @@ class Recaptures:
                 what = f"{name} is captured again and again, since {reason.subject} changes"
                 self._say(frame, reason, f"{what} ({reason.line})")
             return ""
-        if self._fallback_option:
+        if self._fallback_advice:
             raise ModelError(
                 "The module became too many graphs.",
                 expected=f"at most {MOST_GRAPHS}, and {MOST_FOR_A_NUMBER} for values of one number",
-                received=f"{many}, the last since not {reason}",
-                remedy=f"{reason.remedy}; or let PyTorch run it: {self._fallback_option}",
+                received=f"{many}; one more would be captured, since {reason}",
+                remedy=f"{reason.remedy}; or {self._fallback_advice}",
             )
         what = f"PyTorch runs {name} where no graph of it fits"
         self._say(
             frame,
             reason,
-            f"{what}: there are {many}, the last since not {reason.condition} ({reason.line})",
+            f"{what}: there are {many}; one more would be captured, since {reason}",
             "left",
         )
         return f"{name} where no graph of it fits: {reason.subject} changes ({reason.line})"

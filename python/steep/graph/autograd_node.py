@@ -1,4 +1,4 @@
-"""A call of a graph as a node of PyTorch's autograd: forward, backward and second derivatives."""
+"""A run of a graph as a node of PyTorch's autograd: forward, backward and second derivatives."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.autograd.function import FunctionCtx
 from torch.utils.dlpack import from_dlpack, to_dlpack
 
 from steep.errors import DataError, ModelError
-from steep.graph.call import Call
+from steep.graph.engine_graph import EngineGraph
 from steep.torch_internals.autograd import forward_level, graph_is_kept
 from steep.torch_internals.dispatch import TorchDispatchModeKey, dispatch_mode
 from steep.torch_internals.functorch import (
@@ -48,36 +48,36 @@ def has_tangents(arguments: Sequence[Any]) -> bool:
     )
 
 
-class Autograd(torch.autograd.Function):
-    """A run of a call as one node of autograd: ``apply(call, tensors, *wanted)``.
+class EngineFunction(torch.autograd.Function):
+    """A run of a graph as one node of autograd: ``apply(graph, tensors, *wanted)``.
 
-    ``tensors`` are all inputs of the call; ``wanted`` are those whose gradients backward returns.
+    ``tensors`` are all inputs of the run; ``wanted`` are those whose gradients backward returns.
     """
 
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: FunctionCtx, call: Call, tensors: list[torch.Tensor], *wanted: torch.Tensor
+        ctx: FunctionCtx, graph: EngineGraph, tensors: list[torch.Tensor], *wanted: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         """Return the results; save the tensors that backward needs."""
-        results, ctx.run, read = call.run(tensors, gradients=True)
-        ctx.call = call
+        results, ctx.run, read = graph.run(tensors, gradients=True)
+        ctx.graph = graph
         ctx.pointers = [t.data_ptr() for t in tensors]
         ctx.set_materialize_grads(False)
         # The engine holds the values. Saving these tensors makes PyTorch detect changes before
         # backward, and refuse a second backward without retain_graph.
-        held = [r for r, kept in zip(results, call.kept_results or read, strict=True) if kept]
+        held = [r for r, saved in zip(results, graph.saved_results or read, strict=True) if saved]
         ctx.mark_non_differentiable(
-            *(r for r, constant in zip(results, call.constant_results, strict=True) if constant)
+            *(r for r, constant in zip(results, graph.constant_results, strict=True) if constant)
         )
         # Aliases keep the tensors' present memory, and share their version counters.
         aliases = [t.detach() for t in tensors]
         ctx.tensors = tensors
-        ctx.save_for_backward(*(aliases[i] for i in call.kept), *held)
-        ctx.others = [aliases[i] for i in call.may_change]
-        ctx.versions = [version_of(t) for t in ctx.others]
+        ctx.save_for_backward(*(aliases[i] for i in graph.saved), *held)
+        ctx.unsaved = [aliases[i] for i in graph.unsaved]
+        ctx.versions = [version_of(t) for t in ctx.unsaved]
         ctx.shapes = [(t.shape, t.dtype) for t in wanted]
-        kept = call.inputs if call.is_differentiated_again else ()
-        ctx.copies = [tensors[i].detach().clone() for i in kept]
+        copied = graph.inputs if graph.is_differentiated_again else ()
+        ctx.copies = [tensors[i].detach().clone() for i in copied]
         return tuple(results)
 
     @staticmethod
@@ -86,12 +86,12 @@ class Autograd(torch.autograd.Function):
     ) -> tuple[torch.Tensor | None, ...]:
         """Return a gradient, or None, for each argument of apply()."""
         # raises if a tensor was changed in place or freed
-        saved, call = ctx.saved_tensors, ctx.call
+        saved, graph = ctx.saved_tensors, ctx.graph
         if all(g is None for g in gradients):
-            return (None,) * (2 + len(call.wanted_inputs))
+            return (None,) * (2 + len(graph.wanted_inputs))
         _refuse_late_hooks(ctx, gradients)
-        aliases = call.in_order(saved, ctx.others)
-        changed = [version_of(t) for t in ctx.others] != ctx.versions
+        aliases = graph.merge_saved_and_others(saved, ctx.unsaved)
+        changed = [version_of(t) for t in ctx.unsaved] != ctx.versions
         if torch.is_grad_enabled():  # create_graph=True
             there = zip(ctx.tensors, aliases, ctx.pointers, strict=True)
             stays = all(a.data_ptr() == at for a, at in zip(aliases, ctx.pointers, strict=True))
@@ -100,10 +100,10 @@ class Autograd(torch.autograd.Function):
                 raise _changed()
             # writes by .data or NumPy do not change the version counter: compare values
             copies = ctx.copies or [from_dlpack(c) for c in ctx.run.copies()]
-            if not all(map(_same_bytes, copies, (aliases[i] for i in call.inputs))):
+            if not all(map(_same_bytes, copies, (aliases[i] for i in graph.inputs))):
                 raise _changed()
-            call.is_differentiated_again = True
-            return None, None, *_differentiable_backward(call, [*ctx.tensors], gradients)
+            graph.is_differentiated_again = True
+            return None, None, *_differentiable_backward(graph, [*ctx.tensors], gradients)
         found = _over_batch(
             gradients, lambda each: _plain_backward(ctx, each, aliases, changed=changed)
         )
@@ -114,17 +114,17 @@ class Autograd(torch.autograd.Function):
 
 
 def differentiable(
-    call: Call, tensors: list[torch.Tensor], wanted: Sequence[torch.Tensor]
+    graph: EngineGraph, tensors: list[torch.Tensor], wanted: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
-    """Run a call as a node of autograd; return its results, prepared for hooks on them."""
-    results = list(Autograd.apply(call, tensors, *wanted))
-    for i in call.hook_order:
+    """Run a graph as a node of autograd; return its results, prepared for hooks on them."""
+    results = list(EngineFunction.apply(graph, tensors, *wanted))
+    for i in graph.hook_order:
         result = results[i]
         if (node := result.grad_fn) is not None:
             # the dict that Tensor.register_hook would make; it may outlive the tensor
             hooks = _Hooks()
             set_hooks(result, hooks)
-            if i in call.later_results:
+            if i in graph.later_results:
                 watched = node.__dict__.setdefault("watched", {})
                 watched[i] = weakref.ref(result), hooks
     return results
@@ -155,7 +155,7 @@ def _refuse_late_hooks(ctx: FunctionCtx, gradients: Gradients) -> None:
         result = watched()
         if not hooks and (result is None or not result.retains_grad):
             continue
-        if any(gradients[j] is not None for j in ctx.call.later_results[i]):
+        if any(gradients[j] is not None for j in ctx.graph.later_results[i]):
             raise ModelError(
                 "A hook or retain_grad() after forward is on a result from which another "
                 "result is computed: it would see only a part of the gradient.",
@@ -171,14 +171,14 @@ def _refuse_late_hooks(ctx: FunctionCtx, gradients: Gradients) -> None:
 def _plain_backward(
     ctx: FunctionCtx, gradients: Gradients, aliases: Sequence[torch.Tensor], changed: bool
 ) -> list[torch.Tensor | None]:
-    call = ctx.call
+    graph = ctx.graph
     arrays = [None if g is None else to_dlpack(g.contiguous()) for g in gradients]
     # memory that was freed and filled again since forward, as FSDP does
-    moved = call.moved(aliases, ctx.pointers)
-    capsules = call.program.backward(ctx.run, arrays, moved, changed, graph_is_kept())
+    moved = graph.moved(aliases, ctx.pointers)
+    capsules = graph.program.backward(ctx.run, arrays, moved, changed, graph_is_kept())
     found = [None if c is None else from_dlpack(c) for c in capsules]
-    if None in capsules and call.connected:
-        _fill_in_zeros(call, found, gradients, ctx.shapes)
+    if None in capsules and graph.connected:
+        _fill_in_zeros(graph, found, gradients, ctx.shapes)
     return found
 
 
@@ -254,26 +254,26 @@ def _changed() -> DataError:
 
 
 def _fill_in_zeros(
-    call: Call,
+    graph: EngineGraph,
     found: list[torch.Tensor | None],
     gradients: Gradients,
     shapes: Sequence[tuple[torch.Size, torch.dtype]],
 ) -> None:
     """Replace None by zeros where PyTorch gives a gradient, since optimizers skip None."""
-    given = zip(call.connected, gradients, strict=True)
+    given = zip(graph.connected, gradients, strict=True)
     reach = set().union(*(each for each, g in given if g is not None))
-    for k, i in enumerate(call.wanted_inputs):
+    for k, i in enumerate(graph.wanted_inputs):
         if found[k] is None and i in reach:
             found[k] = torch.zeros(shapes[k][0], dtype=shapes[k][1])
 
 
 def _differentiable_backward(
-    call: Call, tensors: list[torch.Tensor], gradients: Gradients
+    graph: EngineGraph, tensors: list[torch.Tensor], gradients: Gradients
 ) -> list[torch.Tensor | None]:
-    """Run backward as a differentiable call of its own, for derivatives of the gradients."""
+    """Run backward as a differentiable graph of its own, for derivatives of the gradients."""
     among = tuple(i for i, g in enumerate(gradients) if g is not None)
     tensors += [g for g in gradients if g is not None]
     wanted = tuple(i for i, t in enumerate(tensors) if t.requires_grad)
-    again = call.differentiated(wanted, among)
+    again = graph.differentiated(wanted, among)
     inputs = [tensors[i] for i in again.wanted_inputs]
-    return call.gradients_from(list(Autograd.apply(again, tensors, *inputs)))
+    return graph.gradients_from(list(EngineFunction.apply(again, tensors, *inputs)))

@@ -18,15 +18,15 @@ from typing import Any, TypeVar
 import torch
 
 from steep.graph.autograd_node import differentiable
-from steep.graph.call import Call
 from steep.graph.captured_graph import copy_graph
-from steep.graph.gradient_order import in_gradient_order, in_order
+from steep.graph.engine_graph import EngineGraph
+from steep.graph.gradient_order import in_gradient_order, views_in_gradient_order
 from steep.graph.lowered import LoweredGraph, NothingToRun
 from steep.inspection import write_log
 from steep.lowering.aliasing import first_writer
 from steep.lowering.capture_context import CaptureContext
 from steep.lowering.extents import hint
-from steep.lowering.lower import CannotLower, refusal
+from steep.lowering.lower import CannotLower, cannot_lower, refusal
 from steep.lowering.python_numbers import reads_number, takes_numbers
 from steep.lowering.unsupported import refuse_sparse, refuse_without_derivative
 from steep.onnx_graph.gradient_reach import reached
@@ -46,16 +46,16 @@ def compile_captured(
         NothingToRun: the graph computes nothing.
         CannotLower: the graph cannot be lowered to ONNX.
     """
-    return lower_captured(graph_module, examples, context, CompiledGraph)
+    return compile_with(graph_module, examples, context, CompiledGraph)
 
 
-def lower_captured(
+def compile_with(
     graph_module: torch.fx.GraphModule,
     examples: Sequence[Any],
     context: CaptureContext,
-    make: Callable[[LoweredGraph], Made],
+    graph_factory: Callable[[LoweredGraph], Made],
 ) -> Made:
-    """Lower a captured graph to ONNX, and return ``make(lowered)``.
+    """Lower a captured graph to ONNX, and return ``graph_factory(lowered)``.
 
     Raises the errors of ``compile_captured``.
 
@@ -66,39 +66,39 @@ def lower_captured(
     fixed: frozenset[str] | None = frozenset() if takes_numbers(graph) else None
     while True:
         try:
-            return _make(graph_module, examples, context, fixed, make)
+            return _compile_once(graph_module, examples, context, fixed, graph_factory)
         except CannotLower as refused:
             if fixed is None:
                 raise
             if refused.node not in fixed and reads_number(graph, refused.node):
                 fixed |= {refused.node}
-            elif refused.without_word:  # no number is the cause
+            elif refused.without_operator:  # no number is the cause
                 raise
             else:
                 fixed = None
             log.debug("a graph is lowered again, with its numbers as constants: %s", refused)
 
 
-def _make(
+def _compile_once(
     graph_module: torch.fx.GraphModule,
     examples: Sequence[Any],
     context: CaptureContext,
     fixed: frozenset[str] | None,
-    make: Callable[[LoweredGraph], Made],
+    graph_factory: Callable[[LoweredGraph], Made],
 ) -> Made:
-    """Lower a captured graph and call ``make``; lower it anew if the cached model is not usable."""
+    """Lower a captured graph and call ``graph_factory``; lower it anew if a cached model fails."""
     with _errors_refuse():
         lowered = LoweredGraph(copy_graph(graph_module), examples, context, fixed)
     try:
         with _errors_refuse():
-            return make(lowered)
+            return graph_factory(lowered)
     except CannotLower as e:
         if not lowered.cached:
             raise
         log.warning("ignoring a graph of the cache that cannot be used: %s", e)
     anew = dataclasses.replace(context, read_cache=False)
     with _errors_refuse():
-        return make(LoweredGraph(copy_graph(graph_module), examples, anew, fixed))
+        return graph_factory(LoweredGraph(copy_graph(graph_module), examples, anew, fixed))
 
 
 @contextlib.contextmanager
@@ -143,7 +143,7 @@ class CompiledGraph:
             reach, joined = reached(model.graph), set().union(*connected)
             asked = [i for i in inputs if fakes[i].requires_grad]
             wanted = [i for i in asked if i in joined or f"arg_{i}" in reach]
-        self.call = Call(
+        self.engine_graph = EngineGraph(
             model.SerializeToString(),
             [f"arg_{i}" for i in inputs],
             inputs,
@@ -154,8 +154,8 @@ class CompiledGraph:
             disabled_passes=context.disabled_passes,
             memory_limit=context.memory_limit,
             connected=connected if wanted else (),
-            kept_inputs=[tensor.kept for tensor in lowered.tensors],
-            kept_results=[False for _ in lowered.writes] + [v.kept for v in lowered.values],
+            saved_inputs=[tensor.saved for tensor in lowered.tensors],
+            saved_results=[False for _ in lowered.writes] + [v.saved for v in lowered.values],
             inputs_in_place=[tensor.in_place for tensor in lowered.tensors],
             # the results of writes are copied at once
             results_in_place=[True for _ in lowered.writes] + [False for _ in lowered.values],
@@ -165,32 +165,35 @@ class CompiledGraph:
         self._check_history()
         # an unusable cached model fails here, while the graph can be lowered anew
         if lowered.cached:
-            self.call.program.plan_for(self.types, self.call.gradients)
+            self.engine_graph.program.plan_for(self.types, self.engine_graph.gradients)
 
     def _check_history(self) -> None:
         """Raise CannotLower if a gradient would get lost, or a write would change its history."""
         if not self.lowered.context.grad_mode:
             return
-        lowered, constant = self.lowered, self.call.constant_results
+        lowered, constant = self.lowered, self.engine_graph.constant_results
         refuse_sparse(lowered.graph)
         refuse_without_derivative(lowered.graph)
         for write, lost in zip(lowered.writes, constant, strict=False):
             if write.changes_history and (lost or lowered.changes_modes):
-                what = RuntimeError("forward changes an argument that needs a gradient")
-                fake = lowered.tensors[write.tensor].fake
-                raise refusal(what, first_writer(lowered.graph, fake))
+                writer = first_writer(lowered.graph, lowered.tensors[write.tensor].fake)
+                reason = "forward changes an argument that needs a gradient"
+                raise cannot_lower(reason, writer, "change it after forward, under no_grad()")
         for value, lost in zip(lowered.values, constant[len(lowered.writes) :], strict=True):
             example, node = value.example, value.node
             if lost and isinstance(example, torch.Tensor) and example.requires_grad:
-                raise refusal(RuntimeError(f"the gradient of {node.name} gets lost"), node)
+                reason = f"the gradient of {node.name} gets lost"
+                raise cannot_lower(reason, node, "detach() what needs no gradient")
 
     def __call__(self, *arguments: object) -> object:
         """Run the graph on the values of the captured graph's placeholders; return its outputs."""
-        return self.give(arguments, self.make(self.feed(arguments)))
+        return self.write_back_and_return(
+            arguments, self.run_engine(self.prepare_inputs(arguments))
+        )
 
-    def feed(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
+    def prepare_inputs(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
         """Return the engine's inputs, with random numbers that are drawn now."""
-        tensors = self.lowered.given(arguments)
+        tensors = self.lowered.call_tensors(arguments)
         for k, i in enumerate(self.lowered.taken):
             # backward may read the value before the write; autograd cannot save inference tensors
             if i in self.lowered.written or tensors[k].is_inference():
@@ -200,20 +203,22 @@ class CompiledGraph:
                 tensors[k] = tensors[k].contiguous()
         return tensors
 
-    def make(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    def run_engine(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         """Run the engine; return the new values of written arguments, then the computed values."""
-        call = self.call
-        if call.gradients and torch.is_grad_enabled():
-            wanted = in_order([tensors[i] for i in call.wanted_inputs])
-            return differentiable(call, tensors, wanted)
-        return call.run(tensors, gradients=False)[0]
+        graph = self.engine_graph
+        if graph.gradients and torch.is_grad_enabled():
+            wanted = views_in_gradient_order([tensors[i] for i in graph.wanted_inputs])
+            return differentiable(graph, tensors, wanted)
+        return graph.run(tensors, gradients=False)[0]
 
-    def give(self, arguments: Sequence[Any], made: list[torch.Tensor]) -> Any:
+    def write_back_and_return(
+        self, arguments: Sequence[Any], engine_results: list[torch.Tensor]
+    ) -> Any:
         """Copy new values to written arguments; return the captured graph's outputs."""
         lowered = self.lowered
-        values = made[len(lowered.writes) :]
+        values = engine_results[len(lowered.writes) :]
         lowered.check(arguments, values)
-        for write, value in zip(lowered.writes, made, strict=False):
+        for write, value in zip(lowered.writes, engine_results, strict=False):
             # under no_grad, the argument keeps its autograd history
             with torch.set_grad_enabled(write.changes_history and torch.is_grad_enabled()):
                 arguments[write.argument].copy_(value)
@@ -224,4 +229,4 @@ class CompiledGraph:
 
         ``form`` is "text", "passes" or "html".
         """
-        return self.call.program.dump(self.types, gradients, form)
+        return self.engine_graph.program.dump(self.types, gradients, form)

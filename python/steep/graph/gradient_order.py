@@ -53,7 +53,7 @@ def in_gradient_order(graph: torch.fx.Graph, wanted: Sequence[int]) -> list[int]
     return sorted(wanted, key=key)
 
 
-def in_order(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def views_in_gradient_order(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Return the tensors, or views of them so that the last one gets its gradient first.
 
     Views are made only if somebody can observe the order. A hook that reads other parameters'

@@ -15,10 +15,10 @@ from steep.graph.raise_checks import Check, raise_where, take_checks
 from steep.graph.saved_memory import operands_of_products, saved_memory
 from steep.lowering.aliasing import memory_named
 from steep.lowering.autocast_regions import narrow_arguments, regions_of, widen
-from steep.lowering.autograd_grad import write_slopes
+from steep.lowering.autograd_grad import expand_autograd_grad
 from steep.lowering.capture_context import CaptureContext
-from steep.lowering.func_transforms import CAPTURED_AS, write_out
-from steep.lowering.lower import OnnxGraph, lower, outputs_of
+from steep.lowering.func_transforms import CAPTURED_AS, expand_transforms
+from steep.lowering.lower import CannotLower, OnnxGraph, lower, outputs_of
 from steep.lowering.python_numbers import Numbers
 from steep.lowering.unsupported import (
     refuse_complex,
@@ -41,14 +41,14 @@ class Input:
 
     Attributes:
         fake: a fake tensor with dtype, extents and history.
-        kept: whether PyTorch's autograd saves it without a copy, so that writing to it before
+        saved: whether PyTorch's autograd saves it without a copy, so that writing to it before
             backward is an error.
         in_place: whether the engine's backward reads its memory; otherwise backward reads a copy.
         read: whether the model has an input for it.
     """
 
     fake: torch.Tensor
-    kept: bool
+    saved: bool
     in_place: bool
     read: bool
 
@@ -79,14 +79,14 @@ class Value:
         node: node of the lowered graph.
         example: its value at the capture: a fake tensor or a symbolic number.
         name: name of the node in the captured graph.
-        kept: as for ``Input``.
+        saved: as for ``Input``.
         connected: as for ``Write``.
     """
 
     node: torch.fx.Node
     example: Any
     name: str
-    kept: bool
+    saved: bool
     connected: set[int]
 
 
@@ -102,7 +102,7 @@ class LoweredGraph:
     """A captured graph in ONNX.
 
     The model's inputs are ``arg_i`` for i in ``inputs``, which are positions among the tensors that
-    ``given`` returns. Its first outputs are the ``writes``, the others the ``values``.
+    ``call_tensors`` returns. Its first outputs are the ``writes``, the others the ``values``.
 
     Args:
         graph_module: a copy of the captured graph; lowering changes it.
@@ -136,71 +136,90 @@ class LoweredGraph:
     ) -> None:
         self.context = context
         self.graph = graph = graph_module.graph
+        # Placeholders that are extents go first: what remains of numbers are Python's.
         self.taken = take_sizes_from_tensors(graph)
         self._numbers = Numbers(graph, fixed, context.fake_mode)
+        self._refuse_calls(graph_module)
+        narrow = self._expand()
+        # Outputs refer to nodes, and expansions replace nodes.
+        computed = self._take_outputs()
+        refuse_histories(graph, computed, context)
+        refuse_complex(graph, computed)
+        fakes = [n.meta["example_value"] for n in graph.nodes if n.op == "placeholder"]
+        _refuse_inputs(fakes, [examples[i] for i in self.taken])
+        widen(graph, narrow)
+        (end,) = (n for n in graph.nodes if n.op == "output")
+        end.args = (tuple(computed),)
+        self._numbers.remove_computed_nodes()  # they are no longer outputs
+        graph_module.recompile()
+        regions = regions_of(graph, context)  # again, since transforms were expanded
+        onnx_graph = lower(graph_module, fakes, regions, context)
+        if not onnx_graph.model.graph.node:
+            raise NothingToRun
+        self.model, self.draws, self.cached = onnx_graph.model, onnx_graph.draws, onnx_graph.cached
+        self._note(onnx_graph, fakes, computed)
+        self.changes_modes = any(n.target is set_grad_enabled for n in graph.nodes)
+
+    def _refuse_calls(self, graph_module: torch.fx.GraphModule) -> None:
+        """Raise CannotLower for calls of forward; before expansions, which rewrite these calls."""
+        graph, context = graph_module.graph, self.context
         refuse_overlaps(graph)
         refuse_lost_writes(graph)
         refuse_mixed_products(graph, regions_of(graph, context), context)
         refuse_writes_of_backward(graph_module)
-        write_slopes(graph)
-        write_out(graph)
-        narrow = narrow_arguments(graph) if context.autocast_enabled else []
-        (end,) = (n for n in graph.nodes if n.op == "output")
+
+    def _expand(self) -> list[torch.fx.Node]:
+        """Expand derivatives and transforms; return the 16-bit arguments made by autocast.
+
+        Transforms come second: one that contains ``torch.autograd.grad`` is not expanded. The
+        arguments are those that the expanded graph reads.
+        """
+        expand_autograd_grad(self.graph)
+        expand_transforms(self.graph)
+        return narrow_arguments(self.graph) if self.context.autocast_enabled else []
+
+    def _take_outputs(self) -> list[torch.fx.Node]:
+        """Record how outputs and checks are made; return the nodes that the engine computes."""
+        (end,) = (n for n in self.graph.nodes if n.op == "output")
         self._single = not isinstance(end.args[0], (tuple, list))
-        checks, looked_at = take_checks(graph)
+        checks, looked_at = take_checks(self.graph)
         wanted = [*looked_at, *outputs_of(end)]
-        outputs, computed = outputs_and_values(graph, wanted, self._numbers.results)
+        outputs, computed = outputs_and_values(self.graph, wanted, self._numbers.results)
         self.outputs = outputs[len(looked_at) :]
         self.checks = [*map(RaisedCheck, checks, outputs)]
-        refuse_histories(graph, computed, context)
-        refuse_complex(graph, computed)
-        fakes = [n.meta["example_value"] for n in graph.nodes if n.op == "placeholder"]
-        for fake, i in zip(fakes, self.taken, strict=False):  # fakes of numbers come later
-            if fake.device.type != "cpu":
-                raise RuntimeError(f"a tensor on {fake.device}, and the engine computes on the CPU")
-            if fake.requires_grad != getattr(examples[i], "requires_grad", False):
-                raise RuntimeError("forward writes what needs a gradient into an argument")
-        widen(graph, narrow)
-        end.args = (tuple(computed),)
-        self._numbers.leave()
-        graph_module.recompile()
-        regions = regions_of(graph, context)  # again, since transforms were expanded
-        made = lower(graph_module, fakes, regions, context)
-        if not made.model.graph.node:
-            raise NothingToRun
-        self.model, self.draws, self.cached = made.model, made.draws, made.cached
-        self._note(made, fakes, computed)
-        self.changes_modes = any(n.target is set_grad_enabled for n in graph.nodes)
+        return computed
 
     def _note(
-        self, made: OnnxGraph, fakes: list[torch.Tensor], computed: list[torch.fx.Node]
+        self, onnx_graph: OnnxGraph, fakes: list[torch.Tensor], computed: list[torch.fx.Node]
     ) -> None:
         """Record facts about inputs and results; ``fakes`` are the fake tensors of the inputs."""
         examples = [n.meta["example_value"] for n in computed]
-        results = [*(fakes[i] for i in made.written), *examples]
+        results = [*(fakes[i] for i in onnx_graph.written), *examples]
         reach = connected(results, fakes)
         memory = saved_memory(results, fakes)
         products = operands_of_products(self.graph)
 
-        def kept(t: object) -> bool:
+        def saved(t: object) -> bool:
             return memory is None or memory_named(t) in memory
 
-        names = {v.name for v in made.model.graph.input}
+        names = {v.name for v in onnx_graph.model.graph.input}
         self.tensors = []
-        for i, t in enumerate([*fakes, *made.draws.examples]):
+        for i, t in enumerate([*fakes, *onnx_graph.draws.examples]):
             # written arguments are copied before, and drawn numbers belong to this call
-            own = i >= len(fakes) or i in made.written
-            in_place = own or (kept(t) and memory_named(t) in products)
-            self.tensors.append(Input(t, own or kept(t), in_place, f"arg_{i}" in names))
+            own = i >= len(fakes) or i in onnx_graph.written
+            in_place = own or (saved(t) and memory_named(t) in products)
+            self.tensors.append(Input(t, own or saved(t), in_place, f"arg_{i}" in names))
         self.inputs = [i for i, tensor in enumerate(self.tensors) if tensor.read]
         self.writes = [
             Write(self.taken[i], i, fakes[i].requires_grad, connected)
-            for i, connected in zip(made.written, reach, strict=False)
+            for i, connected in zip(onnx_graph.written, reach, strict=False)
         ]
         self.written = [write.argument for write in self.writes]
         self.values = [
-            Value(n, t, n.meta.get(CAPTURED_AS, n.name), kept(t), connected)
-            for n, t, connected in zip(computed, examples, reach[len(made.written) :], strict=True)
+            Value(n, t, n.meta.get(CAPTURED_AS, n.name), saved(t), connected)
+            for n, t, connected in zip(
+                computed, examples, reach[len(onnx_graph.written) :], strict=True
+            )
         ]
 
     @property
@@ -208,7 +227,7 @@ class LoweredGraph:
         """Number of nodes of the model."""
         return len(self.model.graph.node)
 
-    def given(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
+    def call_tensors(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
         """Return the tensors of a call, given the values of the captured graph's placeholders.
 
         The graph's random numbers come last; they are drawn now. Lazily negated tensors are
@@ -224,33 +243,51 @@ class LoweredGraph:
                 tensors[k] = tensor.to(fake.dtype)
         return tensors + self.draws(tensors)
 
-    def results(self, arguments: Sequence[Any], made: Sequence[torch.Tensor]) -> object:
-        """Return the captured graph's outputs; ``made`` are the engine's results after the writes.
+    def results(self, arguments: Sequence[Any], values: Sequence[torch.Tensor]) -> object:
+        """Return the captured graph's outputs, from the engine's results after the writes.
 
         ``arguments`` are the values of its placeholders.
         """
-        given = self._given(arguments, made)
+        given = self._call_values(arguments, values)
         results = tuple(output.of(given) for output in self.outputs)
         return results[0] if self._single else results
 
-    def check(self, arguments: Sequence[Any], made: Sequence[torch.Tensor]) -> None:
+    def check(self, arguments: Sequence[Any], values: Sequence[torch.Tensor]) -> None:
         """Raise the error that forward raises for these values; arguments as for ``results``."""
         if not self.checks:
             return
-        given = self._given(arguments, made)
-        values = [checked.output.of(given) for checked in self.checks]
-        for value, checked in zip(values, self.checks, strict=True):
+        given = self._call_values(arguments, values)
+        truths = [checked.output.of(given) for checked in self.checks]
+        for value, checked in zip(truths, self.checks, strict=True):
             raise_where(value, checked.check.truth, *checked.check.error)
 
-    def _given(self, arguments: Sequence[Any], made: Sequence[torch.Tensor]) -> CallValues:
-        values = [_like(v, e.example) for v, e in zip(made, self.values, strict=True)]
+    def _call_values(self, arguments: Sequence[Any], values: Sequence[torch.Tensor]) -> CallValues:
+        like = [_like(v, e.example) for v, e in zip(values, self.values, strict=True)]
         given = self._of(arguments)
         numbers = self._numbers.made(given)
-        return CallValues([*given, *self._numbers.tensors(given)], values, numbers)
+        return CallValues([*given, *self._numbers.tensors(given)], like, numbers)
 
     def _of(self, arguments: Sequence[Any]) -> list[Any]:
         """Return the arguments that are placeholders of the lowered graph."""
         return [arguments[i] for i in self.taken]
+
+
+def _refuse_inputs(fakes: Sequence[torch.Tensor], examples: Sequence[Any]) -> None:
+    """Raise CannotLower for a device, or for an argument whose history forward changes.
+
+    ``examples`` are the arguments; ``fakes`` are their values after forward, and then numbers.
+    """
+    for fake, example in zip(fakes, examples, strict=False):
+        if fake.device.type != "cpu":
+            reason = f"a tensor on {fake.device}, and the engine computes on the CPU"
+            raise CannotLower(reason, "", remedy="move the module and its tensors to the CPU")
+        if fake.requires_grad != getattr(example, "requires_grad", False):
+            reason = (
+                "forward writes a tensor that requires grad into an argument that does not"
+                if fake.requires_grad
+                else "forward detaches an argument that requires grad"
+            )
+            raise CannotLower(reason, "", remedy="return the new value as a result")
 
 
 def _like(value: torch.Tensor, example: object) -> torch.Tensor:

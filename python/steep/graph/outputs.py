@@ -15,7 +15,7 @@ import torch
 
 from steep.graph.captured_graph import OF_DATA
 from steep.lowering.aliasing import memory_of, written_by
-from steep.lowering.lower import refusal
+from steep.lowering.lower import cannot_lower
 from steep.torch_internals.autograd import get_data_attr
 
 
@@ -38,7 +38,7 @@ class CallValues:
 class Computed:
     """A tensor that the engine computes, with memory of its own."""
 
-    value: int  # index into Given.values
+    value: int  # index into CallValues.values
 
     def of(self, given: CallValues) -> torch.Tensor:
         """Return the tensor."""
@@ -61,7 +61,7 @@ class ComputedNumber:
 class Number:
     """A number that Python calculates from numbers and extents of the arguments."""
 
-    number: int  # index into Given.numbers
+    number: int  # index into CallValues.numbers
 
     def of(self, given: CallValues) -> int | float:
         """Return the number."""
@@ -158,8 +158,8 @@ def _views(
             if n.op not in ("call_function", "call_method") or not (
                 memory_of(n) in (None, memory_of(node)) and _reads(n, memory_of(node)) == of_tensors
             ):
-                what = RuntimeError(f"the result {node.name} shares memory with another")
-                raise refusal(what, node)
+                reason = f"the result {node.name} shares memory with another"
+                raise cannot_lower(reason, node, "clone() one of the two")
             target = written_by(n)  # the engine has already written it
             copies[n] = graph.node_copy(n, copy) if target is None else copy(target)
             # writes to .data do not change the version of a tensor that autograd saved

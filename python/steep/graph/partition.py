@@ -60,7 +60,8 @@ def compile_parts(
         if found:
             continue
         if not compiled:
-            raise CannotLower("; ".join(dict.fromkeys(map(str, refused.values()))), "")
+            reason = "; ".join(dict.fromkeys(map(str, refused.values())))
+            raise CannotLower(reason, "", remedy=next(iter(refused.values())).remedy)
         return in_pytorch(parts), compiled, list(refused.values())
     raise found[-1]
 
@@ -105,7 +106,7 @@ def _as_of(e: CannotLower, name: str) -> CannotLower:
     """Return a refusal of the operation ``name`` for the same reason."""
     if e.node == name:
         return e
-    other = CannotLower(str(e), name)
+    other = CannotLower(e.reason, name, e.place, e.remedy)
     other.others = e.others
     return other
 

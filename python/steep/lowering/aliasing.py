@@ -106,7 +106,7 @@ def guard_aliasing(
     captured: Callable[..., Any],
     graphs: Sequence[Any],
     examples: Sequence[Any],
-    strict: bool,
+    fallback_advice: str,
 ) -> Callable[..., Any]:
     """Return ``call`` with a check that no argument it writes shares memory with another.
 
@@ -119,7 +119,8 @@ def guard_aliasing(
         captured: runs the same graph in PyTorch; it is called if arguments share memory.
         graphs: the parts of the graph that run in the engine: ``call`` itself, or parts of it.
         examples: the arguments that it was captured for.
-        strict: raise ModelError instead of calling ``captured``.
+        fallback_advice: "": call ``captured`` then. Otherwise raise ModelError, with a remedy that
+            says what makes PyTorch run the graph.
     """
     if not any(graph.lowered.written for graph in graphs):
         return call
@@ -134,11 +135,11 @@ def guard_aliasing(
         nonlocal said
         if not shares(arguments, written):
             return call(*arguments)
-        if strict:
+        if fallback_advice:
             raise ModelError(
                 "An argument that forward writes shares its memory with another.",
                 expected="tensors that do not share memory, as in the earlier call",
-                remedy="clone() one of them, or let PyTorch run it: ORTModule",
+                remedy=f"clone() one of them, or {fallback_advice}",
             )
         if not said:
             log.warning("PyTorch runs a graph in calls whose arguments share memory")

@@ -20,7 +20,7 @@ from steep.lowering.func_transforms import (
     region_of,
     replace_node,
 )
-from steep.lowering.lower import refusal
+from steep.lowering.lower import CannotLower, cannot_lower, refusal
 from steep.lowering.ops.autograd_function import Interpreter
 from steep.patching.dynamo_settings import AUTOGRAD_GRAD, values_of
 from steep.patching.substitution import Substitution, replaces, substituted
@@ -42,7 +42,7 @@ CALL_FUNCTION = Substitution(
 
 
 @replaces(CALL_FUNCTION)
-def slopes() -> Iterator[None]:
+def trace_autograd_grad() -> Iterator[None]:
     """Trace ``torch.autograd.grad`` in forward as a part of the graph.
 
     If Dynamo cannot trace the call, PyTorch runs the whole function: after a graph break the
@@ -65,12 +65,14 @@ def slopes() -> Iterator[None]:
         yield
 
 
-def write_slopes(graph: torch.fx.Graph) -> None:
+def expand_autograd_grad(graph: torch.fx.Graph) -> None:
     """Replace each ``torch.autograd.grad`` by operators. Raises CannotLower."""
     written = [n for n in graph.nodes if n.target is torch.autograd.grad]
     for n in written:
         try:
-            _write(graph, n)
+            _expand(graph, n)
+        except CannotLower:
+            raise
         except Exception as e:  # tracing may raise any error
             raise refusal(e, n) from e
     for n in list(graph.nodes) if written else ():
@@ -80,7 +82,7 @@ def write_slopes(graph: torch.fx.Graph) -> None:
             graph.erase_node(n)
 
 
-def _write(graph: torch.fx.Graph, n: torch.fx.Node) -> None:
+def _expand(graph: torch.fx.Graph, n: torch.fx.Node) -> None:
     asked = inspect.signature(torch.autograd.grad).bind(*n.args, **n.kwargs)
     asked.apply_defaults()
     options = asked.arguments
@@ -88,9 +90,10 @@ def _write(graph: torch.fx.Graph, n: torch.fx.Node) -> None:
     path = path_of(n)
     for m in region_of(n)[:-1]:
         if not is_operator(m) or any(True for _ in all_written_by(m)):
-            raise NotImplementedError(f"a derivative is taken past {m.name}")
+            reason = f"torch.autograd.grad differentiates past {m.name}"
+            raise cannot_lower(f"{reason}, which writes in place or is no operator", n)
     if any(i in path for i in inputs) or options["is_grads_batched"]:
-        raise NotImplementedError("an input of torch.autograd.grad depends on another input")
+        raise cannot_lower("an input of torch.autograd.grad depends on another input", n)
     known = [*path, *inputs]
     outside = (i for m in [*path, n] for i in m.all_input_nodes if i not in known)
     given = [*dict.fromkeys([*inputs, *outside])]
@@ -119,12 +122,11 @@ def _write(graph: torch.fx.Graph, n: torch.fx.Node) -> None:
 
     found = insert_call(graph, derive, given, n, n)
     if any(map(_draws, graph.nodes)):
-        raise NotImplementedError(
-            "torch.autograd.grad differentiates an operation that draws random numbers"
-        )
+        reason = "torch.autograd.grad differentiates an operation that draws random numbers"
+        raise cannot_lower(reason, n)
     for user in list(n.users):
         if user.target is not operator.getitem:
-            raise NotImplementedError("the derivatives are passed on as a tuple")
+            raise cannot_lower("the tuple that torch.autograd.grad returns is used as a whole", n)
         value = found[user.args[1]]
         if not options["create_graph"]:
             with graph.inserting_before(user):

@@ -72,7 +72,7 @@ CAPTURED_AS = "steep.captured_as"
 """Meta key of a transform's result after expansion: its name in the captured graph."""
 
 
-def write_out(graph: torch.fx.Graph) -> None:
+def expand_transforms(graph: torch.fx.Graph) -> None:
     """Replace each vmap and gradient by operators, if it contains only operators.
 
     Raises CannotLower if one of these cannot be traced.
@@ -82,7 +82,7 @@ def write_out(graph: torch.fx.Graph) -> None:
             return
         if all(is_operator(each) for each in region):
             try:
-                _write_out(graph, region)
+                _expand(graph, region)
             except Exception as e:  # whatever tracing raises
                 raise refusal(e, region[0]) from e
 
@@ -96,8 +96,8 @@ def transforms(graph: torch.fx.Graph) -> list[list[torch.fx.Node]]:
     ``torch.autograd.grad``: outputs have their histories only within one part.
     """
     nodes = list(graph.nodes)
-    if slopes := [n for n in nodes if n.target is torch.autograd.grad]:
-        within = {m for n in slopes for m in region_of(n)}
+    if gradients := [n for n in nodes if n.target is torch.autograd.grad]:
+        within = {m for n in gradients for m in region_of(n)}
         within |= {n for n in nodes if _is_of_transform(n)}
         places = [i for i, n in enumerate(nodes) if n in within]
         return [nodes[places[0] : places[-1] + 1]]
@@ -187,7 +187,7 @@ def is_operator(n: torch.fx.Node) -> bool:
     )
 
 
-def _write_out(graph: torch.fx.Graph, region: list[torch.fx.Node]) -> None:
+def _expand(graph: torch.fx.Graph, region: list[torch.fx.Node]) -> None:
     within = set(region)
     given = [*dict.fromkeys(i for n in region for i in n.all_input_nodes if i not in within)]
     results = [n for n in region if any(user not in within for user in n.users)]

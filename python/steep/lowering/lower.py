@@ -42,25 +42,45 @@ def outputs_of(end: torch.fx.Node) -> list[Any]:
     return list(values) if isinstance(values, (tuple, list)) else [values]
 
 
-_NO_WORD = "ONNX has no operator for"
+_NO_OPERATOR = "ONNX has no operator for"
 
 
 class CannotLower(Exception):
     """The engine cannot run an operation; the message says why.
 
-    ``node`` is the operation's name in the captured graph; "" if no single operation is the cause.
-    ``others`` are errors of further operations.
+    Args:
+        reason: what the operation does, or the error of PyTorch's.
+        node: the operation's name in the captured graph; "" if no single operation is the cause.
+        place: its line as FILE:LINE; "" if unknown.
+        remedy: what to write instead; "" finds it by the reason.
+
+    Attributes: the arguments, and
+        others: errors of further operations.
     """
 
-    def __init__(self, reason: str, node: str, place: str = "") -> None:
-        super().__init__(f"{reason} ({place}): {operation(reason)}" if place else reason)
-        self.node, self.place = node, place
+    def __init__(self, reason: str, node: str, place: str = "", remedy: str = "") -> None:
+        self.reason, self.node, self.place = reason, node, place
+        self.remedy = remedy or operation(reason)
         self.others: list[CannotLower] = []
+        super().__init__(f"{reason} ({place}): {self.remedy}" if place else reason)
 
     @property
-    def without_word(self) -> bool:
+    def without_operator(self) -> bool:
         """Whether ONNX has no operator for the operation, whatever its values."""
-        return str(self).startswith(_NO_WORD)
+        return self.reason.startswith(_NO_OPERATOR)
+
+
+def cannot_lower(reason: str, at: torch.fx.Node | None, remedy: str = "") -> CannotLower:
+    """Return a refusal of Steep's own, of the operation ``at``."""
+    name = "" if at is None else at.meta.get(WITHIN, at.name)
+    return CannotLower(reason, name, line_of(at), remedy)
+
+
+def raise_together(refused: list[CannotLower]) -> None:
+    """Raise the first of some refusals, with the others; return if there are none."""
+    if refused:
+        refused[0].others = refused[1:]
+        raise refused[0]
 
 
 class _Interpreter(Interpreter):
@@ -113,23 +133,22 @@ class _TracedModule(torch.nn.Module):
 
 
 def refusal(e: Exception, at: torch.fx.Node | None = None) -> CannotLower:
-    """Convert an error, which occurred at the operation ``at``, to CannotLower."""
+    """Convert an error of PyTorch or a library, raised at the operation ``at``, to CannotLower."""
     if isinstance(e, CannotLower):
         return e
     if isinstance(e, DrawDependsOnResults):
         return CannotLower(str(e), "" if at is None else at.name, line_of(at))
-    name = "" if at is None else at.meta.get(WITHIN, at.name)
     text = str(e).strip()
     reason = summary_of(e)
     if untranslated := re.search(
         r"Error when translating node .*?target=torch\.ops\.([\w.]+)\]", text
     ):
-        reason = f"{_NO_WORD} {untranslated.group(1)}"
+        reason = f"{_NO_OPERATOR} {untranslated.group(1)}"
         cause = _innermost(e)
         # raised by one of Steep's translations
         if isinstance(cause, NotImplementedError) and str(cause):
             reason = f"{untranslated.group(1)}: {cause}"
-    return CannotLower(reason, name, line_of(at))
+    return cannot_lower(reason, at)
 
 
 def _innermost(e: BaseException) -> BaseException:
@@ -197,12 +216,13 @@ def lower(
         except DrawDependsOnResults as e:
             raise refusal(e, _origin(e.node, traced.graph, graph_module.graph)) from e
         except CannotTranslate as e:
-            refused = refusal(e.cause, _origin(e.node, traced.graph, graph_module.graph))
+            at = _origin(e.node, traced.graph, graph_module.graph)
+            refused = cannot_lower(str(e), at) if e.cause is None else refusal(e.cause, at)
             for name, operator in e.others.items():
-                at = _origin(name, traced.graph, graph_module.graph)
-                if at is not None and at.name != refused.node:
-                    reason = f"{_NO_WORD} {operator}"
-                    refused.others.append(CannotLower(reason, at.name, line_of(at)))
+                other = _origin(name, traced.graph, graph_module.graph)
+                if other is not None and other.name != refused.node:
+                    reason = f"{_NO_OPERATOR} {operator}"
+                    refused.others.append(CannotLower(reason, other.name, line_of(other)))
             raise refused from e
     return OnnxGraph(model, written, draws, cached)
 

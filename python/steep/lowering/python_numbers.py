@@ -104,7 +104,7 @@ class Numbers:
         self._calculation = torch.fx.GraphModule(torch.nn.Module(), calculation)
         self._calculated = self._calculation.forward
 
-    def leave(self) -> None:
+    def remove_computed_nodes(self) -> None:
         """Remove the nodes that Python computes; call it after they are no longer graph outputs."""
         if self._calculated is not None:
             for node in reversed(self._known):

@@ -89,20 +89,13 @@ _CALLS = {
 
 # What to do about an operation, by a pattern of the reason.
 _OPERATIONS = {
-    r"the engine computes on the CPU": "move the module and its tensors to the CPU",
     r"ONNX has no operator for": "write it in operators of docs/operators.md",
-    r"complex numbers": "take and return torch.view_as_real(…)",
-    r"shares memory with another": "clone() one of the two",
-    r"the gradient of .* gets lost": "detach() what needs no gradient",
-    r"PyTorch has no derivative of .*": "detach() what needs no gradient",
     r"change in place of a detached tensor": "make a new value, or change it under torch.no_grad()",
-    r"change of a parameter|changes an argument that": "change it after forward, under no_grad()",
+    r"change of a parameter": "change it after forward, under no_grad()",
     r"draws random numbers by values": "draw torch.rand of a fixed shape, and compare",
     r"Python number": _TENSOR,
-    r"writes a tensor in its backward": "write it after backward, or in a hook",
     r"backward of": "write it with operators whose gradient is the one that you need",
     r"sparse": "leave out sparse=True",
-    r"enables gradients": "enter torch.enable_grad() around the call",
     r"_unwrap_for_grad|dual": "write torch.func.grad or vjp: PyTorch runs forward-mode derivatives",
 }
 

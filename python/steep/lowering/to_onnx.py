@@ -47,6 +47,7 @@ from steep.lowering.ops import (
     casts,
     cumulative,
     elementwise,
+    exact_gradients,
     extent_arithmetic,
     gamma_functions,
     linear_algebra,
@@ -54,7 +55,6 @@ from steep.lowering.ops import (
     quotients,
     reductions,
     resize,
-    slopes,
     sort_and_index,
 )
 from steep.lowering.ops.attention import ATTENTION
@@ -80,14 +80,18 @@ log = logging.getLogger("steep")
 
 
 class CannotTranslate(Exception):
-    """The exporter has no translation for an operation; ``node`` is its name, "" if unknown.
+    """An operation cannot be translated; ``node`` is its name, "" if unknown.
 
-    ``others`` maps names of operations to further operators without a translation.
+    ``reason`` is a text of Steep's own, or the exporter's error, then also ``cause``. ``others``
+    maps names of operations to further operators without a translation.
     """
 
-    def __init__(self, cause: Exception, node: str, others: dict[str, str] | None = None) -> None:
-        super().__init__(str(cause))
-        self.cause, self.node, self.others = cause, node, others or {}
+    def __init__(
+        self, reason: str | Exception, node: str, others: dict[str, str] | None = None
+    ) -> None:
+        super().__init__(str(reason))
+        self.cause = None if isinstance(reason, str) else reason
+        self.node, self.others = node, others or {}
 
 
 def to_onnx(
@@ -117,9 +121,10 @@ def to_onnx(
 def _convert(traced: torch.fx.GraphModule) -> onnx.ModelProto:
     for node in traced.graph.nodes:
         if node.target in sort_and_index.REFUSED:
-            raise CannotTranslate(NotImplementedError(f"{node.target} has other edges"), node.name)
+            what = f"PyTorch's exporter translates {node.target} wrongly for some values"
+            raise CannotTranslate(what, node.name)
     for node, why in refused_by_kernels(traced.graph):
-        raise CannotTranslate(RuntimeError(f"PyTorch refuses {why}"), node.name)
+        raise CannotTranslate(f"PyTorch refuses {why}", node.name)
     refuse_negative(traced)
     count = sum(n.op == "placeholder" for n in traced.graph.nodes)
     use_recurrent_operators(traced.graph)
@@ -141,7 +146,7 @@ def _convert(traced: torch.fx.GraphModule) -> onnx.ModelProto:
         with constants_with_digits():
             model = exported_program_to_onnx_program(program, registry=_registry())
     except ConversionError as e:
-        others = {n.name: str(n.target) for n in _without_words(program.graph)}
+        others = {n.name: str(n.target) for n in _untranslated(program.graph)}
         raise CannotTranslate(e, _origin(e, program.graph), others) from e
     keep_digits(model.model)
     widen_integers(model.model)
@@ -159,7 +164,7 @@ def _origin(e: Exception, graph: torch.fx.Graph) -> str:
     return named.group(1) if named and any(n.name == named.group(1) for n in graph.nodes) else ""
 
 
-def _without_words(graph: torch.fx.Graph) -> list[torch.fx.Node]:
+def _untranslated(graph: torch.fx.Graph) -> list[torch.fx.Node]:
     """Return all calls of operators without a translation; the exporter's error names only one."""
     return [
         n
@@ -209,7 +214,7 @@ def _registry() -> ONNXRegistry:
 @functools.cache
 def _common_registry() -> ONNXRegistry:
     registry = ONNXRegistry.from_torchlib()
-    ours = (
+    tables = (
         TRANSLATIONS,
         TRAINED,
         RECURRENT,
@@ -219,7 +224,7 @@ def _common_registry() -> ONNXRegistry:
         cumulative.AS_IN_TORCH,
         powers.AS_IN_TORCH,
         quotients.AS_IN_TORCH,
-        slopes.AS_IN_TORCH,
+        exact_gradients.AS_IN_TORCH,
         gamma_functions.GAMMA,
         elementwise.AS_IN_TORCH,
         linear_algebra.AS_IN_TORCH,
@@ -229,8 +234,8 @@ def _common_registry() -> ONNXRegistry:
         autograd_function.TRANSLATIONS,
         extent_arithmetic.TRANSLATIONS,
     )
-    words = {target: word for table in ours for target, word in table.items()}
-    for target, translation in words.items():
+    translations = {target: ours for table in tables for target, ours in table.items()}
+    for target, translation in translations.items():
         registry.register_op(target, translation)
     for target, translation in OF_COMPLEX.items():
         registry.register_op(target, translation, is_complex=True)

@@ -14,7 +14,7 @@ from steep.lowering.aliasing import all_written_by, memory_named, memory_of
 from steep.lowering.autocast_regions import Regions
 from steep.lowering.capture_context import CaptureContext
 from steep.lowering.extents import hint
-from steep.lowering.lower import outputs_of, refusal
+from steep.lowering.lower import cannot_lower, outputs_of, raise_together
 from steep.lowering.products import NARROWED_FUNCTIONS
 from steep.torch_internals.functorch import autograd_function_apply, is_functorch_wrapped_tensor
 from steep.torch_internals.operators import aten
@@ -36,10 +36,9 @@ def refuse_complex(graph: torch.fx.Graph, computed: Sequence[torch.fx.Node]) -> 
     given = [n for n in graph.nodes if n.op == "placeholder" and _is_complex(n)]
     at = [user for n in given for user in _readers(n) if user in needed]
     at += [n for n in computed if _is_complex(n)]
-    if at:
-        refused = [refusal(RuntimeError("complex numbers come in or out"), n) for n in at]
-        refused[0].others = refused[1:]
-        raise refused[0]
+    reason = "an input or result of the graph is complex"
+    remedy = "take and return torch.view_as_real(…)"
+    raise_together([cannot_lower(reason, n, remedy) for n in at])
 
 
 def _readers(n: torch.fx.Node) -> list[torch.fx.Node]:
@@ -60,14 +59,15 @@ def refuse_histories(
     """Raise CannotLower if forward requests a gradient that this call cannot give."""
     for n in graph.nodes:
         if n.target == "requires_grad_" and n.args[0].op == "placeholder":
-            raise refusal(RuntimeError("an input needs a gradient"), n)
+            reason = "forward calls requires_grad_() on a tensor from outside the graph"
+            raise cannot_lower(reason, n, "call it before forward")
     if context.grad_mode:
         return
     for n in computed:
         value = n.meta["example_value"]
         if isinstance(value, torch.Tensor) and value.requires_grad:
-            what = "forward enables gradients, which its caller disables"
-            raise refusal(RuntimeError(what), n)
+            reason = "forward enables gradients, which its caller disables"
+            raise cannot_lower(reason, n, "enter torch.enable_grad() around the call")
 
 
 def refuse_sparse(graph: torch.fx.Graph) -> None:
@@ -75,14 +75,13 @@ def refuse_sparse(graph: torch.fx.Graph) -> None:
 
     The engine's gradients are dense, which optimizers for sparse gradients do not accept.
     """
+    asked = "(sparse=True) asks for a sparse gradient, and the engine's are dense"
     refused = [
-        refusal(RuntimeError("the gradient of a table has to be sparse"), n)
+        cannot_lower(f"{n.target.__name__}{asked}", n, "leave out sparse=True")
         for n in graph.nodes
         if n.target in (F.embedding, F.embedding_bag) and _gives_sparse(n)
     ]
-    if refused:
-        refused[0].others = refused[1:]
-        raise refused[0]
+    raise_together(refused)
 
 
 def _gives_sparse(n: torch.fx.Node) -> bool:
@@ -106,14 +105,12 @@ def refuse_without_derivative(graph: torch.fx.Graph) -> None:
     The engine would silently return no gradient.
     """
     refused = [
-        refusal(RuntimeError(f"PyTorch has no derivative of {name}"), n)
+        cannot_lower(f"PyTorch has no derivative of {name}", n, "detach() what needs no gradient")
         for n in graph.nodes
         if n.op.startswith("call_") and (name := _WITHOUT_DERIVATIVE.get(n.target))
         if _needs_gradient(n) and any(u.op == "output" or _needs_gradient(u) for u in n.users)
     ]
-    if refused:
-        refused[0].others = refused[1:]
-        raise refused[0]
+    raise_together(refused)
 
 
 def _needs_gradient(n: torch.fx.Node) -> bool:
@@ -126,14 +123,13 @@ def refuse_writes_of_backward(graph_module: torch.fx.GraphModule) -> None:
 
     The engine would do this write in forward, even if no backward follows, or two.
     """
+    reason = "a torch.autograd.Function writes a tensor in its backward"
     refused = [
-        refusal(RuntimeError("a torch.autograd.Function writes a tensor in its backward"), n)
+        cannot_lower(reason, n, "write it after backward, or in a hook")
         for n in graph_module.graph.nodes
         if _writes_in_backward(graph_module, n)
     ]
-    if refused:
-        refused[0].others = refused[1:]
-        raise refused[0]
+    raise_together(refused)
 
 
 def _writes_in_backward(within: torch.fx.GraphModule, n: torch.fx.Node) -> bool:
@@ -159,15 +155,13 @@ def refuse_mixed_products(graph: torch.fx.Graph, of: Regions, context: CaptureCo
     ``function_rewrites.REWRITES`` would cast the operands.
     """
     refused = [
-        refusal(RuntimeError(f"a product of {' and '.join(sorted(types))}"), n)
+        cannot_lower(f"a product of {' and '.join(sorted(types))}", n)
         for n in graph.nodes
         if of.get(n.name, context.autocast) is None
         and _is_product(n)
         and len(types := _floating_types(n)) > 1
     ]
-    if refused:
-        refused[0].others = refused[1:]
-        raise refused[0]
+    raise_together(refused)
 
 
 def _is_product(n: torch.fx.Node) -> bool:
@@ -188,14 +182,12 @@ def refuse_overlaps(graph: torch.fx.Graph) -> None:
     values.
     """
     refused = [
-        refusal(RuntimeError("a call writes to a part of the memory that it reads"), n)
+        cannot_lower("a call writes to a part of the memory that it reads", n)
         for n in graph.nodes
         for written in all_written_by(n)
         if any(_overlap_in_part(_place(n, written), other) for other in _values_read(n, written))
     ]
-    if refused:
-        refused[0].others = refused[1:]
-        raise refused[0]
+    raise_together(refused)
 
 
 def refuse_lost_writes(graph: torch.fx.Graph) -> None:
@@ -205,14 +197,12 @@ def refuse_lost_writes(graph: torch.fx.Graph) -> None:
     It sets elements between windows (``x.unfold(0, 2, 3)``) to zero.
     """
     refused = [
-        refusal(RuntimeError("a call writes through a view whose elements overlap or skip some"), n)
+        cannot_lower("a call writes through a view whose elements overlap or skip some", n)
         for n in graph.nodes
         for written in all_written_by(n)
         if any(_is_unfold(v) or _has_overlap(v) for v in _seen_through(written))
     ]
-    if refused:
-        refused[0].others = refused[1:]
-        raise refused[0]
+    raise_together(refused)
 
 
 def _seen_through(n: torch.fx.Node | None) -> Iterator[torch.fx.Node]:

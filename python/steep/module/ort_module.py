@@ -13,7 +13,7 @@ import time
 import types
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, cast
 
 import torch
 
@@ -28,14 +28,17 @@ from steep.session.memory_limit import limit_text
 
 if TYPE_CHECKING:
     from steep.graph.compiled_graph import CompiledGraph
+    from steep.module.capture_protocol import CaptureBackend
 
 log = logging.getLogger("steep")
 
 _Key: TypeAlias = int | slice | str  # of a container of modules
 
 # Releases of PyTorch that the tests have not run with are captured by public interfaces alone.
-_ROOM = "steep.module" if is_tested() else "steep.public_capture"
-surroundings: Any = importlib.import_module(f"{_ROOM}.surroundings")
+_CAPTURE_PACKAGE = "steep.module" if is_tested() else "steep.public_capture"
+capture_backend = cast(
+    "CaptureBackend", importlib.import_module(f"{_CAPTURE_PACKAGE}.capture_backend")
+)
 
 # Protects fallback_calls, which calls from several threads change.
 _counting = threading.Lock()
@@ -202,7 +205,7 @@ class ORTModule(torch.nn.Module):
     def plan(self) -> tuple[_steep.StepPlan, ...]:
         """Return the plan of each graph so far, for the extents of its first call."""
         return tuple(
-            graph.call.program.plan_for(graph.types, graph.call.gradients)
+            graph.engine_graph.program.plan_for(graph.types, graph.engine_graph.gradients)
             for graph in self._graphs()
         )
 
@@ -216,7 +219,7 @@ class ORTModule(torch.nn.Module):
             ProviderError: a graph is not planned as a whole.
         """
         return tuple(
-            graph.call.program.memory_report_for(graph.types, graph.call.gradients)
+            graph.engine_graph.program.memory_report_for(graph.types, graph.engine_graph.gradients)
             for graph in self._graphs()
         )
 
@@ -234,7 +237,7 @@ class ORTModule(torch.nn.Module):
         """
 
         def dump(form: str) -> str:
-            shown = [p.dump(p.call.gradients, form) for p in self._graphs()]
+            shown = [p.dump(p.engine_graph.gradients, form) for p in self._graphs()]
             if not shown:
                 raise ModelError("Nothing is compiled yet.", remedy="call the module first")
             if form == "html":
@@ -256,8 +259,8 @@ class ORTModule(torch.nn.Module):
         """
         recorded = []
         for graph in self._graphs():
-            graph.call.program.start_profile()
-            recorded.append((graph.call.program, time.perf_counter()))
+            graph.engine_graph.program.start_profile()
+            recorded.append((graph.engine_graph.program, time.perf_counter()))
         if not recorded:
             raise ModelError("Nothing is compiled yet.", remedy="call the module first")
         try:
@@ -303,13 +306,15 @@ class ORTModule(torch.nn.Module):
 
     def _call_impl(self, *args: object, **kwargs: object) -> Any:
         """Let the wrapped module run the global module hooks, so that they run once."""
-        if surroundings.has_any_global_hook() and not any(map(self.__dict__.__getitem__, _HOOKS)):
+        if capture_backend.has_any_global_hook() and not any(
+            map(self.__dict__.__getitem__, _HOOKS)
+        ):
             return self.forward(*args, **kwargs)
         return super()._call_impl(*args, **kwargs)
 
     def forward(self, *args: object, **kwargs: object) -> Any:
         """Run the wrapped module's ``forward``; this method has the same signature."""
-        if torch.compiler.is_dynamo_compiling() or surroundings.only_observed(args, kwargs):
+        if torch.compiler.is_dynamo_compiling() or capture_backend.only_observed(args, kwargs):
             return self._module(*args, **kwargs)
         precision, whole = self.precision, self.fallback != "parts"
         # autocast's dtype decides what autocast regions inside forward compute in; Dynamo does not
@@ -317,7 +322,7 @@ class ORTModule(torch.nn.Module):
         held_for = precision, whole, torch.get_autocast_dtype("cpu")
         captured = self._captured.get(held_for)
         if captured is None:
-            captured = self._captured[held_for] = surroundings.CapturedModule(
+            captured = self._captured[held_for] = capture_backend.make_captured_module(
                 innermost(self._module),
                 precision,
                 self._reports.append,
@@ -328,17 +333,17 @@ class ORTModule(torch.nn.Module):
                 memory_limit=self._memory_limit,
             )
         try:
-            surroundings.refuse_transforms()
-            result, ran = captured(*args, **kwargs)
+            capture_backend.refuse_transforms()
+            result = captured(*args, **kwargs)
         except (ModelError, ProviderError) as e:
             if self.fallback != "torch":
                 raise
             return self._run_in_torch(e, args, kwargs)
-        if not ran and not captured.has_run:
-            self._allow_nothing(captured.breaks)
+        if not captured.ran_in_engine and not captured.left_on_purpose:
+            self._require_engine_ran(captured.breaks)
         return result
 
-    def _allow_nothing(self, breaks: list[str]) -> None:
+    def _require_engine_ran(self, breaks: list[str]) -> None:
         """Raise ModelError if PyTorch ran all operations; return if there were none to run."""
         left = [*(r.reason for r in self._reports if r.reason), *breaks]
         if left:
@@ -404,7 +409,10 @@ class ORTModule(torch.nn.Module):
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         if "_mixed" in self.__dict__:
-            raise TypeError(f"a {self.__class__.__name__} is not pickled; its state_dict() is")
+            raise TypeError(
+                f"an ORTModule with a mixin class ({self.__class__.__name__}) cannot be pickled; "
+                "save its state_dict()"
+            )
         attributes = {
             name: value for name, value in self.__dict__.items() if name not in self._MADE
         }

@@ -22,7 +22,7 @@ def backend(
 
     With a release of PyTorch that the tests have not run with, ``public_capture`` runs the graph.
     """
-    room = "dynamo" if is_tested() else "public_capture"
-    chosen = importlib.import_module(f"steep.{room}.backend")
+    name = "steep.dynamo.backend" if is_tested() else "steep.public_capture.compile_backend"
+    chosen = importlib.import_module(name)
     run: Callable[..., Any] = chosen.backend(graph_module, examples, options=options)
     return run

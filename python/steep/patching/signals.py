@@ -16,7 +16,7 @@ class _Waiting:
     def __init__(self) -> None:
         self.handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
         self.signals: list[tuple[int, FrameType | None]] = []
-        self.depth = 0  # how many Held contexts are active
+        self.depth = 0  # how many DelayedSignals are active
         self.tracing = False
         self.raised: BaseException | None = None
 
@@ -66,7 +66,7 @@ class DelayedSignals:
     locks stay locked, modes stay on. So code that changes PyTorch, and code that traces, runs
     inside of this::
 
-        with Held() as held, substituted(…), held.tracing():
+        with DelayedSignals() as held, substituted(…), held.tracing():
             ...  # a handler is called where deliver_signals() is
 
     If the code treated a handler's exception as its own error, the exception is raised again at the

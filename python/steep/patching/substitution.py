@@ -116,7 +116,7 @@ def substituted(replacements: Mapping[Substitution, Any]) -> Iterator[None]:
 
     On every way out of the ``with`` block, the targets are restored in reverse order. Threads: a
     lock admits one thread at a time, since a second one would restore the first one's replacements.
-    Other threads that run meanwhile see the replacements. Signals: ``signals.Held`` keeps Ctrl-C
+    Other threads that run meanwhile see the replacements. Signals: ``DelayedSignals`` keeps Ctrl-C
     from interrupting it.
 
     Raises:

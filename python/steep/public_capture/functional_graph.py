@@ -60,7 +60,7 @@ _DTYPES = frozenset(
 
 
 @dataclasses.dataclass
-class Choices:
+class CaptureState:
     """Options and state that the graphs of a module share.
 
     Attributes:
@@ -68,7 +68,7 @@ class Choices:
         providers, disabled_passes: as for ``ORTModule``.
         record: called with a report of each graph.
         training: returns the mode of the module, for ``record``.
-        has_run: whether anything ran in the engine.
+        ran_in_engine: whether anything ran in the engine.
         refused: names of operators for which the exporter had no ONNX translation.
     """
 
@@ -77,7 +77,7 @@ class Choices:
     disabled_passes: Sequence[str] = ()
     record: Callable[[GraphReport], None] = lambda report: None
     training: Callable[[], bool] = lambda: False
-    has_run: bool = False
+    ran_in_engine: bool = False
     refused: set[str] = dataclasses.field(default_factory=set)
 
 
@@ -88,13 +88,13 @@ class FunctionalGraph:
 
     Args:
         graph_module: the graph, with an example of each value in ``meta["val"]``.
-        choices: those of its module.
+        state: those of its module.
     """
 
-    def __init__(self, graph_module: torch.fx.GraphModule, choices: Choices) -> None:
+    def __init__(self, graph_module: torch.fx.GraphModule, state: CaptureState) -> None:
         self.graph_module = graph_module
-        self.choices = choices
-        self.parts = _Parts(graph_module, choices)
+        self.state = state
+        self.parts = _Parts(graph_module, state)
         self._reported = False
 
     def __call__(self, *arguments: object) -> Any:
@@ -117,11 +117,11 @@ class FunctionalGraph:
         count = self.parts.operators()
         if reasons and not count:
             log.warning("PyTorch runs a graph whole: %s", "; ".join(reasons))
-        self.choices.record(
+        self.state.record(
             GraphReport(
                 "torch.compile" if count else "PyTorch",
                 "" if count else "; ".join(reasons) or "it computes nothing",
-                self.choices.training(),
+                self.state.training(),
                 seconds,
                 operators=count,
                 in_torch=reasons,
@@ -132,17 +132,17 @@ class FunctionalGraph:
 class _Parts(torch.nn.Module):
     """A graph, split into parts that the engine can probably run, and the rest."""
 
-    def __init__(self, graph_module: torch.fx.GraphModule, choices: Choices) -> None:
+    def __init__(self, graph_module: torch.fx.GraphModule, state: CaptureState) -> None:
         super().__init__()
-        self.choices = choices
-        numbers, why = _number(graph_module.graph, choices.refused)
+        self.state = state
+        numbers, why = _number(graph_module.graph, state.refused)
         self.why = why
         self.split = graph_module
         if any(numbers.values()):
             self.split = split_module(graph_module, graph_module, numbers.__getitem__)
             for number in {n for n in numbers.values() if n % 2}:
                 part = getattr(self.split, f"submod_{number}")
-                setattr(self.split, f"submod_{number}", _Part(part, choices))
+                setattr(self.split, f"submod_{number}", _Part(part, state))
 
     def forward(self, *arguments: object) -> Any:
         return self.split(*arguments)
@@ -162,10 +162,10 @@ class _Parts(torch.nn.Module):
 class _Part(torch.nn.Module):
     """A part that is compiled for the engine at its first call; if that fails, PyTorch runs it."""
 
-    def __init__(self, graph_module: torch.fx.GraphModule, choices: Choices) -> None:
+    def __init__(self, graph_module: torch.fx.GraphModule, state: CaptureState) -> None:
         super().__init__()
         self.graph_module = graph_module
-        self.choices = choices
+        self.state = state
         self.run: Any = None
         self.reason = ""
 
@@ -176,22 +176,22 @@ class _Part(torch.nn.Module):
             made = OnnxPart(
                 self.graph_module,
                 arguments,
-                self.choices.providers,
-                self.choices.disabled_passes,
+                self.state.providers,
+                self.state.disabled_passes,
             )
             results = made(*arguments)
         except CannotExport as e:
             known = {str(n.target) for n in self.graph_module.graph.nodes}
-            if e.operator in known - self.choices.refused:
-                self.choices.refused.add(e.operator)
-                self.run = _Parts(self.graph_module, self.choices)
+            if e.operator in known - self.state.refused:
+                self.state.refused.add(e.operator)
+                self.run = _Parts(self.graph_module, self.state)
             else:
                 self._leave(str(e))
         except (ModelError, ProviderError, ShapeError) as e:
             self._leave(str(e))
         else:
             self.run = made
-            self.choices.has_run = True
+            self.state.ran_in_engine = True
             return results
         return self.forward(*arguments)
 

@@ -52,6 +52,7 @@ LOSS_SCALE = "optimizer/loss_scale"
 # (names of parameters, their settings or optimizer)
 Groups = Sequence[tuple[Sequence[str], Mapping[str, float] | _steep.OptimizerOptions]]
 _SEED_MASK = 2**63 - 1
+_WITH_ORTMODULE = "train with ORTModule, where PyTorch can run it"
 _REBUILT_IN_A_ROW = 3  # most successive steps that compile again
 _CONVERTED = {(torch.float64, torch.float32), (torch.int32, torch.int64)}  # of data, as in sessions
 
@@ -201,8 +202,8 @@ class Trainer:
                 lambda: self._settings.get("precision", "fp32"),
                 self._reports.append,
                 whole=True,
-                make=lambda lowered: _Step(lowered, self._run),
-                fallback_option="ORTModule",
+                graph_factory=lambda lowered: _Step(lowered, self._run),
+                fallback_advice=_WITH_ORTMODULE,
                 first=[t.shape for t in self._first] if varies else None,
             )
         with torch.enable_grad(), torch.autocast("cpu", enabled=False), self._step_mode():
@@ -212,7 +213,7 @@ class Trainer:
 
     def _answer(self, captured: CapturedModule, tensors: Sequence[torch.Tensor]) -> Any:
         try:
-            return captured(*tensors)[0]
+            return captured(*tensors)
         except ModelError as e:
             said = e.__cause__
             if not self._first or not isinstance(said, TorchRuntimeError):
@@ -229,7 +230,7 @@ class Trainer:
 
     def _run(self, lowered: LoweredGraph, arguments: tuple[Any, ...]) -> object:
         """Run a captured graph as a step; Dynamo has checked its guards."""
-        tensors = lowered.given(arguments)
+        tensors = lowered.call_tensors(arguments)
         roles = self._roles
         if self._holds and roles.hold(lowered, tensors):
             self._rebuilt_in_a_row = 0
@@ -271,7 +272,7 @@ class Trainer:
                     lambda: precision,
                     self._reports.append,
                     whole=True,
-                    fallback_option="ORTModule",
+                    fallback_advice=_WITH_ORTMODULE,
                     providers=choices_of(self._settings.get("providers")),
                     disabled_passes=self._settings.get("disabled_passes", ()),
                     memory_limit=self._settings.get("memory_limit", ""),

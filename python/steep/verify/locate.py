@@ -90,8 +90,8 @@ def _find_value(
     _set_outputs(graph_module, watched)
     compiled = CompiledGraph(LoweredGraph(copy_graph(graph_module), arguments, context))
     given = copies_of(arguments)
-    fed = compiled.feed(given)
-    received = compiled.give(given, compiled.make(fed))
+    fed = compiled.prepare_inputs(given)
+    received = compiled.write_back_and_return(given, compiled.run_engine(fed))
     names = {n.name for n in watched}
     expected, _ = run_in_torch(graph_module, copies_of(arguments), names, Masks(compiled, fed))
     for n, mine in zip(watched, received, strict=True):
@@ -138,8 +138,8 @@ def _find_gradient(
     compiled = CompiledGraph(LoweredGraph(copy_graph(graph_module), given, context))
     gradients = [g for _, g in pairs]
     given = [*copies_of(arguments), *real]
-    fed = compiled.feed(given)
-    results = list(compiled.give(given, compiled.make(fed)))
+    fed = compiled.prepare_inputs(given)
+    results = list(compiled.write_back_and_return(given, compiled.run_engine(fed)))
     received = torch.autograd.grad(results, real, gradients, allow_unused=True)
     given = [*copies_of(arguments), *real]
     _, outputs = run_in_torch(graph_module, given, set(), Masks(compiled, fed))

@@ -35,7 +35,7 @@ class Masks(TorchDispatchMode):
         numbers = fed[len(fed) - len(calls) :]
         self.drawn = [(_named(call[0]), n) for call, n in zip(calls, numbers, strict=True)]
         self.masks: list[torch.Tensor] = []
-        if compiled.call.program.random:
+        if compiled.engine_graph.program.random:
             try:
                 self.masks = _masks_of(compiled, fed)
             except Error as e:
@@ -115,8 +115,8 @@ def _named(func: OpOverload) -> str:
 
 def _masks_of(compiled: CompiledGraph, fed: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Run the graph again with the seed of its last run; return the masks of its dropouts."""
-    call = compiled.call
-    model = onnx.load_from_string(call.model)
+    engine = compiled.engine_graph
+    model = onnx.load_from_string(engine.model)
     count = len(model.graph.output)
     constants = _constants(model)
     for number, node in enumerate(model.graph.node):
@@ -126,9 +126,9 @@ def _masks_of(compiled: CompiledGraph, fed: Sequence[torch.Tensor]) -> list[torc
         node.output.append(f"steep.mask_{number}")
         kind = onnx.TensorProto.BOOL
         model.graph.output.append(onnx.helper.make_tensor_value_info(node.output[1], kind, None))
-    program = ModuleProgram(model.SerializeToString(), inputs=call.names, input_gradients=[])
-    arrays = [to_dlpack(fed[i].detach().contiguous()) for i in call.inputs]
-    capsules = program.forward(arrays, False, call.last.seed)[0]
+    program = ModuleProgram(model.SerializeToString(), inputs=engine.names, input_gradients=[])
+    arrays = [to_dlpack(fed[i].detach().contiguous()) for i in engine.inputs]
+    capsules = program.forward(arrays, False, engine.last.seed)[0]
     masks = [from_dlpack(c) for c in capsules[count:]]
     return [m for m in masks if m.numel()]
 

@@ -17,7 +17,7 @@ import torch.fx
 
 from steep.errors import VerificationError
 from steep.graph.captured_graph import copy_graph
-from steep.graph.compiled_graph import CompiledGraph, lower_captured
+from steep.graph.compiled_graph import CompiledGraph, compile_with
 from steep.graph.lowered import LoweredGraph
 from steep.lowering.aliasing import all_written_by
 from steep.lowering.capture_context import CaptureContext
@@ -43,7 +43,7 @@ def compile_verified(
 ) -> VerifiedGraph:
     """Return a graph as ``compile_captured`` does, whose first step is compared."""
     reference = copy_graph(graph_module)
-    return lower_captured(
+    return compile_with(
         graph_module, examples, context, lambda said: VerifiedGraph(said, reference)
     )
 
@@ -68,10 +68,10 @@ class VerifiedGraph(CompiledGraph):
             return super().__call__(*arguments)
         try:
             step = Step(self, reference, arguments)
-            fed = self.feed(arguments)
-            made = self.make(fed)
-            results = self.give(arguments, made)
-            compared = step.compare_forward(fed, results, made)
+            fed = self.prepare_inputs(arguments)
+            engine_results = self.run_engine(fed)
+            results = self.write_back_and_return(arguments, engine_results)
+            compared = step.compare_forward(fed, results, engine_results)
         except BaseException:  # also of other code: then nothing was compared
             self._lock.release()
             raise
@@ -79,7 +79,7 @@ class VerifiedGraph(CompiledGraph):
             self.reference = None
         return results
 
-    def settle(self, again: bool) -> None:
+    def end_comparison(self, again: bool) -> None:
         """End a comparison; with ``again``, another step will be compared."""
         if again:
             self._lock.release()
@@ -103,7 +103,7 @@ class Step(Comparison):
         self.given = [_not_a_leaf(t) if writes else t for t in self.leaves]
 
     def compare_forward(
-        self, fed: list[torch.Tensor], results: object, made: list[torch.Tensor]
+        self, fed: list[torch.Tensor], results: object, engine_results: list[torch.Tensor]
     ) -> bool:
         """Compare results; return whether a hook will compare gradients too."""
         compiled = self.compiled
@@ -140,11 +140,11 @@ class Step(Comparison):
 
         self._judge(received, expected, 0.0, exactly, None)
         self.arguments = ()
-        if not any(m.requires_grad for m in made):
+        if not any(m.requires_grad for m in engine_results):
             return False
         written = [self.given[i] for i in compiled.lowered.written]
         self.expected = written + [values[name] for name in names]
-        node = next(m.grad_fn for m in made if m.grad_fn is not None)
+        node = next(m.grad_fn for m in engine_results if m.grad_fn is not None)
         handle = node.register_hook(self._compare_backward)
         self.forget = handle.remove
         return True
@@ -157,14 +157,14 @@ class Step(Comparison):
         if not expected:  # a second backward, of another thread
             return
         compiled = self.compiled
-        wanted = [compiled.lowered.taken[i] for i in compiled.call.wanted_inputs]
+        wanted = [compiled.lowered.taken[i] for i in compiled.engine_graph.wanted_inputs]
         leaves = [self.leaves[i] for i in wanted]
         try:
             gradients = _gradients(expected, incoming, leaves)
         except Unmatched as e:
             log.warning("not verified: %s", e)
             self.verified.outcome.largest = None
-            self.verified.settle(again=False)
+            self.verified.end_comparison(again=False)
             return
         del expected
 
@@ -180,12 +180,12 @@ class Step(Comparison):
         scale = LEAST_SCALE * max((largest_of(g) for g in gradients), default=0.0)
         mine = [or_zero(g, leaf) for g, leaf in zip(received, leaves, strict=True)]
         self._judge(mine, gradients, scale, exactly, incoming[len(compiled.lowered.written) :])
-        self.verified.settle(again=False)
+        self.verified.end_comparison(again=False)
 
     def __del__(self) -> None:
         """Let another step be compared if this step's backward never ran."""
         if self.expected:
-            self.verified.settle(again=True)
+            self.verified.end_comparison(again=True)
 
     def _judge(
         self,
@@ -233,7 +233,7 @@ class Step(Comparison):
 
     def _raise(self, worst: Difference, incoming: Sequence[Any] | None) -> NoReturn:
         if incoming is not None:
-            self.verified.settle(again=True)
+            self.verified.end_comparison(again=True)
         place = find(self, incoming)
         what = "a gradient" if incoming is not None else "a value"
         raise VerificationError(

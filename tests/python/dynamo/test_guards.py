@@ -446,8 +446,9 @@ def test_arguments_that_share_memory_are_refused_where_nothing_is_left_to_pytorc
     net(*apart())
     given = in_one_memory()
     before = [t.clone() for t in given]
-    with pytest.raises(ModelError, match="shares its memory"):
+    with pytest.raises(ModelError, match="shares its memory") as refused:
         net(*given)
+    assert refused.value.remedy.endswith('let PyTorch run it: fallback="parts"')
     for t, was in zip(given, before, strict=True):
         assert_close(t, was)
     same = torch.randn(5, 4)

@@ -96,18 +96,18 @@ class Lengths(Deep):
 @contextlib.contextmanager
 def backwards_of_the_engine(log):
     """Within, the log is told of each graph whose backward is done."""
-    plain = autograd_node.Autograd.backward
+    plain = autograd_node.EngineFunction.backward
 
     def backward(ctx, *gradients):
         result = plain(ctx, *gradients)
         log.append("graph")
         return result
 
-    autograd_node.Autograd.backward = staticmethod(backward)
+    autograd_node.EngineFunction.backward = staticmethod(backward)
     try:
         yield
     finally:
-        autograd_node.Autograd.backward = staticmethod(plain)
+        autograd_node.EngineFunction.backward = staticmethod(plain)
 
 
 def mean_of(log, bucket):

@@ -162,7 +162,7 @@ def test_lora_in_both_orders_and_merged():
         assert frozen and all(p.grad is None for p in frozen), name
         wrapped = inner if name == "adapters around" else model
         assert wrapped.report().whole and wrapped.report().graphs
-        wanted = len(compiled_graph(wrapped).call.wanted_inputs)
+        wanted = len(compiled_graph(wrapped).engine_graph.wanted_inputs)
         assert wanted == 4, name  # two factors of two layers: no gradients of frozen weights
         with model.disable_adapter():
             torch.testing.assert_close(model(x), net()(x))

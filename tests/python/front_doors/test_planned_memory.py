@@ -97,8 +97,8 @@ def test_plan_of_a_module_is_what_its_steps_take():
     module(*inputs).backward()
     graph = compiled_graph(module)
     arrays = [np.empty(shape, dtype) for dtype, shape in graph.types]
-    plan = graph.call.program.plan(arrays, True)
-    assert graph.call.program.peak_bytes == pytest.approx(plan.peak_bytes, rel=0.02)
+    plan = graph.engine_graph.program.plan(arrays, True)
+    assert graph.engine_graph.program.peak_bytes == pytest.approx(plan.peak_bytes, rel=0.02)
     assert plan.output_bytes >= sum(4 * p.numel() for p in model.parameters())  # gradients
 
 

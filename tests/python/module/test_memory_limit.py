@@ -73,8 +73,8 @@ class Trained:
         self.bits = [t.detach().clone() for t in tensors]
         (captured,) = self.module._captured.values()
         (graph,) = captured.graphs
-        program = graph.call.program
-        self.planned = program.plan_for(graph.types, graph.call.gradients).peak_bytes
+        program = graph.engine_graph.program
+        self.planned = program.plan_for(graph.types, graph.engine_graph.gradients).peak_bytes
         # of all programs, of which each has a plan
         self.peak, self.programs = program.peak_bytes, program.program_count
 

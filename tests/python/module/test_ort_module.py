@@ -325,7 +325,7 @@ def test_absent_output_gradients_get_their_own_program():
         for m in (torch_net, net):
             use(m(x)).backward()
     assert_same_gradients(torch_net, net)
-    assert compiled_graph(net).call.program.program_count == 3
+    assert compiled_graph(net).engine_graph.program.program_count == 3
 
 
 def test_non_contiguous_inputs_and_gradients():

@@ -314,6 +314,7 @@ def private_names_of_torch(file: Path) -> set[str]:
 
 OTHERS_PRIVATE = {
     "backends.py: registry._BACKENDS": "it is asked for only if PyTorch is loaded, and may be gone",
+    "compat/data/data_schema.py: kind._make": "of named tuples, documented",
     "lowering/fingerprint.py: hashlib._Hash": "of Python, for annotations",
     "lowering/training_semantics.py: sys._getframe": "of Python, documented",
     "compat/trainer/described_trainer.py: self.options._internal_use": "an option has this name",

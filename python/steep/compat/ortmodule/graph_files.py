@@ -37,26 +37,26 @@ class GraphFiles:
     def _write(self, graph: CompiledGraph) -> None:
         self._count += 1
         number = "" if self._count == 1 else f"_{self._count}"
-        call = graph.call
-        mode = "training" if call.gradients else "inference"
+        engine = graph.engine_graph
+        mode = "training" if engine.gradients else "inference"
 
         def put(stage: str, content: bytes) -> None:
             write_file(str(self._folder / f"{self._prefix}{number}_{stage}"), content)
 
         exported = graph.lowered.model.SerializeToString()
         put(f"torch_exported_{mode}.onnx", exported)
-        if call.model != exported:
-            put(f"optimized_pre_grad_{mode}.onnx", call.model)
-        compiled = call.program.compiled_model(graph.types, call.gradients)
+        if engine.model != exported:
+            put(f"optimized_pre_grad_{mode}.onnx", engine.model)
+        compiled = engine.program.compiled_model(graph.types, engine.gradients)
         put(f"optimized_{mode}.onnx", compiled)
-        put(f"optimized_{mode}.txt", graph.dump(call.gradients).encode())
-        if call.gradients:
-            named = dict(zip(call.inputs, call.names, strict=True))
+        put(f"optimized_{mode}.txt", graph.dump(engine.gradients).encode())
+        if engine.gradients:
+            named = dict(zip(engine.inputs, engine.names, strict=True))
             outputs = [o.name for o in graph.lowered.model.graph.output]
-            differentiable = call.program.differentiable
+            differentiable = engine.program.differentiable
             content = gradient_model(
-                call.model,
-                [named[i] for i in call.wanted_inputs if i in named],
+                engine.model,
+                [named[i] for i in engine.wanted_inputs if i in named],
                 [o for o, can in zip(outputs, differentiable, strict=True) if can],
                 True,
             )
@@ -64,8 +64,8 @@ class GraphFiles:
 
 
 def stage_table(graph: CompiledGraph) -> str:
-    """Return a table of the compiler's stages for a graph, for the extents of its first call."""
-    plan = graph.call.program.plan_for(graph.types, graph.call.gradients)
+    """Return a table of the compiler's stages for a graph, for the extents of its first engine."""
+    plan = graph.engine_graph.program.plan_for(graph.types, graph.engine_graph.gradients)
     lines = [f"{'stage':<20}{'ms':>8}{'nodes':>8}{'change':>8}"]
     before: int | None = None
     for stage in plan.stages:
@@ -78,5 +78,5 @@ def stage_table(graph: CompiledGraph) -> str:
 
 def memory_line(graphs: Sequence[CompiledGraph]) -> str:
     """Return as text the peak memory of each graph's runs so far."""
-    peaks = [p.call.program.peak_bytes for p in graphs]
+    peaks = [p.engine_graph.program.peak_bytes for p in graphs]
     return "steep: peak of each graph so far: " + ", ".join(f"{b / 2**20:.1f} MiB" for b in peaks)

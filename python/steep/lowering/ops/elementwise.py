@@ -383,25 +383,25 @@ def _logit(self: Value, eps: float | None = None) -> Value:
     return opset18.Where(at_end, ends, opset18.Log(odds))
 
 
-def _softmax(word: Operator) -> Operator:
+def _softmax(onnx_operator: Operator) -> Operator:
     """Return ``softmax`` or ``log_softmax``; the operand is first cast to ``dtype``, if given."""
 
     def softmax(self: Value, dim: int, dtype: int | None = -1) -> Value:
         x = self if dtype in (-1, None) else opset18.Cast(self, to=dtype)
         if self.shape:
-            return word(x, axis=dim)
+            return onnx_operator(x, axis=dim)
         axis = opset18.Constant(value_ints=[0])
-        return opset18.Squeeze(word(opset18.Unsqueeze(x, axis), axis=0), axis)
+        return opset18.Squeeze(onnx_operator(opset18.Unsqueeze(x, axis), axis=0), axis)
 
     return softmax
 
 
-def _asked(word: Operator, of_integers: Operator) -> Operator:
-    """Return a predicate: ``word`` for floats, and the constant ``of_integers`` for integers."""
+def _asked(onnx_operator: Operator, of_integers: Operator) -> Operator:
+    """Return a predicate for floats; for integers it is the constant ``of_integers``."""
 
     def asked(self: Value) -> Value:
         of_floats = self.dtype is None or self.dtype.is_floating_point()
-        return word(self) if of_floats else of_integers(self)
+        return onnx_operator(self) if of_floats else of_integers(self)
 
     return asked
 
@@ -414,9 +414,9 @@ def _is(value: float) -> Operator:
     return lambda self: opset18.Equal(self, number(value, self))
 
 
-def _whole(word: Operator) -> Operator:
+def _whole(onnx_operator: Operator) -> Operator:
     """Return a rounding function that leaves integers unchanged."""
-    return _asked(word, opset18.Identity)
+    return _asked(onnx_operator, opset18.Identity)
 
 
 def _sign(self: Value) -> Value:

@@ -22,14 +22,14 @@ def _double(x: Number) -> Value:
     return opset18.Constant(value=ir.tensor(float(x), ir.DataType.DOUBLE))
 
 
-def _of_doubles(word: Operator) -> Operator:
+def _of_doubles(onnx_operator: Operator) -> Operator:
     def calculated(*operands: Number) -> Value:
-        return word(*map(_double, operands))
+        return onnx_operator(*map(_double, operands))
 
     return calculated
 
 
-_WORDS: dict[Callable[..., object], Operator] = {
+_OPERATORS: dict[Callable[..., object], Operator] = {
     torch.sym_float: opset18.Identity,
     operator.add: opset18.Add,
     operator.sub: opset18.Sub,
@@ -49,8 +49,11 @@ def _named(function: Callable[..., object]) -> Callable[..., object]:
     return in_float64
 
 
-_IN_FLOAT64 = {function: _named(function) for function in _WORDS}
-TRANSLATIONS = {_IN_FLOAT64[function]: _of_doubles(word) for function, word in _WORDS.items()}
+_IN_FLOAT64 = {function: _named(function) for function in _OPERATORS}
+TRANSLATIONS = {
+    _IN_FLOAT64[function]: _of_doubles(onnx_operator)
+    for function, onnx_operator in _OPERATORS.items()
+}
 
 
 def count_in_float64(graph: torch.fx.Graph) -> None:

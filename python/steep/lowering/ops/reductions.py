@@ -91,7 +91,7 @@ def _extreme_of_all(reduce: Operator, of_two: Operator) -> Operator:
 
     def extreme(self: Value) -> Value:
         if 0 in self.shape:
-            raise NotImplementedError("there are no elements")
+            raise NotImplementedError("max or min of a tensor without elements")
         floating = self.dtype is None or self.dtype.is_floating_point()
         value = extreme_in_shares(reduce, self, None, 0) if floating else reduce(self, keepdims=0)
         if all(isinstance(n, int) for n in self.shape) or self.dtype == ir.DataType.BOOL:

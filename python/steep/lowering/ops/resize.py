@@ -74,7 +74,7 @@ def _nearest(
     return input
 
 
-def _smooth(mode: str, word: Operator) -> Operator:
+def _smooth(mode: str, onnx_operator: Operator) -> Operator:
     """Return ``upsample_….vec``; aligned corners refer to the rounded output extents.
 
     ONNX uses the extents before rounding.
@@ -87,14 +87,14 @@ def _smooth(mode: str, word: Operator) -> Operator:
         scale_factors: Sequence[float] | None,
     ) -> Value:
         if scale_factors is None or not align_corners:
-            return word(self, output_size, align_corners, scale_factors)
+            return onnx_operator(self, output_size, align_corners, scale_factors)
         wanted = _extents(self, scale_factors)
         return nn._aten_upsample_output_size(self, wanted, mode, "align_corners")
 
     return resized
 
 
-def _antialiased(word: Operator) -> Operator:
+def _antialiased(onnx_operator: Operator) -> Operator:
     """Return ``_upsample_…_aa``; it refuses aligned corners, for which the filter differs."""
 
     def resized(
@@ -102,7 +102,7 @@ def _antialiased(word: Operator) -> Operator:
     ) -> Value:
         if align_corners:
             raise NotImplementedError("interpolation with antialias and align_corners")
-        return word(self, output_size, align_corners, *scales)
+        return onnx_operator(self, output_size, align_corners, *scales)
 
     return resized
 

@@ -1,4 +1,4 @@
-"""What ``ORTModule`` checks before a call, by public interfaces; see ``module/surroundings.py``."""
+"""What ``module/capture_protocol.py`` asks for, by public interfaces."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from steep.public_capture.captured_module import CapturedModule
+from steep.public_capture.compiled_module import CompiledModule as make_captured_module
 
-__all__ = ["CapturedModule", "has_any_global_hook", "only_observed", "refuse_transforms"]
+__all__ = ["has_any_global_hook", "make_captured_module", "only_observed", "refuse_transforms"]
 
 
 def has_any_global_hook() -> bool:

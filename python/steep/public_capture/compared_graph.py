@@ -22,7 +22,7 @@ _TIMES = 10
 """How many times eager mode's distance from float64 a value may have."""
 
 
-class VerifiedGraph:
+class ComparedGraph:
     """Runs a graph of ``torch.compile``; its first calls are compared with PyTorch's eager mode.
 
     The reference is the graph of ``torch.compile``, not the functional graph, which a decomposition

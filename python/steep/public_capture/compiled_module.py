@@ -12,13 +12,13 @@ from steep.dynamo.report import GraphReport
 from steep.errors import ModelError, ProviderError
 from steep.patching.torch_versions import window
 from steep.providers import Providers
-from steep.public_capture.backend import choices, compiled, say_what_is_lost
+from steep.public_capture.compile_backend import capture_state, compiled, warn_untested_release
 from steep.public_capture.functional_graph import CAPTURES
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-class CapturedModule:
+class CompiledModule:
     """A module whose graphs run in the engine; PyTorch runs what the engine cannot.
 
     Calls from several threads are safe, and wait for each other; backward passes may run in
@@ -56,19 +56,21 @@ class CapturedModule:
                 received=torch.__version__,
                 remedy="leave it out, or install a release that the tests have run with",
             )
-        say_what_is_lost()
+        warn_untested_release()
         self._module, self._precision, self._whole = module, precision, whole
-        self._choices = choices(verify, providers, disabled_passes)
-        self._choices.record = record
-        self._choices.training = lambda: module.training
+        self._state = capture_state(verify, providers, disabled_passes)
+        self._state.record = record
+        self._state.training = lambda: module.training
         self._structure: tuple[int, ...] | None = None
         self._call: Callable[..., Any] | None = None
         self.breaks: list[str] = []  # torch.compile does not report graph breaks
 
+    left_on_purpose = False  # this package leaves no call to PyTorch by design
+
     @property
-    def has_run(self) -> bool:
+    def ran_in_engine(self) -> bool:
         """Whether a part of the module has run in the engine."""
-        return self._choices.has_run
+        return self._state.ran_in_engine
 
     @property
     def graphs(self) -> list[Any]:
@@ -80,8 +82,8 @@ class CapturedModule:
             remedy="print(model.report())",
         )
 
-    def __call__(self, *args: object, **kwargs: object) -> tuple[Any, bool]:
-        """Return the module's result, and whether anything has run in the engine.
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        """Return the module's result.
 
         Raises:
             ModelError: an option needs more than public interfaces.
@@ -100,16 +102,16 @@ class CapturedModule:
         with CAPTURES:  # any call may capture, and no other call may run during a capture
             if self._call is None or structure != self._structure:
                 self._structure, self._call = structure, self._compile()
-            return self._call(*args, **kwargs), self.has_run
+            return self._call(*args, **kwargs)
 
     def _compile(self) -> Callable[..., Any]:
-        module, chosen = self._module, self._choices
+        module, state = self._module, self._state
 
         def call(*args: object, **kwargs: object) -> Any:
             return module(*args, **kwargs)
 
         def run(graph_module: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
-            return compiled(graph_module, examples, chosen)
+            return compiled(graph_module, examples, state)
 
         # torch.compile limits the graphs per code object: each module gets a code object of its
         # own.

@@ -17,8 +17,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from steep._steep import check_passes
 from steep.patching.torch_versions import window
 from steep.providers import Providers, choices_of
-from steep.public_capture.functional_graph import Choices, FunctionalGraph
-from steep.public_capture.verified_graph import VerifiedGraph
+from steep.public_capture.compared_graph import ComparedGraph
+from steep.public_capture.functional_graph import CaptureState, FunctionalGraph
 from steep.verify.difference import should_verify
 
 log = logging.getLogger("steep")
@@ -28,7 +28,7 @@ VERIFIED_STEPS = 3
 
 
 @functools.cache
-def say_what_is_lost() -> None:
+def warn_untested_release() -> None:
     """Warn, once in a process, that this release was not tested."""
     log.warning(
         "PyTorch %s is outside of the releases that Steep has been tested with (%s). Only its "
@@ -44,17 +44,17 @@ def say_what_is_lost() -> None:
     )
 
 
-def choices(
+def capture_state(
     verify: bool | None, providers: Providers | None, disabled_passes: Sequence[str]
-) -> Choices:
-    """Return a caller's options. Raises ModelError, ProviderError, TypeError."""
+) -> CaptureState:
+    """Return the state of a module's graphs. Raises ModelError, ProviderError, TypeError."""
     check_passes(disabled_passes)
     steps = VERIFIED_STEPS if should_verify(verify, unasked=True) else 0
-    return Choices(steps, choices_of(providers), tuple(disabled_passes))
+    return CaptureState(steps, choices_of(providers), tuple(disabled_passes))
 
 
 def compiled(
-    graph_module: torch.fx.GraphModule, examples: Sequence[Any], chosen: Choices
+    graph_module: torch.fx.GraphModule, examples: Sequence[Any], state: CaptureState
 ) -> Callable[..., Any]:
     """Return a function that runs a graph of ``torch.compile``.
 
@@ -66,7 +66,7 @@ def compiled(
     def make(functional: torch.fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
         values = (node.meta.get("val") for node in functional.graph.nodes)
         dtypes.update(v.dtype for v in values if isinstance(v, torch.Tensor))
-        boxed: Callable[..., Any] = make_boxed_func(FunctionalGraph(functional, chosen))
+        boxed: Callable[..., Any] = make_boxed_func(FunctionalGraph(functional, state))
         return boxed
 
     # PyTorch's decomposition of fused attention passes weights to a backward that expects
@@ -82,9 +82,9 @@ def compiled(
             decompositions=decompositions,
         )
     devices = {e.device.type for e in examples if isinstance(e, torch.Tensor)}
-    if not chosen.steps or (devices and "cpu" not in devices):  # on other devices PyTorch runs all
+    if not state.steps or (devices and "cpu" not in devices):  # on other devices PyTorch runs all
         return run
-    return VerifiedGraph(graph_module, run, chosen.steps, dtypes)
+    return ComparedGraph(graph_module, run, state.steps, dtypes)
 
 
 def backend(
@@ -97,12 +97,14 @@ def backend(
 
     The options are those of ``steep.dynamo.backend.backend``; ``verify`` is True by default.
     """
-    say_what_is_lost()
+    warn_untested_release()
     known = options or {}
     if unknown := {*known} - {"verify", "providers", "disabled_passes"}:
         raise ValueError(
             'the backend "steep" has the options "verify", "providers" and "disabled_passes", '
             f"not {sorted(unknown)}"
         )
-    chosen = choices(known.get("verify"), known.get("providers"), known.get("disabled_passes", ()))
-    return compiled(graph_module, examples, chosen)
+    state = capture_state(
+        known.get("verify"), known.get("providers"), known.get("disabled_passes", ())
+    )
+    return compiled(graph_module, examples, state)

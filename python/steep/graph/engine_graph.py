@@ -33,7 +33,7 @@ _SEED_RANGE = 2**63 - 1
 _TIDIED_STEPS = (2, 3, 5, 9, 17)
 
 
-class Call:
+class EngineGraph:
     """A graph ready to run, differentiated for one set of wanted gradients.
 
     Args:
@@ -48,9 +48,9 @@ class Call:
         memory_limit: limit for a call, as the engine reads it; "" for none.
         connected: for each result, the tensors of a call that PyTorch's autograd reaches from it:
             their gradients are zero where the graph has none.
-        kept_inputs, kept_results: for each tensor of a call, and for each result, whether PyTorch's
-            autograd saves it without a copy. All others may be written to before backward. By
-            default all inputs, and the results that backward reads.
+        saved_inputs, saved_results: for each tensor of a call, and for each result, whether
+            PyTorch's autograd saves it without a copy. All others may be written to before
+            backward. By default all inputs, and the results that backward reads.
         inputs_in_place, results_in_place: likewise, whether backward reads the tensor's own memory.
             By default all. Backward reads copies of the others, so writes that PyTorch's version
             counter misses have no effect.
@@ -71,16 +71,17 @@ class Call:
         disabled_passes: Sequence[str] = (),
         memory_limit: str = "",
         connected: Sequence[set[int]] = (),
-        kept_inputs: Sequence[bool] = (),
-        kept_results: Sequence[bool] = (),
+        saved_inputs: Sequence[bool] = (),
+        saved_results: Sequence[bool] = (),
         inputs_in_place: Sequence[bool] = (),
         results_in_place: Sequence[bool] = (),
     ) -> None:
         self.model = model
         places = range(count)
-        self.kept = [i for i in places if not kept_inputs or kept_inputs[i]]
-        self.may_change = sorted({*places}.difference(self.kept))
-        self.kept_results = kept_results
+        # positions of the tensors that autograd saves without a copy, and of the others
+        self.saved = [i for i in places if not saved_inputs or saved_inputs[i]]
+        self.unsaved = sorted({*places}.difference(self.saved))
+        self.saved_results = saved_results
         self.names, self.inputs, self.count = names, inputs, count
         self.connected = connected
         self.wanted_inputs = wanted_inputs
@@ -88,7 +89,7 @@ class Call:
         self.providers = list(providers)
         self.disabled_passes = tuple(disabled_passes)
         self.memory_limit = memory_limit
-        self._differentiated: dict[tuple[tuple[int, ...], tuple[int, ...]], Call] = {}
+        self._differentiated: dict[tuple[tuple[int, ...], tuple[int, ...]], EngineGraph] = {}
         named = dict(zip(inputs, names, strict=True))
         self.program = ModuleProgram(
             model,
@@ -165,26 +166,26 @@ class Call:
             if tensors[i].data_ptr() != pointers[i]
         }
 
-    def in_order(
-        self, kept: Sequence[torch.Tensor], others: Sequence[torch.Tensor]
+    def merge_saved_and_others(
+        self, saved: Sequence[torch.Tensor], others: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
-        """Merge the tensors of a call: ``kept`` (saved by autograd) and ``others`` (may change)."""
-        placed = dict(zip(self.kept, kept, strict=False))
-        placed.update(zip(self.may_change, others, strict=True))
+        """Return the tensors of a call in order: those that autograd saved, and ``others``."""
+        placed = dict(zip(self.saved, saved, strict=False))
+        placed.update(zip(self.unsaved, others, strict=True))
         return [placed[i] for i in range(self.count)]
 
-    def differentiated(self, wanted: tuple[int, ...], among: tuple[int, ...]) -> Call:
-        """Return the graph of this call's gradients as a call of its own; it is made on first use.
+    def differentiated(self, wanted: tuple[int, ...], among: tuple[int, ...]) -> EngineGraph:
+        """Return the graph of this graph's gradients; it is made on first use.
 
-        Its tensors are this call's tensors, then the gradients of the results ``among``. Its
+        Its tensors are those of this graph, then the gradients of the results ``among``. Its
         results are the gradients of those ``wanted_inputs`` that the graph has. Its tensors at
         ``wanted`` may be differentiated again.
 
         Raises ModelError: the graph draws random numbers.
         """
-        call = self._differentiated.get((wanted, among))
-        if call is not None:
-            return call
+        before = self._differentiated.get((wanted, among))
+        if before is not None:
+            return before
         if self.program.random:
             raise ModelError(
                 "The gradients of a graph that draws random numbers are not differentiated again.",
@@ -208,7 +209,7 @@ class Call:
         inputs = [*self.inputs, *range(self.count, count)]
         reach = reached(made.graph)
         known = {i for i, name in zip(inputs, names, strict=True) if name in reach}
-        call = self._differentiated[wanted, among] = Call(
+        graph = self._differentiated[wanted, among] = EngineGraph(
             made.SerializeToString(),
             names,
             inputs,
@@ -220,7 +221,7 @@ class Call:
             inputs_in_place=[False] * count,
             memory_limit=self.memory_limit,
         )
-        return call
+        return graph
 
     def gradients_from(self, results: list[torch.Tensor]) -> list[torch.Tensor | None]:
         """Return one gradient per wanted input; None if the graph has none.

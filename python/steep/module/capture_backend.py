@@ -1,4 +1,4 @@
-"""What ``ORTModule`` checks before a call: exporters that only observe, modes and transforms."""
+"""Makes captured modules for ``ORTModule``, and checks its calls: exporters, modes, transforms."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from steep.torch_internals.nn import has_any_global_hook
 from steep.torch_internals.pytree import tree_leaves
 
 if TYPE_CHECKING:
-    from steep.dynamo.captured_module import CapturedModule as _CapturedModule
+    from steep.dynamo.captured_module import CapturedModule
 
-__all__ = ["CapturedModule", "has_any_global_hook", "only_observed", "refuse_transforms"]
+__all__ = ["has_any_global_hook", "make_captured_module", "only_observed", "refuse_transforms"]
 
 
-def CapturedModule(
+def make_captured_module(
     module: torch.nn.Module,
     precision: str | None,
     record: Callable[[GraphReport], None],
@@ -33,7 +33,7 @@ def CapturedModule(
     providers: Providers | None,
     disabled_passes: Sequence[str],
     memory_limit: str,
-) -> _CapturedModule:
+) -> CapturedModule:
     """Return a module whose calls Dynamo captures.
 
     Args:
