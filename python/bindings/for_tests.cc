@@ -260,7 +260,7 @@ nb::list model_gradients(const nb::bytes& model, const nb::list& inputs,
 
 void init_for_tests(nb::module_& m) {
   m.def("set_default_providers", &set_default_providers, nb::arg("choices"),
-        "Where everything runs that is not told.");
+        "Sets the providers of sessions that name none.");
   m.def("op_table", &op_table, "One dict per operator: its name and what Steep knows of it.",
         nb::sig("def op_table() -> list[dict[str, str | bool]]"));
   m.def("contrib_operators", &contrib_operators,

@@ -1,4 +1,4 @@
-"""The providers on which sessions run: the CPU, and devices of plug-ins."""
+"""The providers on which sessions run: the CPU, and the devices that plug-ins add."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def _convert(traced: torch.fx.GraphModule) -> onnx.ModelProto:
             what = f"PyTorch's exporter translates {node.target} wrongly for some values"
             raise CannotTranslate(what, node.name)
     for node, why in refused_by_kernels(traced.graph):
-        raise CannotTranslate(f"PyTorch refuses {why}", node.name)
+        raise CannotTranslate(f"PyTorch raises an error for {why}", node.name)
     refuse_negative(traced)
     count = sum(n.op == "placeholder" for n in traced.graph.nodes)
     use_recurrent_operators(traced.graph)
@@ -268,7 +268,7 @@ def _from_cache(traced: torch.fx.GraphModule, key: str) -> onnx.ModelProto | Non
         if len(model.graph.output) != len(end.args[0]) or not names <= {
             f"arg_{i}" for i in range(given)
         }:
-            raise ValueError("it is not of this graph")
+            raise ValueError("its inputs or outputs are not those of the graph")
     # an entry with a valid digest may still contain any bytes
     except (DecodeError, ValueError) as e:
         log.warning("ignoring a cached file that is not a model: %s (%s)", key, e)

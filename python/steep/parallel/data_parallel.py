@@ -448,7 +448,7 @@ class DataParallel:
                         received=received,
                         remedy="give all ranks the same model, options and versions",
                     )
-        raise AssertionError("described are equal")
+        raise AssertionError("no description differs")
 
 
 def join(way: str) -> DataParallel:

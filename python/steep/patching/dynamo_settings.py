@@ -42,7 +42,7 @@ CAPTURE = (
         "`dynamo/patches/extra_guards.py` adds to these guards; they are off from 2.14 on.",
     ),
     DynamoSetting(
-        "fail_on_recompile_limit_hit", True, "PyTorch would run the module without a word."
+        "fail_on_recompile_limit_hit", True, "PyTorch would run the module without a warning."
     ),
     DynamoSetting(
         "recompile_limit",

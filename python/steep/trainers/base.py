@@ -102,7 +102,7 @@ class _Step:
         self, lowered: LoweredGraph, run: Callable[[LoweredGraph, tuple[Any, ...]], object]
     ) -> None:
         if lowered.checks:  # the engine would have updated weights before the check
-            raise RuntimeError("forward raises an error where values say so")
+            raise RuntimeError("forward raises an error that depends on values")
         self.lowered = lowered
         self.run = run
 

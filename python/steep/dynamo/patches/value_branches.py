@@ -181,5 +181,5 @@ def _guard(condition: Condition, truth: bool, place: str, builder: GuardBuilder,
             log.debug("%s cannot be asked: %s: %s", said, type(e).__name__, e)
             return False
 
-    said = f"the branch at {place} goes the way of {truth}"
+    said = f"the condition at {place} is {truth}"
     builder.guard_manager.root.add_epilogue_lambda_guard(holds, [said], None)

@@ -1,4 +1,4 @@
-"""Errors that forward raises where values say so leave the graph whole, and are raised.
+"""Errors that forward raises depending on values leave the graph whole, and are raised.
 
 PYTEST_DONT_REWRITE: an assertion is to be Python's own.
 """

@@ -165,7 +165,7 @@ def test_a_way_that_was_gone_needs_no_new_graph():
     for x in (up, down) * 3:
         net(x)
     assert len(net.report().graphs) == 2
-    assert "the branch at" in str(net.report().graphs[1].because)
+    assert "the condition at" in str(net.report().graphs[1].because)
 
 
 def on_a_layer(y, x):
