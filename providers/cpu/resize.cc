@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <numeric>
+#include <span>
 
 #include "providers/cpu/build_kernel.h"
 #include "providers/cpu/parallel.h"
@@ -21,7 +23,14 @@ struct Tap {
 struct Axis {
   size_t axis;
   int64_t in, out;
-  std::vector<std::vector<Tap>> taps;  ///< by output element; empty: extrapolated
+  std::vector<Tap> taps{};        ///< of all output elements, in order
+  std::vector<size_t> begins{0};  ///< by output element, where its taps begin; last: the end
+
+  /// The taps of output element o; none: it is extrapolated.
+  std::span<const Tap> taps_of(int64_t o) const {
+    const size_t begin = begins[static_cast<size_t>(o)];
+    return {taps.data() + begin, begins[static_cast<size_t>(o) + 1] - begin};
+  }
 };
 
 struct Rule {
@@ -128,18 +137,19 @@ std::vector<Axis> tables(const Layout& layout, const std::vector<double>& roi) {
   const size_t given = layout.axes.size();
   for (size_t i = 0; i < given; ++i) {
     const auto& [a, in, out, factor] = layout.axes[i];
-    Axis axis{.axis = a, .in = in, .out = out, .taps = {}};
+    Axis axis{.axis = a, .in = in, .out = out};
     const double begin = roi.empty() ? 0 : roi[i], end = roi.empty() ? 1 : roi[given + i];
     if (in == out && factor == 1 && begin == 0 && end == 1) continue;
     const double shrink = layout.rule.antialias ? std::min(factor, 1.0) : 1;
     const double width = std::min(4 / shrink + 2, static_cast<double>(in) + 2);
-    const double bytes = static_cast<double>(out) *
-                         (sizeof(std::vector<Tap>) + sizeof(Tap) * (std::isnan(width) ? 0 : width));
+    const double bytes =
+        static_cast<double>(out) * (sizeof(size_t) + sizeof(Tap) * (std::isnan(width) ? 0 : width));
     require_bytes(bytes < 0x1p63 ? static_cast<size_t>(bytes) : SIZE_MAX, "tables of a resizing");
     for (int64_t o = 0; o < out; ++o) {
       poll();
       const auto x = source(layout.rule, o, in, out, factor, begin, end);
-      axis.taps.push_back(x ? taps_at(layout.rule, *x, in, factor) : std::vector<Tap>());
+      if (x) std::ranges::copy(taps_at(layout.rule, *x, in, factor), std::back_inserter(axis.taps));
+      axis.begins.push_back(axis.taps.size());
     }
     result.push_back(std::move(axis));
   }
@@ -207,6 +217,24 @@ std::optional<Layout> read_resize(const NodeSpec& node, size_t first, const Dims
   return layout;
 }
 
+/// Resizes the last axis of one row.
+template <typename T>
+void resize_row(const Axis& axis, bool transposed, T extrapolated, const T* x, T* y) {
+  if (transposed) {
+    std::fill_n(y, axis.in, T{0});
+    for (int64_t o = 0; o < axis.out; ++o) {
+      for (const Tap& tap : axis.taps_of(o)) y[tap.index] += static_cast<T>(tap.weight) * x[o];
+    }
+    return;
+  }
+  for (int64_t o = 0; o < axis.out; ++o) {
+    const auto taps = axis.taps_of(o);
+    T sum = taps.empty() ? extrapolated : T{0};
+    for (const Tap& tap : taps) sum += static_cast<T>(tap.weight) * x[tap.index];
+    y[o] = sum;
+  }
+}
+
 /// Resizes one axis of data with shape [outer, axis, inner]: y = Σ taps x, or the transpose.
 template <typename T>
 void resize_axis(const Axis& axis, bool transposed, int64_t outer, int64_t inner, T extrapolated,
@@ -218,10 +246,14 @@ void resize_axis(const Axis& axis, bool transposed, int64_t outer, int64_t inner
     for (int64_t p = begin; p < end; ++p) {
       const T* source = x + p * from;
       T* target = y + p * to;
+      if (inner == 1) {
+        resize_row(axis, transposed, extrapolated, source, target);
+        continue;
+      }
       std::fill_n(target, to, T{0});
       for (int64_t o = 0; o < axis.out; ++o) {
         if (inner > 4096) poll();
-        const auto& taps = axis.taps[static_cast<size_t>(o)];
+        const auto taps = axis.taps_of(o);
         if (taps.empty() && !transposed) std::fill_n(target + o * inner, inner, extrapolated);
         for (const Tap& tap : taps) {
           const auto weight = static_cast<T>(tap.weight);
