@@ -31,4 +31,8 @@ std::optional<ConvProblem> read_conv(const NodeSpec& node, std::string* why_not)
 
 std::unique_ptr<Kernel> make_onednn_conv(const NodeSpec& node, std::string* why_not);
 
+/// Whether make_depthwise_gradient() takes the problem.
+bool has_depthwise_gradient(const ConvProblem& p);
+std::unique_ptr<Kernel> make_depthwise_gradient(const NodeSpec& node, std::string* why_not);
+
 }  // namespace steep::cpu

@@ -23,6 +23,11 @@ Desc any(const Desc& desc, DataType type) {
   return {desc.get_dims(), type, dnnl::memory::format_tag::any};
 }
 
+template <typename PrimitiveDesc>
+bool is_gemm(const PrimitiveDesc& pd) {
+  return std::string_view(pd.impl_info_str()).find("gemm") != std::string_view::npos;
+}
+
 class OneDnnConv final : public Kernel {
  public:
   /// Throws dnnl::error when oneDNN has no such primitive.
@@ -74,7 +79,8 @@ class OneDnnConv final : public Kernel {
     }
   }
 
-  /// False when oneDNN has only its reference loops for the problem.
+  /// False when oneDNN has only its reference loops for the problem, or loops that are slower than
+  /// ours.
   bool fast() const { return fast_; }
 
   void execute(const KernelArgs& args) const override try {
@@ -127,7 +133,7 @@ class OneDnnConv final : public Kernel {
   template <typename PrimitiveDesc>
   void finish(const PrimitiveDesc& pd, const std::array<Desc, 3>& given, const Desc& x,
               const Desc& weight, const Desc& y) {
-    fast_ = is_fast(pd);
+    fast_ = is_fast(pd) && !(has_depthwise_gradient(p_) && is_gemm(pd));
     const bool forward = p_.part == ConvPart::forward;
     const bool grad_x = p_.part == ConvPart::grad_input, grad_w = p_.part == ConvPart::grad_weight;
     sides_[0] = {given[0], x,

@@ -46,7 +46,7 @@ template <typename K, typename... Args>
 std::unique_ptr<Kernel> make_onednn_kernel(std::string* why_not, Args&&... args) try {
   auto kernel = std::make_unique<K>(std::forward<Args>(args)...);
   if constexpr (requires { kernel->fast(); }) {
-    if (!kernel->fast()) return decline(why_not, "oneDNN has only its reference loops for this");
+    if (!kernel->fast()) return decline(why_not, "oneDNN has only slow loops for this");
   }
   return kernel;
 } catch (const dnnl::error& error) {

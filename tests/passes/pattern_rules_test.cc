@@ -243,6 +243,13 @@ const std::vector<Case>& cases_of_other_passes() {
       {{"recognise/layer_normalization_by_power"}, [](Graph& g) { layer_normalization(g, true); }},
       {{"recognise/layer_normalization_by_product"},
        [](Graph& g) { layer_normalization(g, false); }},
+      {{"recognise/grouped_product_of_transposed"},
+       [](Graph& g) {
+         const Value w = g.add_input("w", {DType::f32, Shape{2, 3, 4}});
+         const Value ends = g.add_input("ends", {DType::i64, Shape{2}});
+         const Value x = g.add_input("x", matrix(5, 4));
+         g.add_output("y", apply("steep.GroupedMatMul", {x, transpose(w, {0, 2, 1}), ends}));
+       }},
       {{"fuse_attention/softmax", "fuse_attention/scores", "fuse_attention/product",
         "fuse_attention/softmax_gradient", "fuse_attention/values_gradient",
         "fuse_attention/queries_gradient", "fuse_attention/keys_gradient"},

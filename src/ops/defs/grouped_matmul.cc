@@ -157,10 +157,11 @@ extern const OpDef kSteepGroupedMatMul = {.name = "steep.GroupedMatMul",
 /// steep.GroupedOuterProduct(a, b, offsets): a [rows, m], b [rows, n] → y [groups, m, n], where
 /// y[g] is aᵀ b of the rows of group g; 0 for a group without rows. Offsets as in
 /// steep.GroupedMatMul.
-extern const OpDef kSteepGroupedOuterProduct = {.name = "steep.GroupedOuterProduct",
-                                                .in_files = true,
-                                                .vjp = grouped_outer_product_vjp,
-                                                .infer = grouped_outer_product_infer,
-                                                .export_decomposition = grouped_outer_product_in_parts};
+extern const OpDef kSteepGroupedOuterProduct = {
+    .name = "steep.GroupedOuterProduct",
+    .in_files = true,
+    .vjp = grouped_outer_product_vjp,
+    .infer = grouped_outer_product_infer,
+    .export_decomposition = grouped_outer_product_in_parts};
 
 }  // namespace steep
