@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 import steep
-from steep.patching.dynamo_settings import AUTOGRAD_GRAD, CAPTURE
+from steep.patching.dynamo_settings import AUTOGRAD_GRAD, CAPTURE, REFUSED_ARRAYS
 from steep.patching.substitution import DECLARED, Substitution
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "substitutions.md"
@@ -38,8 +38,13 @@ SETTINGS = """\
 ## Settings of Dynamo
 
 While Steep captures a module, these settings of `torch._dynamo.config` have other values, in the
-thread that captures. `trace_autograd_ops` is set during a call of `torch.autograd.grad` alone.
+thread that captures. `trace_autograd_ops` is set during a call of `torch.autograd.grad` alone, and
+`trace_numpy` during a call with a tensor that cannot become a NumPy array.
 `ignore_logging_functions` gets the logging functions whose call is one line in forward.
+
+While a graph is traced to ATen operators, its constants need not be fake tensors:
+`allow_non_fake_inputs` of the trace's own `FakeTensorMode` is true, and
+`fake_tensor_tls.allow_non_fake_inputs_override` in the thread that traces a transform.
 
 | setting | value | why |
 | --- | --- | --- |
@@ -94,7 +99,7 @@ def text() -> str:
         lines.append(f"| `{target}` | {order} | `{file}` | {known} | {why} |\n")
     settings = [
         f"| `{s.name}` | `{'sys.maxsize' if s.value == sys.maxsize else s.value}` | {s.why} |\n"
-        for s in (*CAPTURE, *AUTOGRAD_GRAD)
+        for s in (*CAPTURE, *AUTOGRAD_GRAD, *REFUSED_ARRAYS)
     ]
     return HEAD + "".join(lines) + SETTINGS + "".join(settings) + LASTING
 

@@ -80,6 +80,15 @@ AUTOGRAD_GRAD = (
 )
 """Settings while Dynamo traces ``torch.autograd.grad`` (``lowering/autograd_grad.py``)."""
 
+REFUSED_ARRAYS = (
+    DynamoSetting(
+        "trace_numpy",
+        False,
+        "A tensor that cannot become a NumPy array would be traced as one, without PyTorch's error.",
+    ),
+)
+"""Settings while Dynamo traces a call with such a tensor (``dynamo/patches/numpy_arrays.py``)."""
+
 
 def values_of(settings: tuple[DynamoSetting, ...]) -> dict[str, object]:
     """Return settings as keyword arguments of ``torch._dynamo.config.patch``."""

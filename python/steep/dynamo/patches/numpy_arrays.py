@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
+from steep.patching.dynamo_settings import REFUSED_ARRAYS, values_of
 from steep.patching.substitution import Substitution, replaces, substituted
 from steep.torch_internals.dynamo import (
     InstructionTranslatorBase,
@@ -90,4 +91,4 @@ def _refused(variable: VariableTracker, forced: bool = False) -> bool:
 
 
 def _graph_break_if(refused: bool) -> contextlib.AbstractContextManager[None]:
-    return config.patch(trace_numpy=False) if refused else contextlib.nullcontext()
+    return config.patch(**values_of(REFUSED_ARRAYS)) if refused else contextlib.nullcontext()
