@@ -33,7 +33,7 @@ SteepError* report(SteepErrorKind kind, const ErrorParts& p) {
 }
 
 /// The SteepError for the exception that is being handled.
-SteepError* caught() {
+SteepError* to_engine_error() {
   const auto [kind, parts] = caught_error("A kernel failed.");
   return report(kind, parts);
 }
@@ -183,7 +183,7 @@ SteepError* execute(void* self, const SteepArgs* args) {
     static_cast<Held*>(self)->kernel->execute({args->in, args->out, args->scratch});
     return nullptr;
   } catch (...) {
-    return caught();
+    return to_engine_error();
   }
 }
 
@@ -223,7 +223,7 @@ int make(const SteepCandidate* self, void*, const SteepNode* node, SteepKernel* 
     std::memcpy(to, &made, std::min(to->size, sizeof(made)));
     return 1;
   } catch (...) {
-    *error = caught();
+    *error = to_engine_error();
     return 0;
   }
 }
@@ -266,7 +266,7 @@ SteepError* run_data_shaped(void*, SteepNode* node) {
     }
     return nullptr;
   } catch (...) {
-    return caught();
+    return to_engine_error();
   }
 }
 
@@ -289,7 +289,7 @@ SteepError* open_device(int, const char* const*, void** device) {
     *device = nullptr;
     return nullptr;
   } catch (...) {
-    return caught();
+    return to_engine_error();
   }
 }
 

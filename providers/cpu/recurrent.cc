@@ -235,10 +235,11 @@ template Trace<float> run_forward(const RecurrentProblem&, int64_t, const Kernel
 template Trace<double> run_forward(const RecurrentProblem&, int64_t, const KernelArgs&, double*);
 
 void register_recurrent(std::vector<Candidate>& list) {
-  for (const char* op : {"LSTM", "GRU", "RNN", "steep.RecurrentGrad"}) {
+  for (const char* op : {"LSTM", "GRU", "RNN"}) {
     list.push_back({op, "onednn", make_onednn_recurrent});
+    list.push_back({op, "gemm", make_recurrent});
   }
-  for (const char* op : {"LSTM", "GRU", "RNN"}) list.push_back({op, "gemm", make_recurrent});
+  list.push_back({"steep.RecurrentGrad", "onednn", make_onednn_recurrent});
   list.push_back({"steep.RecurrentGrad", "gemm", make_recurrent_grad});
 }
 

@@ -223,7 +223,7 @@ const SteepNode* node_at(const SteepGraph* g, int i) {
 }
 
 /// Converts the current exception to an error.
-SteepError* caught() {
+SteepError* to_provider_error() {
   auto [kind, p] = caught_error("A function of the engine failed.");
   return new SteepError{kind,
                         std::move(p.what),
@@ -245,7 +245,7 @@ SteepError* claim(SteepGraph* g, const SteepNode* const* nodes, size_t count, co
     g->claims.push_back(std::move(claim));
     return nullptr;
   } catch (...) {
-    return caught();
+    return to_provider_error();
   }
 }
 
@@ -263,7 +263,7 @@ SteepError* new_output(SteepNode* n, int i, int32_t rank, const int64_t* dims, v
     *data = t.data();
     return nullptr;
   } catch (...) {
-    return caught();
+    return to_provider_error();
   }
 }
 
@@ -292,7 +292,7 @@ SteepError* set_output(SteepNode* n, int i, int32_t dtype, int32_t rank, const i
     n->open->told[static_cast<size_t>(i)] = std::move(type);
     return nullptr;
   } catch (...) {
-    return caught();
+    return to_provider_error();
   }
 }
 
@@ -301,7 +301,7 @@ SteepError* poll_now() {
     poll();
     return nullptr;
   } catch (...) {
-    return caught();
+    return to_provider_error();
   }
 }
 

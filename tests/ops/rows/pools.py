@@ -262,7 +262,7 @@ row(
     torch=lambda x: F.adaptive_max_pool1d(x, 1),
     note="ties",
 )
-# The mean of nothing is not a number; the largest of nothing is an error, in test_hazards.py.
+# The mean of nothing is not a number; the largest of nothing is an error, in test_bad_indices.py.
 row("GlobalAveragePool", floats(2, 3, 0), torch=lambda x: x.mean(2, True))
 for _p in (1, 2, 3):
     row(

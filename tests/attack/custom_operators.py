@@ -1,6 +1,6 @@
 """Registered operators and optimizers that are hostile, or registered and used by several threads.
 
-    python tests/attack/own_operators.py [--cases 2000] [--seconds 20] [--seed 0]
+    python tests/attack/custom_operators.py [--cases 2000] [--seconds 20] [--seed 0]
 
 A registration that is refused leaves nothing behind; one that is accepted can be taken back; a
 session of it ends with a result or a typed error of Steep's. Prints findings and lines ATTACK.

@@ -1,4 +1,4 @@
-"""What becomes of operands that a node does not take, a line each: `python misfits.py`.
+"""What becomes of operands that a node does not take, a line each: `python refused_operands.py`.
 
 Run twice under different MALLOC_PERTURB_, and compared: bytes outside of a tensor show.
 """
@@ -34,7 +34,7 @@ def chosen() -> list[Row]:
     return [row for _, row in best.values()]
 
 
-def misfits(x: np.ndarray) -> list[tuple[str, np.ndarray]]:
+def refused_arrays(x: np.ndarray) -> list[tuple[str, np.ndarray]]:
     """`x` without an element, with one less, of another rank, in other types."""
     found = [("nothing", np.zeros(0, x.dtype)), ("deeper", x[None])]
     if x.ndim:
@@ -64,7 +64,7 @@ def main() -> None:
     for row in chosen():
         whole = row.arrays(np.float64 if row.double else np.float32)
         for i, x in enumerate(whole):
-            for name, other in [] if x is None else misfits(x):
+            for name, other in [] if x is None else refused_arrays(x):
                 arrays = [*whole[:i], np.array(other, order="C"), *whole[i + 1 :]]
                 sys.stdout.write(f"{row.op} input {i} {name}: {told(row, arrays)!r}\n")
                 sys.stdout.flush()

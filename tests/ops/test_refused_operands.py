@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SCRIPT = Path(__file__).with_name("misfits.py")
+SCRIPT = Path(__file__).with_name("refused_operands.py")
 
 
 def told(pattern: int) -> list[str]:
