@@ -84,7 +84,7 @@ REFUSED_ARRAYS = (
     DynamoSetting(
         "trace_numpy",
         False,
-        "A tensor that cannot become a NumPy array would be traced as one, without PyTorch's error.",
+        "A tensor that cannot become a NumPy array would become one, without PyTorch's error.",
     ),
 )
 """Settings while Dynamo traces a call with such a tensor (``dynamo/patches/numpy_arrays.py``)."""
