@@ -158,7 +158,7 @@ def test_class_weights_of_a_list_or_a_file(classifier: Path, tmp_path: Path) -> 
         "a hole": ("1,,2,3", 2, "or a file of them"),
     }
     for text, says in (
-        ("1 2\n3 four\n", "in row 2\n  expected: "),
+        ("1 2\n3 four\n", "in row 2.\n  expected: "),
         ("1 2\n3 four\n", "'four' as number 4"),
         ("1 2 -3 4", "'-3' as number 3"),
         ("1 2 inf 4", "'inf' as number 3"),

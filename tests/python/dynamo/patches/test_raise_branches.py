@@ -165,5 +165,5 @@ def test_a_step_cannot_be_taken_back():
     module = Fn(too_large)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     trainer = steep.trainer(module, nn.MSELoss(), optimizer)
-    with pytest.raises(ModelError, match="raises an error where values say so"):
+    with pytest.raises(ModelError, match="raises an error that depends on values"):
         trainer.step(torch.ones(2, 6), torch.ones(2, 6))
