@@ -21,10 +21,10 @@ step := scripts/step
 export PATH := $(CURDIR)/$(bin):$(PATH)
 cmake_flags := -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(bin)/python
 
-.PHONY: help setup build runtime test-runtime test test-all test-cpp test-py patterns torch-versions op_db wheel sdist install lint format sanitize sanitize-thread fuzz fuzz-corpus attack sbom demo operators options bench growth commands docs clean
+.PHONY: help setup build runtime test-runtime arm64 test-arm64 test test-all test-cpp test-py patterns torch-versions op_db wheel sdist install lint format sanitize sanitize-thread fuzz fuzz-corpus attack sbom demo operators options bench growth commands docs clean
 
 help: ## list the targets
-	@grep -E '^[a-z_-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z0-9_-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 setup: .venv/ready ## .venv with all tools, and the system packages
 
@@ -51,7 +51,7 @@ test-cpp: build ## C++ tests
 	  ctest --test-dir build/release --output-on-failure -j$(JOBS)
 
 # As many processes as cores: threads that wait must not spin.
-test-py test-all test-runtime patterns: export OMP_WAIT_POLICY := passive
+test-py test-all test-runtime test-arm64 patterns: export OMP_WAIT_POLICY := passive
 test-py: build ## Python tests
 	@$(step) -v build/test-py.log "Python tests" $(bin)/python -m pytest -n $(JOBS) --dist worksteal
 
@@ -126,6 +126,15 @@ runtime: setup ## the library that trains from artifacts alone (docs/runtime.md)
 
 test-runtime: build runtime ## a program that trains with it, its size and its memory
 	@$(step) -v build/test-runtime.log "Runtime" $(bin)/python -m pytest -m runtime tests/python/program
+
+arm64: setup ## the same for processors of ARM, in build/arm64, by a cross-compiler that is installed
+	@scripts/system_packages arm64
+	@$(step) build/arm64-configure.log "configure (ARM64)" cmake -S . -B build/arm64 -G Ninja \
+	  -DSTEEP_RUNTIME=ON -DCMAKE_TOOLCHAIN_FILE=$(CURDIR)/cmake/aarch64.cmake
+	@$(step) build/arm64.log "build (ARM64)" ninja -C build/arm64 -j$(JOBS)
+
+test-arm64: build arm64 ## programs that train with it in an emulator, against the whole library here
+	@$(step) -v build/test-arm64.log "ARM64" $(bin)/python -m pytest -m arm64 tests/python/program
 
 fuzz: build-sanitize ## FUZZ_SECONDS of fuzzing, shared between the targets; FUZZ_SEED=N repeats a run
 	@scripts/fuzz build/sanitize $(FUZZ_SECONDS) $(JOBS) $(FUZZ_SEED)

@@ -30,6 +30,18 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
   target_compile_options(steep_flags INTERFACE -Wno-maybe-uninitialized)
 endif()
 
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64|ARM64")
+  # Kernels hold vectors in arrays and lambdas, which those of SVE may not be in: their size is not
+  # known when they are compiled. What remains is NEON, which each of these processors has.
+  # HWY_COMPILE_ONLY_STATIC does the same with Debian's Highway 1.0, but chooses SVE if -march allows
+  # it, and later versions have several kinds of NEON to choose from at run time.
+  target_compile_definitions(
+    steep_flags INTERFACE "HWY_DISABLED_TARGETS=(HWY_SVE|HWY_SVE2|HWY_SVE_256|HWY_SVE2_128)")
+  # Without it GCC makes one operation of each product and sum. Plain loops round as on x86-64, where
+  # not every processor has such an operation; kernels call it by its name.
+  target_compile_options(steep_flags INTERFACE -ffp-contract=off)
+endif()
+
 # Dependencies stay uninstrumented: their findings are not ours to fix, and the object files are
 # those of the plain build, which the compiler cache has.
 if(STEEP_SANITIZE)

@@ -1,30 +1,49 @@
 #include "providers/cpu/isa.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdlib>
-#include <string>
+#include <iterator>
+#include <string_view>
 
 #include "hwy/targets.h"
 #include "steep/error.h"
 
 namespace steep::cpu {
+namespace {
+
+struct InstructionSet {
+  std::string_view name;
+  int64_t target;  // of Highway; better ones have lower bits
+};
+
+#if HWY_ARCH_X86
+constexpr InstructionSet kSets[] = {
+    {"avx512", HWY_AVX3_DL}, {"avx2", HWY_AVX2}, {"sse4", HWY_SSE4}, {"scalar", HWY_SCALAR}};
+constexpr const char* kNames = "avx512, avx2, sse4 or scalar";
+#elif HWY_ARCH_ARM_A64  // every processor has it, and kernels exist for no other
+constexpr InstructionSet kSets[] = {{"neon", HWY_NEON}};
+constexpr const char* kNames = "neon";
+#else
+constexpr InstructionSet kSets[] = {{"scalar", HWY_SCALAR}};
+constexpr const char* kNames = "scalar";
+#endif
+
+}  // namespace
 
 void limit_isa() {
   static const bool done = [] {
     const char* wanted = std::getenv("STEEP_MAX_ISA");
     if (wanted == nullptr || *wanted == '\0') return true;
-    const std::string name = wanted;
-    int64_t best = 0;
-    if (name == "avx512") best = HWY_AVX3_DL;
-    if (name == "avx2") best = HWY_AVX2;
-    if (name == "sse4") best = HWY_SSE4;
-    if (name == "scalar") best = HWY_SCALAR;
-    if (best == 0) {
+    const auto* const set =
+        std::ranges::find(kSets, std::string_view(wanted), &InstructionSet::name);
+    if (set == std::end(kSets)) {
       throw ProviderError(
           {.what = "The environment variable STEEP_MAX_ISA does not name an instruction set.",
-           .expected = "avx512, avx2, sse4 or scalar",
-           .received = name});
+           .expected = kNames,
+           .received = wanted});
     }
-    hwy::DisableTargets(best - 1);  // better targets have lower bits
+    hwy::DisableTargets(set->target - 1);
     return true;
   }();
   static_cast<void>(done);

@@ -3,10 +3,10 @@
 
 namespace steep::cpu {
 
-/// Applies the environment variable STEEP_MAX_ISA ("avx512", "avx2", "sse4", "scalar"): Steep's own
-/// kernels then use no newer instruction set. For comparing results between machines, and for
-/// tests. Reads the variable once; cheap afterwards. Throws ProviderError for other values. Call
-/// before the first dispatch.
+/// Applies the environment variable STEEP_MAX_ISA ("avx512", "avx2", "sse4", "scalar"; on ARM
+/// "neon"): Steep's own kernels then use no newer instruction set. For comparing results between
+/// machines, and for tests. Reads the variable once; cheap afterwards. Throws ProviderError for
+/// other values. Call before the first dispatch.
 void limit_isa();
 
 /// Whether Intel made the processor. Library kernels tuned for one vendor may be slower on
