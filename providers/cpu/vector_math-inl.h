@@ -87,7 +87,8 @@ HWY_INLINE V exact_far(D d, V x, V y, float (*f)(float)) {
 
 template <class D, class V>
 HWY_INLINE V sin_f32(D d, V x) {
-  return exact_far(d, x, hn::Sin(d, x), [](float v) { return std::sin(v); });
+  const V y = hn::IfThenElse(hn::Eq(x, hn::Zero(d)), x, hn::Sin(d, x));  // -0 stays -0
+  return exact_far(d, x, y, [](float v) { return std::sin(v); });
 }
 
 template <class D, class V>

@@ -193,6 +193,25 @@ TEST(Elementwise, OneAndTwoThreadsGiveTheSameBits) {
   }
 }
 
+TEST(Elementwise, SinesKeepZeroAndFarNumbersAreExact) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> x = {-0.0F, 0.0F,     29999.5F,  -3e4F,   1e9F,
+                                3e38F, infinity, -infinity, -1e-40F, 2.0F};
+  const auto count = static_cast<int64_t>(x.size());
+  const Tensor given = Tensor::from(x, {count}),
+               sin = run_one("Sin", {given}, {DType::f32, {count}});
+  const Tensor cos = run_one("Cos", {given}, {DType::f32, {count}});
+  for (size_t i = 0; i < x.size(); ++i) {
+    const float s = sin.data<float>()[i], c = cos.data<float>()[i];
+    EXPECT_EQ(std::isnan(s), std::isinf(x[i])) << x[i];
+    EXPECT_EQ(std::isnan(c), std::isinf(x[i])) << x[i];
+    if (std::isinf(x[i])) continue;
+    EXPECT_EQ(std::signbit(s), std::signbit(std::sin(x[i]))) << x[i];
+    EXPECT_NEAR(s, std::sin(static_cast<double>(x[i])), 2e-7) << x[i];
+    EXPECT_NEAR(c, std::cos(static_cast<double>(x[i])), 2e-7) << x[i];
+  }
+}
+
 TEST(Elementwise, OutputsMayTakeTheirInputsMemory) {
   const Tensor a = random_tensor(DType::f32, {5000}, 1);
   const Tensor b = random_tensor(DType::f32, {5000}, 2);
