@@ -17,13 +17,14 @@ HWY_BEFORE_NAMESPACE();
 namespace steep::cpu {
 namespace HWY_NAMESPACE {
 
-/// Σ a[r a_row + j] b[r b_row + j] over rows r and columns j, added to `sum`.
-template <class D, class V>
-HWY_INLINE V add_products(D d, const float* a, int64_t a_row, const float* b, int64_t b_row,
-                          int64_t rows, int64_t columns, V sum) {
+/// Σ a[r a_row + j] b[r b_row + j] over rows r and columns j, by lanes.
+template <class D>
+HWY_INLINE hn::Vec<D> sum_products(D d, const float* a, int64_t a_row, const float* b,
+                                   int64_t b_row, int64_t rows, int64_t columns) {
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   const int64_t whole = columns / lanes * lanes;
   const auto rest = static_cast<size_t>(columns - whole);
+  auto sum = hn::Zero(d);
   for (int64_t r = 0; r < rows; ++r, a += a_row, b += b_row) {
     for (int64_t j = 0; j < whole; j += lanes) {
       sum = hn::MulAdd(hn::LoadU(d, a + j), hn::LoadU(d, b + j), sum);
@@ -33,24 +34,26 @@ HWY_INLINE V add_products(D d, const float* a, int64_t a_row, const float* b, in
   return sum;
 }
 
-/// The gradient of the window of output channel o, [height, width].
+/// The gradient of the window of output channel o, [height, width]. Sums are of images first.
 void gradient_of_window(const ConvProblem& p, int64_t o, const float* dy, const float* x,
                         float* dw) {
   const hn::ScalableTag<float> d;
   const WindowAxis &height = p.axes[0], &width = p.axes[1];
   const int64_t channel = o / (p.w[0] / p.groups);
+  const int64_t images = grain_of(65536, height.out * width.out);  // between two calls of poll()
   for (int64_t i = 0; i < height.kernel; ++i) {
     const auto [top, bottom] = height.windows_inside(i);
     for (int64_t j = 0; j < width.kernel; ++j) {
       const auto [left, right] = width.windows_inside(j);
       auto sum = hn::Zero(d);
       for (int64_t n = 0; n < p.x[0] && top < bottom && left < right; ++n) {
+        if (n % images == 0) poll();
         const float* of_y = dy + ((n * p.y[1] + o) * height.out + top) * width.out + left;
         const float* of_x = x +
                             ((n * p.x[1] + channel) * height.in + height.at(top, i)) * width.in +
                             width.at(left, j);
-        sum = add_products(d, of_y, width.out, of_x, height.stride * width.in, bottom - top,
-                           right - left, sum);
+        sum = hn::Add(sum, sum_products(d, of_y, width.out, of_x, height.stride * width.in,
+                                        bottom - top, right - left));
       }
       dw[i * width.kernel + j] = hn::GetLane(hn::SumOfLanes(d, sum));
     }
@@ -77,6 +80,7 @@ std::unique_ptr<Kernel> make_depthwise_gradient(const NodeSpec& node, std::strin
   if (!has_depthwise_gradient(*problem)) {
     return decline(why_not, "only for float32, two axes, one channel a group, and steps of 1");
   }
+  const auto flops = 2.0 * static_cast<double>(problem->multiplications());
   auto run = [p = std::move(*problem)](const KernelArgs& args) {
     const int64_t size = p.w[2] * p.w[3];
     const int64_t cost = size * p.x[0] * p.y[2] * p.y[3];
@@ -88,7 +92,7 @@ std::unique_ptr<Kernel> make_depthwise_gradient(const NodeSpec& node, std::strin
     });
   };
   auto kernel = kernel_from(std::move(run));
-  kernel->flops = 2.0 * static_cast<double>(read_conv(node, why_not)->multiplications());
+  kernel->flops = flops;
   return kernel;
 }
 
