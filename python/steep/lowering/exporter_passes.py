@@ -69,6 +69,19 @@ def promote_operands(graph: torch.fx.Graph) -> None:
                 _cast_operand(graph, node, operand, value.dtype)
 
 
+_SEARCHES = {aten.searchsorted.Tensor, aten.bucketize.Tensor}
+
+
+def promote_searched(graph: torch.fx.Graph) -> None:
+    """Cast what a search compares to the common dtype, as PyTorch's kernels do."""
+    for node in list(graph.nodes):
+        if node.target in _SEARCHES:
+            compared = node.args[:2]
+            dtype = torch.result_type(*(operand.meta["val"] for operand in compared))
+            for operand in compared:
+                _cast_operand(graph, node, operand, dtype)
+
+
 _CLAMPS = {aten.clamp.default, aten.clamp_min.default, aten.clamp_max.default}
 
 

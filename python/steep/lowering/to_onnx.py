@@ -36,6 +36,7 @@ from steep.lowering.exporter_passes import (
     make_first_operands_tensors,
     promote_clamped,
     promote_operands,
+    promote_searched,
     restore,
     say_dtypes,
 )
@@ -133,6 +134,7 @@ def _convert(traced: torch.fx.GraphModule) -> onnx.ModelProto:
     cast_first(traced.graph)
     promote_clamped(traced.graph)
     promote_operands(traced.graph)
+    promote_searched(traced.graph)
     say_dtypes(traced.graph)
     program = _as_program(traced)
     make_first_operands_tensors(program.graph)

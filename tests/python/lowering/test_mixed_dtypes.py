@@ -39,3 +39,26 @@ def test_results_are_pytorchs(of_x, of_y):
             torch.testing.assert_close(
                 value, right, equal_nan=True, msg=lambda m, i=i: f"function {i}: {m}"
             )
+
+
+class Search(nn.Module):
+    """Positions in a sequence of one dtype, of values of another."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, sequence, values):
+        sides = [torch.searchsorted(sequence, values, right=right) for right in (False, True)]
+        return *sides, torch.bucketize(values, sequence), self.scale * 2
+
+
+@pytest.mark.parametrize("values", [F32, F64, F16, I64, I8], ids=str)
+@pytest.mark.parametrize("sequence", [torch.bool, torch.uint8, I32, F32, F64, F16], ids=str)
+def test_searches_compare_in_the_common_dtype(sequence, values):
+    ordered = torch.tensor([0, 0, 1, 1, 5]).to(sequence).sort().values
+    several = torch.tensor([0.75, -3.0, 2.0, 0.0, 5.5, 1.0]).to(values)
+    net, module = ORTModule(Search()), Search()
+    for y in (several, several[0], several[1]):
+        for found, right in zip(net(ordered, y)[:3], module(ordered, y)[:3], strict=True):
+            torch.testing.assert_close(found, right)
