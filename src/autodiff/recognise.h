@@ -1,3 +1,4 @@
+// Finds groups of small operators that are one operator of Steep, before differentiation.
 #pragma once
 
 #include <vector>

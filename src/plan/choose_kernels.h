@@ -1,3 +1,4 @@
+// Chooses the kernel of each node, and so the device that runs it.
 #pragma once
 
 #include "ir/graph.h"
