@@ -57,4 +57,15 @@ void multiply_blocked(const MatMulProblem& p, const double* a, const double* b, 
 /// Bytes for products of at most n columns and k terms of a dtype, float32 or float64.
 size_t blocked_scratch(DType dtype, int64_t n, int64_t k);
 
+/// Copies b to `packed`, for many products with it. `packed`: blocked_scratch() bytes, 64-byte
+/// aligned; the copy is for this p.n and p.k, and for any p.m.
+void pack_factor(const MatMulProblem& p, const float* b, void* packed);
+void pack_factor(const MatMulProblem& p, const double* b, void* packed);
+/// y = a · b, or y += a · b if `adds`, with a packed b. A row of y depends on its row of a alone,
+/// whatever p.m is.
+void multiply_packed(const MatMulProblem& p, const float* a, const void* packed, float* y,
+                     bool adds);
+void multiply_packed(const MatMulProblem& p, const double* a, const void* packed, double* y,
+                     bool adds);
+
 }  // namespace steep::cpu

@@ -48,17 +48,23 @@ void pack_panel(const MatMulProblem& p, const T* b, int64_t j, T* to) {
   }
 }
 
-/// Computes rows [begin, end) of the columns from j on; `b`, `bias` (if per column) and `y` point
-/// at column j. `b_k`: stride of b along k.
+/// Computes rows [begin, end) of the columns from j on, or adds to them; `b`, `bias` (if per
+/// column) and `y` point at column j. `b_k`: stride of b along k.
 template <typename T>
 void multiply_panel(const MatMulProblem& p, const T* a, const T* b, int64_t b_k, const T* bias,
-                    T* y, int64_t begin, int64_t end, int64_t j) {
+                    T* y, int64_t begin, int64_t end, int64_t j, bool adds) {
   const hn::ScalableTag<T> d;
   const int64_t count = std::min(panel_width(d), p.n - j);
   for (int64_t k = 0; k == 0 || k < p.k; k += kStretch) {
-    const Tile<T> tile{
-        p,      a + k * p.a_k,      b + k * b_k, b_k, bias, y, std::min(kStretch, p.k - k),
-        k == 0, k + kStretch >= p.k};
+    const Tile<T> tile{p,
+                       a + k * p.a_k,
+                       b + k * b_k,
+                       b_k,
+                       bias,
+                       y,
+                       std::min(kStretch, p.k - k),
+                       k == 0 && !adds,
+                       k + kStretch >= p.k};
     panel(d, tile, begin, end, 0, count);
   }
 }
@@ -73,12 +79,12 @@ void pack_f64(const MatMulProblem& p, const double* b, int64_t j, double* to) {
   pack_panel(p, b, j, to);
 }
 void multiply_f32(const MatMulProblem& p, const float* a, const float* b, int64_t b_k,
-                  const float* bias, float* y, int64_t begin, int64_t end, int64_t j) {
-  multiply_panel(p, a, b, b_k, bias, y, begin, end, j);
+                  const float* bias, float* y, int64_t begin, int64_t end, int64_t j, bool adds) {
+  multiply_panel(p, a, b, b_k, bias, y, begin, end, j, adds);
 }
 void multiply_f64(const MatMulProblem& p, const double* a, const double* b, int64_t b_k,
-                  const double* bias, double* y, int64_t begin, int64_t end, int64_t j) {
-  multiply_panel(p, a, b, b_k, bias, y, begin, end, j);
+                  const double* bias, double* y, int64_t begin, int64_t end, int64_t j, bool adds) {
+  multiply_panel(p, a, b, b_k, bias, y, begin, end, j, adds);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -110,12 +116,12 @@ void pack(const MatMulProblem& p, const double* b, int64_t j, double* to) {
 }
 
 void multiply(const MatMulProblem& p, const float* a, const float* b, int64_t b_k,
-              const float* bias, float* y, int64_t begin, int64_t end, int64_t j) {
-  HWY_DYNAMIC_DISPATCH(multiply_f32)(p, a, b, b_k, bias, y, begin, end, j);
+              const float* bias, float* y, int64_t begin, int64_t end, int64_t j, bool adds) {
+  HWY_DYNAMIC_DISPATCH(multiply_f32)(p, a, b, b_k, bias, y, begin, end, j, adds);
 }
 void multiply(const MatMulProblem& p, const double* a, const double* b, int64_t b_k,
-              const double* bias, double* y, int64_t begin, int64_t end, int64_t j) {
-  HWY_DYNAMIC_DISPATCH(multiply_f64)(p, a, b, b_k, bias, y, begin, end, j);
+              const double* bias, double* y, int64_t begin, int64_t end, int64_t j, bool adds) {
+  HWY_DYNAMIC_DISPATCH(multiply_f64)(p, a, b, b_k, bias, y, begin, end, j, adds);
 }
 
 /// Rows per task: their part of a, for one pass, stays in the second-level cache.
@@ -127,26 +133,48 @@ int64_t panels_of(int64_t n, int64_t width) { return (n + width - 1) / width; }
 
 bool needs_packing(const MatMulProblem& p) { return p.b_n != 1 || p.m > kFewRows; }
 
-/// One product of the batch. `packed`: for the panels of b, if needs_packing().
 template <typename T>
-void multiply_one(const MatMulProblem& p, const T* bias, const T* a, const T* b, T* y, T* packed) {
-  const int64_t wide = width<T>(), panels = panels_of(p.n, wide), panel = wide * p.k;
-  const bool packs = needs_packing(p);
-  if (packs) {
-    parallel_for(panels, grain_of(65536, panel), [&](int64_t begin, int64_t end) {
-      for (int64_t j = begin; j < end; ++j) pack(p, b, j * wide, packed + j * panel);
-    });
-  }
+void pack_panels(const MatMulProblem& p, const T* b, T* packed) {
+  const int64_t wide = width<T>(), panel = wide * p.k;
+  parallel_for(panels_of(p.n, wide), grain_of(65536, panel), [&](int64_t begin, int64_t end) {
+    for (int64_t j = begin; j < end; ++j) pack(p, b, j * wide, packed + j * panel);
+  });
+}
+
+/// The panels of the right factor: columns [j, j + width) of it begin at b + j / width * stride.
+template <typename T>
+struct Panels {
+  const T* b;
+  int64_t stride;
+  int64_t b_k;  ///< stride along k, within a panel
+};
+
+template <typename T>
+void multiply_panels(const MatMulProblem& p, const T* bias, const T* a, const Panels<T>& b, T* y,
+                     bool adds) {
+  const int64_t wide = width<T>(), panels = panels_of(p.n, wide);
   const int64_t chunks = (p.m + kRows - 1) / kRows;
-  const int64_t cost = std::min(p.m, kRows) * panel;
+  const int64_t cost = std::min(p.m, kRows) * wide * p.k;
   parallel_for(chunks * panels, grain_of(1 << 18, cost), [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
       const int64_t j = task / chunks * wide, row = task % chunks * kRows;
-      multiply(p, a, packs ? packed + task / chunks * panel : b + j, packs ? wide : p.b_k,
+      multiply(p, a, b.b + task / chunks * b.stride, b.b_k,
                bias == nullptr || p.bias_on_rows ? bias : bias + j, y + j, row,
-               std::min(row + kRows, p.m), j);
+               std::min(row + kRows, p.m), j, adds);
     }
   });
+}
+
+/// One product of the batch. `packed`: for the panels of b, if needs_packing().
+template <typename T>
+void multiply_one(const MatMulProblem& p, const T* bias, const T* a, const T* b, T* y, T* packed) {
+  const int64_t wide = width<T>();
+  if (needs_packing(p)) {
+    pack_panels(p, b, packed);
+    multiply_panels<T>(p, bias, a, {packed, wide * p.k, wide}, y, false);
+  } else {
+    multiply_panels<T>(p, bias, a, {b, wide, p.b_k}, y, false);
+  }
 }
 
 template <typename T>
@@ -191,6 +219,26 @@ void multiply_blocked(const MatMulProblem& p, const float* a, const float* b, fl
 void multiply_blocked(const MatMulProblem& p, const double* a, const double* b, double* y,
                       void* scratch) {
   multiply_one<double>(p, nullptr, a, b, y, static_cast<double*>(scratch));
+}
+
+void pack_factor(const MatMulProblem& p, const float* b, void* packed) {
+  pack_panels(p, b, static_cast<float*>(packed));
+}
+void pack_factor(const MatMulProblem& p, const double* b, void* packed) {
+  pack_panels(p, b, static_cast<double*>(packed));
+}
+
+void multiply_packed(const MatMulProblem& p, const float* a, const void* packed, float* y,
+                     bool adds) {
+  const int64_t wide = width<float>();
+  multiply_panels<float>(p, nullptr, a, {static_cast<const float*>(packed), wide * p.k, wide}, y,
+                         adds);
+}
+void multiply_packed(const MatMulProblem& p, const double* a, const void* packed, double* y,
+                     bool adds) {
+  const int64_t wide = width<double>();
+  multiply_panels<double>(p, nullptr, a, {static_cast<const double*>(packed), wide * p.k, wide}, y,
+                          adds);
 }
 
 std::unique_ptr<Kernel> make_blocked_matmul(const NodeSpec& node, std::string* why_not) {

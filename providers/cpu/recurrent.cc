@@ -9,53 +9,73 @@ namespace steep::cpu {
 
 int64_t trace_size(const RecurrentProblem& p) {
   const int64_t rows = p.steps * p.batch, states = rows + p.batch;
-  return (p.batch_major ? rows * p.input : 0) + rows * p.width() + rows * p.hidden +
-         states * p.hidden * (p.cell == Cell::lstm ? 2 : 1);
+  return rows * p.width() + rows * p.hidden + states * p.hidden * (p.cell == Cell::lstm ? 2 : 1);
 }
+
+int64_t copy_of_x(const RecurrentProblem& p) {
+  return p.batch_major ? (p.steps * p.batch * p.input + 15) / 16 * 16 : 0;
+}
+
+template <typename T>
+const T* steps_first(const RecurrentProblem& p, const KernelArgs& args, T* copy) {
+  const T* x = args.input<T>(p.at.x);
+  if (!p.batch_major) return x;
+  for (int64_t n = 0; n < p.batch; ++n) {
+    for (int64_t t = 0; t < p.steps; ++t) {
+      std::copy_n(x + (n * p.steps + t) * p.input, p.input, copy + (t * p.batch + n) * p.input);
+    }
+  }
+  return copy;
+}
+template const float* steps_first(const RecurrentProblem&, const KernelArgs&, float*);
+template const double* steps_first(const RecurrentProblem&, const KernelArgs&, double*);
 
 namespace {
 
 template <typename T>
 class Forward {
  public:
-  Forward(const RecurrentProblem& p, int64_t direction, const KernelArgs& args, T* scratch)
+  Forward(const RecurrentProblem& p, int64_t direction, const KernelArgs& args,
+          const Trace<T>& trace, T* scratch)
       : p_(p),
         d_(direction),
         args_(args),
         h_(p.hidden),
         width_(p.width()),
         f_(p.functions[static_cast<size_t>(direction)]),
-        w_(args.input<T>(p.at.w) + direction * width_ * p.input),
-        r_(args.input<T>(p.at.r) + direction * width_ * h_),
         b_(p.has_b ? args.input<T>(p.at.b) + direction * 2 * width_ : nullptr),
-        peep_(p.has_p ? args.input<T>(p.at.p) + direction * 3 * h_ : nullptr) {
-    auto take = [&](int64_t elements) { return std::exchange(scratch, scratch + elements); };
-    const int64_t rows = p.steps * p.batch, states = (rows + p.batch) * h_;
-    trace_.x = args.input<T>(p.at.x);
-    if (p.batch_major) {
-      T* x = take(rows * p.input);
-      for (int64_t n = 0; n < p.batch; ++n) {
-        for (int64_t t = 0; t < p.steps; ++t) {
-          std::copy_n(trace_.x + (n * p.steps + t) * p.input, p.input,
-                      x + (t * p.batch + n) * p.input);
-        }
-      }
-      trace_.x = x;
-    }
-    trace_.gates = take(rows * width_);
-    trace_.extra = take(rows * h_);
-    trace_.states = take(states);
-    trace_.cells = p.cell == Cell::lstm ? take(states) : nullptr;
+        peep_(p.has_p ? args.input<T>(p.at.p) + direction * 3 * h_ : nullptr),
+        trace_(trace),
+        x_(steps_first<T>(p, args, scratch)) {
+    const T* r = args.input<T>(p.at.r) + direction * width_ * h_;
+    T* packed = scratch + copy_of_x(p);
+    const int64_t early = p.cell == Cell::gru ? 2 * h_ : width_;
+    product_ = StepProduct<T>(early, h_, r, 1, h_, h_, width_, packed);
+    if (p.cell != Cell::gru) return;
+    packed += StepProduct<T>::size(early, h_);
+    late_ = StepProduct<T>(h_, h_, r + early * h_, 1, h_, h_, p.linear_before_reset ? h_ : width_,
+                           packed);
   }
 
-  Trace<T> run() {
+  static int64_t scratch_size(const RecurrentProblem& p) {
+    const bool gru = p.cell == Cell::gru;
+    return copy_of_x(p) + StepProduct<T>::size(gru ? 2 * p.hidden : p.width(), p.hidden) +
+           (gru ? StepProduct<T>::size(p.hidden, p.hidden) : 0);
+  }
+
+  void run() {
     const int64_t rows = p_.steps * p_.batch;
-    gemm(false, true, rows, width_, p_.input, trace_.x, p_.input, w_, p_.input, false, trace_.gates,
+    const T* w = args_.input<T>(p_.at.w) + d_ * width_ * p_.input;
+    gemm(false, true, rows, width_, p_.input, x_, p_.input, w, p_.input, false, trace_.gates,
          width_);
     start(trace_.states, p_.has_h0 ? args_.input<T>(p_.at.h0) : nullptr);
     if (p_.cell == Cell::lstm) start(trace_.cells, p_.has_c0 ? args_.input<T>(p_.at.c0) : nullptr);
-    for (int64_t k = 0; k < p_.steps; ++k) step(p_.time(d_, k));
-    return trace_;
+    for_rows_of_batch(p_, [&](int64_t begin, int64_t end) {
+      for (int64_t k = 0; k < p_.steps; ++k) {
+        step(p_.time(d_, k), begin, end);
+        poll();
+      }
+    });
   }
 
  private:
@@ -70,26 +90,27 @@ class Forward {
     }
   }
 
-  void step(int64_t t) const {
+  /// Step t of the sequences [begin, end).
+  void step(int64_t t, int64_t begin, int64_t end) const {
     const T* before = trace_.states + p_.before(d_, t) * p_.batch * h_;
     T* gates = trace_.gates + t * p_.batch * width_;
     T* extra = trace_.extra + t * p_.batch * h_;
     const bool gru = p_.cell == Cell::gru;
-    const T* r_new = r_ + 2 * h_ * h_;  // GRU: weights of the new state
-    gemm(false, true, p_.batch, gru ? 2 * h_ : width_, h_, before, h_, r_, h_, true, gates, width_);
+    const int64_t count = end - begin, state = begin * h_;
+    product_.add(count, before + state, gates + begin * width_);
     if (gru && p_.linear_before_reset) {
-      gemm(false, true, p_.batch, h_, h_, before, h_, r_new, h_, false, extra, h_);
+      late_.set(count, before + state, extra + state);
     } else if (gru) {
-      rows([&](int64_t n) {
+      rows(begin, end, [&](int64_t n) {
         T* g = gates + n * width_;
         add_bias(g, 0, 2);
         f_[0].apply(g, 2 * h_);
         for (int64_t j = 0; j < h_; ++j) extra[n * h_ + j] = g[h_ + j] * before[n * h_ + j];
       });
-      gemm(false, true, p_.batch, h_, h_, extra, h_, r_new, h_, true, gates + 2 * h_, width_);
+      late_.add(count, extra + state, gates + begin * width_ + 2 * h_);
     }
     T* after = trace_.states + p_.after(d_, t) * p_.batch * h_;
-    rows([&](int64_t n) {
+    rows(begin, end, [&](int64_t n) {
       T* g = gates + n * width_;
       const T* from = before + n * h_;
       T* to = after + n * h_;
@@ -110,9 +131,9 @@ class Forward {
   }
 
   template <typename F>
-  void rows(F&& f) const {
-    parallel_for(p_.batch, grain_of(4096, width_), [&](int64_t begin, int64_t end) {
-      for (int64_t n = begin; n < end; ++n) f(n);
+  void rows(int64_t first, int64_t last, F&& f) const {
+    parallel_for(last - first, grain_of(4096, width_), [&](int64_t begin, int64_t end) {
+      for (int64_t n = first + begin; n < first + end; ++n) f(n);
     });
   }
 
@@ -170,75 +191,105 @@ class Forward {
   const KernelArgs& args_;
   int64_t h_, width_;
   const std::array<Activation, 3>& f_;
-  const T *w_, *r_, *b_, *peep_;
-  Trace<T> trace_{};
+  const T *b_, *peep_;
+  const Trace<T> trace_;
+  const T* x_;
+  StepProduct<T> product_, late_;  // with R; GRU: with its first two gates, and with the third
 };
 
+/// LSTM, GRU and RNN, whose trace is scratch, and steep.RecurrentWithTrace.
 template <typename T>
 class Recurrent final : public Kernel {
  public:
-  Recurrent(const NodeSpec& node, RecurrentProblem p) : id_(node), p_(std::move(p)) {
+  Recurrent(const NodeSpec& node, RecurrentProblem p, bool gives_trace)
+      : id_(node), p_(std::move(p)), gives_trace_(gives_trace) {
     for (size_t i = 0; i < 3; ++i) wanted_[i] = node.out(i).present();
-    scratch_bytes = static_cast<size_t>(trace_size(p_)) * sizeof(T);
+    wanted_[2] = wanted_[2] && p_.cell == Cell::lstm;
+    scratch_ = forward_scratch<T>(p_);
+    const int64_t elements = scratch_ + (gives_trace ? 0 : trace_size(p_));
+    scratch_bytes = static_cast<size_t>(elements) * sizeof(T);
     flops = 2.0 * static_cast<double>(p_.directions * p_.steps * p_.batch * p_.width()) *
             static_cast<double>(p_.input + p_.hidden);
   }
 
   void execute(const KernelArgs& args) const override {
     check_lens(p_, id_, args);
-    const int64_t h = p_.hidden;
+    T* scratch = static_cast<T*>(args.scratch);
     for (int64_t d = 0; d < p_.directions; ++d) {
-      const Trace<T> trace = run_forward<T>(p_, d, args, static_cast<T*>(args.scratch));
-      for (int64_t t = 0; wanted_[0] && t < p_.steps; ++t) {
-        const T* states = trace.states + p_.after(d, t) * p_.batch * h;
-        for (int64_t n = 0; n < p_.batch; ++n) {
-          T* y = args.output<T>(0) + p_.y_at(t, d, n);
-          if (t < length(p_, args, n)) {
-            std::copy_n(states + n * h, h, y);
-          } else {
-            std::fill_n(y, h, T{0});
-          }
-        }
-      }
-      const int64_t last = p_.reversed(d) ? 0 : p_.steps;
-      for (int64_t n = 0; n < p_.batch; ++n) {
-        const int64_t at = (last * p_.batch + n) * h;
-        if (wanted_[1]) std::copy_n(trace.states + at, h, args.output<T>(1) + p_.state_at(d, n));
-        if (wanted_[2]) std::copy_n(trace.cells + at, h, args.output<T>(2) + p_.state_at(d, n));
-      }
+      T* memory = gives_trace_ ? args.output<T>(3) + d * trace_size(p_) : scratch + scratch_;
+      const Trace<T> trace = trace_in(p_, memory);
+      run_forward<T>(p_, d, args, trace, scratch);
+      copy_results(d, args, trace);
     }
   }
 
  private:
+  void copy_results(int64_t d, const KernelArgs& args, const Trace<T>& trace) const {
+    const int64_t h = p_.hidden;
+    for (int64_t t = 0; wanted_[0] && t < p_.steps; ++t) {
+      const T* states = trace.states + p_.after(d, t) * p_.batch * h;
+      for (int64_t n = 0; n < p_.batch; ++n) {
+        T* y = args.output<T>(0) + p_.y_at(t, d, n);
+        if (t < length(p_, args, n)) {
+          std::copy_n(states + n * h, h, y);
+        } else {
+          std::fill_n(y, h, T{0});
+        }
+      }
+    }
+    const int64_t last = p_.reversed(d) ? 0 : p_.steps;
+    for (int64_t n = 0; n < p_.batch; ++n) {
+      const int64_t at = (last * p_.batch + n) * h;
+      if (wanted_[1]) std::copy_n(trace.states + at, h, args.output<T>(1) + p_.state_at(d, n));
+      if (wanted_[2]) std::copy_n(trace.cells + at, h, args.output<T>(2) + p_.state_at(d, n));
+    }
+  }
+
   NodeId id_;
   RecurrentProblem p_;
+  bool gives_trace_;
+  int64_t scratch_ = 0;  // elements, before the trace
   std::array<bool, 3> wanted_{};
 };
 
 std::unique_ptr<Kernel> make_recurrent(const NodeSpec& node, std::string* why_not) {
   auto p = read_recurrent(node, why_not);
   if (!p) return nullptr;
+  const bool traces = node.op == "steep.RecurrentWithTrace";
+  if (traces && node.out(3).size() != p->directions * trace_size(*p)) {
+    return decline(why_not, "the trace has another size");
+  }
   const DType dtype = p->dtype;
-  if (dtype == DType::f32) return std::make_unique<Recurrent<float>>(node, std::move(*p));
-  if (dtype == DType::f64) return std::make_unique<Recurrent<double>>(node, std::move(*p));
+  if (dtype == DType::f32) return std::make_unique<Recurrent<float>>(node, std::move(*p), traces);
+  if (dtype == DType::f64) return std::make_unique<Recurrent<double>>(node, std::move(*p), traces);
   return decline(why_not, "dtype is {}", name_of(dtype));
 }
 
 }  // namespace
 
 template <typename T>
-Trace<T> run_forward(const RecurrentProblem& p, int64_t direction, const KernelArgs& args,
-                     T* scratch) {
-  return Forward<T>(p, direction, args, scratch).run();
+int64_t forward_scratch(const RecurrentProblem& p) {
+  return Forward<T>::scratch_size(p);
 }
-template Trace<float> run_forward(const RecurrentProblem&, int64_t, const KernelArgs&, float*);
-template Trace<double> run_forward(const RecurrentProblem&, int64_t, const KernelArgs&, double*);
+template int64_t forward_scratch<float>(const RecurrentProblem&);
+template int64_t forward_scratch<double>(const RecurrentProblem&);
+
+template <typename T>
+void run_forward(const RecurrentProblem& p, int64_t direction, const KernelArgs& args,
+                 const Trace<T>& trace, T* scratch) {
+  Forward<T>(p, direction, args, trace, scratch).run();
+}
+template void run_forward(const RecurrentProblem&, int64_t, const KernelArgs&, const Trace<float>&,
+                          float*);
+template void run_forward(const RecurrentProblem&, int64_t, const KernelArgs&, const Trace<double>&,
+                          double*);
 
 void register_recurrent(std::vector<Candidate>& list) {
   for (const char* op : {"LSTM", "GRU", "RNN"}) {
     list.push_back({op, "onednn", make_onednn_recurrent});
     list.push_back({op, "gemm", make_recurrent});
   }
+  list.push_back({"steep.RecurrentWithTrace", "gemm", make_recurrent});
   list.push_back({"steep.RecurrentGrad", "onednn", make_onednn_recurrent});
   list.push_back({"steep.RecurrentGrad", "gemm", make_recurrent_grad});
 }

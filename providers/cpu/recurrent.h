@@ -5,8 +5,11 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
+#include <utility>
 
 #include "providers/cpu/build_kernel.h"
+#include "providers/cpu/matmul.h"
+#include "providers/cpu/parallel.h"
 
 namespace steep::cpu {
 
@@ -52,9 +55,9 @@ struct Activation {
 };
 
 /// Indices of the operands among a node's inputs; steep.RecurrentGrad has three gradients before
-/// them.
+/// them, and the trace after them.
 struct RecurrentInputs {
-  size_t x, w, r, b, lens, h0, c0, p;
+  size_t x, w, r, b, lens, h0, c0, p, trace;
 };
 
 struct RecurrentProblem {
@@ -84,28 +87,107 @@ struct RecurrentProblem {
   int64_t time(int64_t d, int64_t k) const { return reversed(d) ? steps - 1 - k : k; }
 };
 
-/// The problem of LSTM, GRU, RNN or steep.RecurrentGrad. Nothing, with the reason in *why_not, when
-/// shapes and attributes do not fit.
+/// The problem of LSTM, GRU, RNN, steep.RecurrentWithTrace or steep.RecurrentGrad. Nothing, with
+/// the reason in *why_not, when shapes and attributes do not fit.
 std::optional<RecurrentProblem> read_recurrent(const NodeSpec& node, std::string* why_not);
 
-/// The intermediate results of one direction's forward pass.
+/// What one direction's forward pass computes on the way, and backward reads. `T` may be const.
+/// steep.RecurrentWithTrace gives it as a result; its layout is that of src/ops/defs/recurrent.cc.
 template <typename T>
 struct Trace {
-  const T* x;  ///< [steps, batch, input]
-  T* gates;    ///< [steps, batch, gates, hidden], after their activations
-  T* states;   ///< [steps + 1, batch, hidden], see RecurrentProblem::before
-  T* cells;    ///< as `states`, the cells of LSTM
-  T* extra;    ///< [steps, batch, hidden]: LSTM: h(cell); GRU: the operand of the reset gate
+  T* gates = nullptr;  ///< [steps, batch, gates, hidden], after their activations
+  T* extra =
+      nullptr;  ///< [steps, batch, hidden]: LSTM: h(cell); GRU: the operand of the reset gate
+  T* states = nullptr;  ///< [steps + 1, batch, hidden], see RecurrentProblem::before
+  T* cells = nullptr;   ///< as `states`, the cells of LSTM
 };
 
-/// The number of elements of scratch for a Trace.
+/// The number of elements of one direction's trace.
 int64_t trace_size(const RecurrentProblem& p);
+
+/// The trace in `memory`, trace_size(p) elements.
+template <typename T>
+Trace<T> trace_in(const RecurrentProblem& p, T* memory) {
+  const int64_t rows = p.steps * p.batch, states = (rows + p.batch) * p.hidden;
+  auto take = [&](int64_t elements) { return std::exchange(memory, memory + elements); };
+  Trace<T> trace;
+  trace.gates = take(rows * p.width());
+  trace.extra = take(rows * p.hidden);
+  trace.states = take(states);
+  if (p.cell == Cell::lstm) trace.cells = take(states);
+  return trace;
+}
+
+/// Computes one direction's trace; `scratch` has forward_scratch<T>(p) elements, 64-byte aligned.
+template <typename T>
+void run_forward(const RecurrentProblem& p, int64_t direction, const KernelArgs& args,
+                 const Trace<T>& trace, T* scratch);
+template <typename T>
+int64_t forward_scratch(const RecurrentProblem& p);
+
+/// X as [steps, batch, input]: the operand, or a copy in `copy`, copy_of_x(p) elements.
+template <typename T>
+const T* steps_first(const RecurrentProblem& p, const KernelArgs& args, T* copy);
+int64_t copy_of_x(const RecurrentProblem& p);
+
+/// The product of each step: y[rows, n] = a[rows, k] · b[k, n], with a packed b.
+template <typename T>
+class StepProduct {
+ public:
+  StepProduct() = default;
+  /// Packs b, whose element (i, j) is at i * b_k + j * b_n, to `packed`, size(n, k) elements. `a_m`
+  /// and `y_m`: strides of the rows of a and y.
+  StepProduct(int64_t n, int64_t k, const T* b, int64_t b_k, int64_t b_n, int64_t a_m, int64_t y_m,
+              T* packed)
+      : p_{.dtype = dtype_of<T>(),
+           .y_dtype = dtype_of<T>(),
+           .n = n,
+           .k = k,
+           .a_m = a_m,
+           .a_k = 1,
+           .b_k = b_k,
+           .b_n = b_n,
+           .y_m = y_m,
+           .y_n = 1},
+        packed_(packed) {
+    pack_factor(p_, b, packed);
+  }
+
+  static int64_t size(int64_t n, int64_t k) {
+    return static_cast<int64_t>(whole_lines(blocked_scratch(dtype_of<T>(), n, k)) / sizeof(T));
+  }
+
+  void set(int64_t rows, const T* a, T* y) const { multiply(rows, a, y, false); }
+  void add(int64_t rows, const T* a, T* y) const { multiply(rows, a, y, true); }
+
+ private:
+  void multiply(int64_t rows, const T* a, T* y, bool adds) const {
+    MatMulProblem p = p_;
+    p.m = rows;
+    multiply_packed(p, a, packed_, y, adds);
+  }
+
+  MatMulProblem p_;
+  const T* packed_ = nullptr;
+};
+
+/// Calls body(begin, end) on ranges of the batch that run all steps, each in its own thread; on the
+/// whole batch, which then uses the threads within each step, if that has the larger tasks.
+template <typename F>
+void for_rows_of_batch(const RecurrentProblem& p, F&& body) {
+  constexpr int64_t kFewest = 4;  // the rows that a product computes at once
+  constexpr int64_t kLarge = 1 << 20;
+  const bool each_step =
+      p.batch < kFewest * omp_get_max_threads() && p.batch * p.width() * p.hidden >= kLarge;
+  if (each_step) {
+    body(int64_t{0}, p.batch);
+  } else {
+    parallel_for(p.batch, kFewest, body);
+  }
+}
+
 /// Throws DataError when a length is outside [0, steps].
 void check_lens(const RecurrentProblem& p, const NodeId& id, const KernelArgs& args);
-/// Runs one direction; `scratch` has trace_size(p) elements.
-template <typename T>
-Trace<T> run_forward(const RecurrentProblem& p, int64_t direction, const KernelArgs& args,
-                     T* scratch);
 
 /// The number of steps of batch element n.
 inline int64_t length(const RecurrentProblem& p, const KernelArgs& args, int64_t n) {

@@ -1,8 +1,7 @@
-// steep.RecurrentGrad, for what oneDNN does not support: runs the layer again to get its gates and
-// states, then goes back through the steps. One product over all steps computes the gradients of
-// the weights.
+// steep.RecurrentGrad: goes back through the steps, from the gates and states that forward kept, or
+// that the layer, run again, gives. One product over all steps computes the gradients of the
+// weights.
 
-#include "providers/cpu/parallel.h"
 #include "providers/cpu/recurrent.h"
 
 namespace steep::cpu {
@@ -13,8 +12,10 @@ enum Result : uint8_t { dx, dw, dr, db, dh0, dc0, dp };
 template <typename T>
 class Backward {
  public:
+  /// `scratch`: scratch_size(p) elements, 64-byte aligned.
   Backward(const RecurrentProblem& p, int64_t direction, const KernelArgs& args,
-           const std::array<bool, 3>& given, const std::array<bool, 7>& wanted, T* scratch)
+           const std::array<bool, 3>& given, const std::array<bool, 7>& wanted,
+           const Trace<const T>& trace, T* scratch)
       : p_(p),
         d_(direction),
         args_(args),
@@ -23,11 +24,20 @@ class Backward {
         h_(p.hidden),
         width_(p.width()),
         f_(p.functions[static_cast<size_t>(direction)]),
-        r_(args.input<T>(p.at.r) + direction * width_ * h_),
-        trace_(run_forward<T>(p, direction, args, scratch)) {
-    scratch += trace_size(p);
+        trace_(trace) {
     auto take = [&](int64_t elements) { return std::exchange(scratch, scratch + elements); };
     const int64_t rows = p.steps * p.batch;
+    const bool gru = p.cell == Cell::gru;
+    const T* r = args.input<T>(p.at.r) + direction * width_ * h_;
+    const int64_t early = gru ? 2 * h_ : width_;
+    T* packed = take(StepProduct<T>::size(h_, early));
+    product_ = StepProduct<T>(h_, early, r, h_, 1, width_, h_, packed);
+    if (gru) {
+      packed = take(StepProduct<T>::size(h_, h_));
+      late_ = StepProduct<T>(h_, h_, r + early * h_, h_, 1, p.linear_before_reset ? h_ : width_, h_,
+                             packed);
+    }
+    x_ = steps_first<T>(p, args, take(copy_of_x(p)));
     dgates_ = take(rows * width_);
     dnew_ = take(rows * h_);
     dh_ = take(p.batch * h_);
@@ -38,15 +48,22 @@ class Backward {
   }
 
   static int64_t scratch_size(const RecurrentProblem& p) {
-    const int64_t rows = p.steps * p.batch;
-    return trace_size(p) + rows * p.width() + rows * p.hidden + 3 * p.batch * p.hidden +
-           (p.batch_major ? rows * p.input : 0);
+    const int64_t rows = p.steps * p.batch, h = p.hidden;
+    const bool gru = p.cell == Cell::gru;
+    return StepProduct<T>::size(h, gru ? 2 * h : p.width()) +
+           (gru ? StepProduct<T>::size(h, h) : 0) + copy_of_x(p) + rows * p.width() + rows * h +
+           3 * p.batch * h + (p.batch_major ? rows * p.input : 0);
   }
 
   void run() {
     start(dh_, 1);
     start(dc_, 2);
-    for (int64_t k = p_.steps; k-- > 0;) step(p_.time(d_, k));
+    for_rows_of_batch(p_, [&](int64_t begin, int64_t end) {
+      for (int64_t k = p_.steps; k-- > 0;) {
+        step(p_.time(d_, k), begin, end);
+        poll();
+      }
+    });
     finish(dh_, dh0, p_.has_h0);
     if (p_.cell == Cell::lstm) finish(dc_, dc0, p_.has_c0);
     weights();
@@ -75,23 +92,24 @@ class Backward {
   }
   const T* cell(int64_t slot, int64_t n) const { return trace_.cells + (slot * p_.batch + n) * h_; }
 
-  /// Computes the gradients of the states before step t from those after it.
-  void step(int64_t t) {
+  /// Computes the gradients of the states before step t from those after it, of the sequences
+  /// [first, last).
+  void step(int64_t t, int64_t first, int64_t last) {
     T* dg = dgates_ + t * p_.batch * width_;
     T* dn = dnew_ + t * p_.batch * h_;
-    const int64_t grain = grain_of(4096, width_);
-    const bool late_reset = p_.cell == Cell::gru && !p_.linear_before_reset;
+    const bool gru = p_.cell == Cell::gru, late_reset = gru && !p_.linear_before_reset;
+    const int64_t count = last - first, state_at = first * h_;
     auto rows = [&](auto&& f) {
-      parallel_for(p_.batch, grain, [&](int64_t begin, int64_t end) {
-        for (int64_t n = begin; n < end; ++n) {
+      parallel_for(count, grain_of(4096, width_), [&](int64_t begin, int64_t end) {
+        for (int64_t n = first + begin; n < first + end; ++n) {
           if (t < length(p_, args_, n)) f(n);
         }
       });
     };
-    parallel_for(p_.batch, grain, [&](int64_t begin, int64_t end) {
-      std::fill(dg + begin * width_, dg + end * width_, T{0});
-      std::fill(dn + begin * h_, dn + end * h_, T{0});
-    });
+    if (p_.has_lens || gru) {
+      std::fill(dg + first * width_, dg + last * width_, T{0});
+      std::fill(dn + state_at, dn + last * h_, T{0});
+    }
     rows([&](int64_t n) {
       T* d = dh_ + n * h_;
       if (given_[0]) {
@@ -102,8 +120,8 @@ class Backward {
       const T* extra = trace_.extra + (t * p_.batch + n) * h_;
       if (p_.cell == Cell::lstm) {
         lstm(t, n, g, extra, dg + n * width_, d, dc_ + n * h_);
-      } else if (p_.cell == Cell::gru) {
-        gru(state(t, n), g, extra, dg + n * width_, dn + n * h_, d);
+      } else if (gru) {
+        finish_gru(state(t, n), g, extra, dg + n * width_, dn + n * h_, d);
       } else {
         for (int64_t j = 0; j < h_; ++j) {
           dg[n * width_ + j] = d[j] * slope(0, g[j]);
@@ -113,8 +131,7 @@ class Backward {
     });
     // Gates of masked rows have zero gradients, so the gradients of their states pass unchanged.
     if (late_reset) {
-      gemm(false, false, p_.batch, h_, h_, dg + 2 * h_, width_, r_ + 2 * h_ * h_, h_, false,
-           dreset_, h_);
+      late_.set(count, dg + first * width_ + 2 * h_, dreset_ + state_at);
       rows([&](int64_t n) {
         const T* r = trace_.gates + (t * p_.batch + n) * width_ + h_;
         const T* before = state(t, n);
@@ -125,11 +142,8 @@ class Backward {
         }
       });
     }
-    const bool gru = p_.cell == Cell::gru;
-    gemm(false, false, p_.batch, h_, gru ? 2 * h_ : width_, dg, width_, r_, h_, true, dh_, h_);
-    if (gru && p_.linear_before_reset) {
-      gemm(false, false, p_.batch, h_, h_, dn, h_, r_ + 2 * h_ * h_, h_, true, dh_, h_);
-    }
+    product_.add(count, dg + first * width_, dh_ + state_at);
+    if (gru && p_.linear_before_reset) late_.add(count, dn + state_at, dh_ + state_at);
   }
 
   T slope(size_t function, T y) const { return f_[function].slope(y); }
@@ -156,7 +170,7 @@ class Backward {
   }
 
   /// dn: the gradient of the operand of the reset gate, if that is a product with the state.
-  void gru(const T* before, const T* g, const T* extra, T* dg, T* dn, T* d) const {
+  void finish_gru(const T* before, const T* g, const T* extra, T* dg, T* dn, T* d) const {
     const T *z = g, *r = g + h_, *h = g + 2 * h_;
     for (int64_t j = 0; j < h_; ++j) {
       const T d_h = d[j] * (1 - z[j]) * slope(1, h[j]);
@@ -182,7 +196,7 @@ class Backward {
       if (p_.batch_major) spread_dx();
     }
     if (wanted_[dw]) {
-      gemm(true, false, width_, in, rows, dgates_, width_, trace_.x, in, false,
+      gemm(true, false, width_, in, rows, dgates_, width_, x_, in, false,
            args_.output<T>(dw) + w_at, in);
     }
     if (wanted_[dr]) {
@@ -244,9 +258,9 @@ class Backward {
   const std::array<bool, 7>& wanted_;
   int64_t h_, width_;
   const std::array<Activation, 3>& f_;
-  const T* r_;
-  Trace<T> trace_;
-  const T* peep_ = nullptr;
+  const Trace<const T> trace_;
+  StepProduct<T> product_, late_;  // with R; GRU: with its first two gates, and with the third
+  const T *x_ = nullptr, *peep_ = nullptr;
   T *dgates_ = nullptr, *dnew_ = nullptr, *dh_ = nullptr, *dc_ = nullptr, *dreset_ = nullptr,
     *dx_ = nullptr;
 };
@@ -257,15 +271,23 @@ class RecurrentGrad final : public Kernel {
   RecurrentGrad(const NodeSpec& node, RecurrentProblem p) : id_(node), p_(std::move(p)) {
     for (size_t i = 0; i < given_.size(); ++i) given_[i] = node.in(i).present();
     for (size_t i = 0; i < wanted_.size(); ++i) wanted_[i] = node.out(i).present();
-    scratch_bytes = static_cast<size_t>(Backward<T>::scratch_size(p_)) * sizeof(T);
-    flops = 6.0 * static_cast<double>(p_.directions * p_.steps * p_.batch * p_.width()) *
+    kept_ = node.in(p_.at.trace).present();
+    scratch_ = std::max(Backward<T>::scratch_size(p_), kept_ ? 0 : forward_scratch<T>(p_));
+    scratch_ = (scratch_ + 15) / 16 * 16;
+    scratch_bytes = static_cast<size_t>(scratch_ + (kept_ ? 0 : trace_size(p_))) * sizeof(T);
+    flops = (kept_ ? 4.0 : 6.0) *
+            static_cast<double>(p_.directions * p_.steps * p_.batch * p_.width()) *
             static_cast<double>(p_.input + p_.hidden);
   }
 
   void execute(const KernelArgs& args) const override {
     check_lens(p_, id_, args);
+    T* scratch = static_cast<T*>(args.scratch);
     for (int64_t d = 0; d < p_.directions; ++d) {
-      Backward<T>(p_, d, args, given_, wanted_, static_cast<T*>(args.scratch)).run();
+      const T* memory =
+          kept_ ? args.input<T>(p_.at.trace) + d * trace_size(p_) : scratch + scratch_;
+      if (!kept_) run_forward<T>(p_, d, args, trace_in(p_, scratch + scratch_), scratch);
+      Backward<T>(p_, d, args, given_, wanted_, trace_in(p_, memory), scratch).run();
     }
   }
 
@@ -274,6 +296,8 @@ class RecurrentGrad final : public Kernel {
   RecurrentProblem p_;
   std::array<bool, 3> given_{};
   std::array<bool, 7> wanted_{};
+  bool kept_ = false;    // forward kept its trace
+  int64_t scratch_ = 0;  // elements, before the trace of a layer that runs again
 };
 
 }  // namespace
@@ -281,6 +305,10 @@ class RecurrentGrad final : public Kernel {
 std::unique_ptr<Kernel> make_recurrent_grad(const NodeSpec& node, std::string* why_not) {
   auto p = read_recurrent(node, why_not);
   if (!p) return nullptr;
+  const Operand& trace = node.in(p->at.trace);
+  if (trace.present() && trace.size() != p->directions * trace_size(*p)) {
+    return decline(why_not, "the trace has another size");
+  }
   const DType dtype = p->dtype;
   if (dtype == DType::f32) return std::make_unique<RecurrentGrad<float>>(node, std::move(*p));
   if (dtype == DType::f64) return std::make_unique<RecurrentGrad<double>>(node, std::move(*p));

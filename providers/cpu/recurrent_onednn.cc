@@ -1,5 +1,6 @@
 // LSTM, GRU and RNN with ONNX's default functions, and their steep.RecurrentGrad, by oneDNN. The
-// gradient runs the layer again, with a workspace, because the graph keeps none from forward.
+// gradient runs the layer again, with a workspace. Where forward keeps a trace, as it does in a
+// training step on the host, recurrent_grad.cc computes the gradient instead.
 //
 // One primitive computes both directions. Arrays with other layouts than oneDNN's are reordered
 // through scratch: oneDNN orders LSTM's gates i, f, c, o; weights have its preferred layout; y has
@@ -409,6 +410,7 @@ std::unique_ptr<Kernel> make_onednn_recurrent(const NodeSpec& node, std::string*
   auto p = read_recurrent(node, why_not);
   if (!p) return nullptr;
   if (p->dtype != DType::f32) return decline(why_not, "dtype is {}", name_of(p->dtype));
+  if (backward && node.in(p->at.trace).present()) return decline(why_not, "forward kept its trace");
   if (p->has_lens) return decline(why_not, "sequences have lengths of their own");
   if (p->has_p || p->input_forget) return decline(why_not, "peepholes or coupled gates");
   if (!default_functions(*p)) return decline(why_not, "functions are clipped or not the default");

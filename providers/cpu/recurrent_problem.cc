@@ -82,12 +82,13 @@ bool read_functions(const Attrs& attrs, RecurrentProblem* p, std::string* why_no
 std::optional<RecurrentProblem> read_recurrent(const NodeSpec& node, std::string* why_not) {
   const Attrs& attrs = node.attrs;
   const bool backward = node.op == "steep.RecurrentGrad";
-  const std::string name = backward ? attrs.string("cell") : std::string(node.op);
+  const bool named = backward || node.op == "steep.RecurrentWithTrace";
+  const std::string name = named ? attrs.string("cell") : std::string(node.op);
   const Cell cell = name == "LSTM" ? Cell::lstm : name == "GRU" ? Cell::gru : Cell::rnn;
   const size_t x = backward ? 3 : 0;  // after the gradients of y, y_h and y_c
   RecurrentProblem p{};
   p.cell = cell;
-  p.at = {x, x + 1, x + 2, x + 3, x + 4, x + 5, x + 6, x + 7};
+  p.at = {x, x + 1, x + 2, x + 3, x + 4, x + 5, x + 6, x + 7, x + 8};
   const Operand &in = node.in(p.at.x), &w = node.in(p.at.w), &r = node.in(p.at.r);
   p.dtype = in.dtype;
   const std::string direction = attrs.string("direction");

@@ -230,6 +230,7 @@ namespace steep {
   X(SteepRandomUniform) \
   X(SteepRecurrence) \
   X(SteepRecurrentGrad) \
+  X(SteepRecurrentWithTrace) \
   X(SteepResizeGrad) \
   X(SteepRoiAlignGrad) \
   X(SteepSGD) \

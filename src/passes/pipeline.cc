@@ -45,6 +45,7 @@ constexpr Pass kPasses[] = {
      .patterns = chunk_logits_patterns},
     {.name = "fuse_gather_grad", .run = fuse_gather_grad, .patterns = fuse_gather_grad_patterns},
     {.name = "recompute", .run = recompute, .patterns = recompute_patterns},
+    {.name = "keep_trace", .run = nullptr, .run_for = keep_trace, .patterns = keep_trace_patterns},
     {.name = "claim", .run = nullptr, .run_for = claim, .elsewhere = true},
     {.name = "fuse_elementwise", .run = fuse_elementwise, .patterns = fuse_elementwise_patterns},
     {.name = "write_through", .run = write_through, .patterns = write_through_patterns},

@@ -68,9 +68,10 @@ void precision_fp16(Graph& graph, const Devices& devices);  // products in float
 void chunk_logits(Graph& graph);      // scores over a vocabulary, a chunk of rows at a time
 void fuse_gather_grad(Graph& graph);  // a sum with a gather's gradient into that gradient
 void recompute(Graph& graph);         // values of forward, again in backward
-void claim(Graph& graph, const Devices& devices);  // nodes that devices fuse
-void fuse_elementwise(Graph& graph);               // chains of elementwise nodes into steep.Fused
-void write_through(Graph& graph);                  // updates without the copy of steep.Assign
+void keep_trace(Graph& graph, const Devices& devices);  // of recurrent layers, for their gradients
+void claim(Graph& graph, const Devices& devices);       // nodes that devices fuse
+void fuse_elementwise(Graph& graph);  // chains of elementwise nodes into steep.Fused
+void write_through(Graph& graph);     // updates without the copy of steep.Assign
 
 // The patterns of passes.
 std::vector<PatternRuleInfo> fuse_attention_patterns();
@@ -79,6 +80,7 @@ std::vector<PatternRuleInfo> precision_patterns();
 std::vector<PatternRuleInfo> chunk_logits_patterns();
 std::vector<PatternRuleInfo> fuse_gather_grad_patterns();
 std::vector<PatternRuleInfo> recompute_patterns();
+std::vector<PatternRuleInfo> keep_trace_patterns();
 std::vector<PatternRuleInfo> fuse_elementwise_patterns();
 std::vector<PatternRuleInfo> write_through_patterns();
 

@@ -5,28 +5,11 @@
 
 #include <unordered_map>
 
+#include "ir/comparison_key.h"
 #include "passes/pipeline.h"
 
 namespace steep {
 namespace {
-
-void append(std::string& key, const Attr& attr, bool* comparable) {
-  std::visit(
-      [&](const auto& v) {
-        using T = std::decay_t<decltype(v)>;
-        if constexpr (std::is_same_v<T, Tensor> || std::is_same_v<T, Body>) {
-          *comparable = false;
-        } else if constexpr (std::is_same_v<T, int64_t> || std::is_same_v<T, double>) {
-          key += fmt::format("{};", v);
-        } else if constexpr (std::is_same_v<T, std::string>) {
-          key += fmt::format("{}:{};", v.size(), v);
-        } else {
-          for (const auto& e : v) key += fmt::format("{},", e);
-          key += ';';
-        }
-      },
-      attr);
-}
 
 /// Constants with equal bytes count as the same value.
 std::string key_of(Value v) {
@@ -46,18 +29,14 @@ void remove_duplicates(Graph& graph) {
   std::unordered_map<std::string, Node> seen;
   std::vector<Value> replacement(graph.value_count());
   for (Node n : graph.nodes()) {
-    bool comparable = true;
+    const std::optional<std::string> attrs = comparison_key(n.attrs());
     std::string key = n.op() + "|";
     for (int i = 0; i < n.input_count(); ++i) {
       if (Value x = n.input(i); x && replacement[x.id()]) n.set_input(i, replacement[x.id()]);
       key += key_of(n.input(i)) + ",";
     }
-    key += fmt::format("|{}|", n.output_count());
-    for (const auto& [name, attr] : n.attrs()) {
-      key += name + "=";
-      append(key, attr, &comparable);
-    }
-    if (!comparable) continue;
+    if (!attrs) continue;
+    key += fmt::format("|{}|{}", n.output_count(), *attrs);
     auto [it, fresh] = seen.try_emplace(std::move(key), n);
     if (fresh) continue;
     for (int i = 0; i < n.output_count(); ++i) {

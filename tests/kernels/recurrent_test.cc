@@ -118,6 +118,42 @@ TEST(Recurrent, OneDnnAgreesWithSteps) {
   }
 }
 
+// The gradient from a trace has the bits of the gradient that runs the layer again.
+TEST(Recurrent, TraceGivesTheSameGradient) {
+  for (const Case& c : cases()) {
+    SCOPED_TRACE(c.cell + " " + std::to_string(c.steps) + "x" + std::to_string(c.batch) + " " +
+                 std::to_string(c.input) + "->" + std::to_string(c.hidden) + " " + c.direction);
+    Problem p = problem(c);
+    const bool lstm = c.cell == "LSTM";
+    const int64_t d = c.direction == "bidirectional" ? 2 : 1, rows = c.batch * c.hidden;
+    const int64_t gates = lstm ? 4 : c.cell == "GRU" ? 3 : 1;
+    const int64_t trace = rows * (c.steps * (gates + 1) + (c.steps + 1) * (lstm ? 2 : 1));
+    Attrs attrs = p.attrs;
+    attrs.set("cell", c.cell);
+    std::vector<Out> traced_outputs = p.outputs;
+    traced_outputs.resize(3, {DType::f32, {0}});
+    traced_outputs.push_back({DType::f32, {d, trace}});
+    std::vector<Tensor> operands = p.dy;
+    operands.insert(operands.end(), p.inputs.begin(), p.inputs.end());
+    std::vector<Tensor> with_trace = operands;
+    with_trace.emplace_back();
+    for (const int threads : {1, 2, 5}) {
+      const test::RunOptions own{.threads = threads, .only = "gemm"};
+      const auto results = run_kernel(c.cell, p.inputs, p.outputs, p.attrs, own);
+      const auto traced =
+          run_kernel("steep.RecurrentWithTrace", p.inputs, traced_outputs, attrs, own);
+      for (size_t i = 0; i < results.size(); ++i) expect_same_bits(traced[i], results[i]);
+      const auto again = run_kernel("steep.RecurrentGrad", operands, p.gradients, attrs, own);
+      with_trace.back() = traced[3];
+      const auto gradients = run_kernel("steep.RecurrentGrad", with_trace, p.gradients, attrs,
+                                        {.threads = threads, .candidate = "gemm"});
+      for (size_t i = 0; i < again.size(); ++i) {
+        if (again[i].size() > 0) expect_same_bits(gradients[i], again[i]);
+      }
+    }
+  }
+}
+
 TEST(Recurrent, OneDnnLeavesOutWhatNobodyWants) {
   Problem p = problem({"LSTM", 4, 3, 5, 6, "bidirectional", {}, true, true, true});
   const auto all = run_kernel("LSTM", p.inputs, p.outputs, p.attrs, {.candidate = "onednn"});

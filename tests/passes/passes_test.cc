@@ -443,7 +443,7 @@ TEST(Pipeline, TimesEachPassThatRuns) {
     EXPECT_GE(e.duration_us, 0);
   }
   for (const Pass& p : passes()) {
-    if (p.name == "recompute" || p.run_for != nullptr) continue;
+    if (p.name == "recompute" || p.elsewhere) continue;
     if (p.at != nullptr && !p.at(Precision::fp32)) continue;
     expected.emplace_back(p.name);
   }

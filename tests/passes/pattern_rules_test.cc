@@ -129,6 +129,21 @@ void large_normalisation(Graph& g) {
   g.add_output("dw", matmul(transpose(y, {1, 0}), x), Phase::backward);
 }
 
+void recurrent_layer_and_gradient(Graph& g) {
+  const Value x = g.add_input("x", {DType::f32, Shape{5, 2, 3}}),
+              w = g.add_input("w", {DType::f32, Shape{1, 16, 3}}),
+              r = g.add_input("r", {DType::f32, Shape{1, 16, 4}});
+  const std::vector<Value> layer{x, w, r, {}, {}, {}, {}, {}};
+  Attrs attrs{{"hidden_size", int64_t{4}}};
+  const Value y = apply_n("LSTM", layer, 3, attrs)[0];
+  g.add_output("y", y);
+  const Graph::Scope backward(g, Phase::backward, "grad");
+  std::vector<Value> operands{y, {}, {}};
+  operands.insert(operands.end(), layer.begin(), layer.end());
+  attrs.set("cell", std::string("LSTM"));
+  g.add_output("dw", apply_n("steep.RecurrentGrad", operands, 7, attrs)[1], Phase::backward);
+}
+
 void cast_before_chain(Graph& g) {
   const Value x = g.add_input("x", {DType::bf16, Shape{3, 4}});
   g.add_output("y", tanh(cast(x, DType::f32)) + 1.0);
@@ -307,6 +322,7 @@ const std::vector<Case>& cases_of_other_passes() {
        vocabulary},
       {{"fuse_gather_grad/sum"}, sum_with_gather},
       {{"recompute/layer_normalization"}, large_normalisation},
+      {{"keep_trace/recurrent"}, recurrent_layer_and_gradient},
       {{"fuse_elementwise/border_cast"}, cast_before_chain},
       {{"write_through/assign", "write_through/fused"}, assigned_state},
   };
