@@ -67,9 +67,9 @@ def _cross_entropy(*args: Any, **kwargs: Any) -> torch.Tensor:
     if c.weight is not None:
         weight = c.weight.view([-1 if i == 1 else 1 for i in range(c.input.dim())])
     if c.target.dtype.is_floating_point:
-        wanted = c.target * (1 - c.label_smoothing) + c.label_smoothing / classes
-        wanted = wanted if weight is None else wanted * weight
-        losses = -(wanted * F.log_softmax(c.input, 1)).sum(1)
+        weights = c.target * (1 - c.label_smoothing) + c.label_smoothing / classes
+        weights = weights if weight is None else weights * weight
+        losses = -(weights * F.log_softmax(c.input, 1)).sum(1)
         if c.reduction == "none":
             return losses
         return losses.sum() / (losses.numel() if c.reduction == "mean" else 1)
@@ -113,10 +113,10 @@ def _nll_of_some(log_p: torch.Tensor, c: SimpleNamespace) -> torch.Tensor:
     return losses.sum() / (shares.sum() if c.reduction == "mean" else 1)
 
 
-def _check_embedding(given: SimpleNamespace) -> None:
-    if given.max_norm is not None:
+def _check_embedding(call: SimpleNamespace) -> None:
+    if call.max_norm is not None:
         raise_inexpressible("max_norm of an embedding, which changes its weight in forward,")
-    if given.scale_grad_by_freq:
+    if call.scale_grad_by_freq:
         raise_inexpressible("scale_grad_by_freq of an embedding")
 
 
@@ -238,12 +238,12 @@ def _rrelu(rrelu: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         upper: float = 1 / 3,
         training: bool = False,
         *options: object,
-        **named: object,
+        **keywords: object,
     ) -> torch.Tensor:
         if training:
-            return rrelu(input, lower, upper, training, *options, **named)
+            return rrelu(input, lower, upper, training, *options, **keywords)
         slope = (lower + upper) / 2
-        if rrelu is torch.rrelu_ or named.get("inplace") or options == (True,):
+        if rrelu is torch.rrelu_ or keywords.get("inplace") or options == (True,):
             return F.leaky_relu_(input, slope)
         return F.leaky_relu(input, slope)
 
@@ -258,8 +258,8 @@ def _stack(tensors: Sequence[torch.Tensor], dim: int = 0, **options: object) -> 
 
 def _einsum(equation: str | torch.Tensor, *operands: Tensors | Sequence[object]) -> torch.Tensor:
     """``torch.einsum``: returns a view for a single tensor if no axis is summed."""
-    listed = len(operands) == 1 and isinstance(operands[0], (list, tuple))
-    x, *others = operands[0] if listed else operands
+    is_list = len(operands) == 1 and isinstance(operands[0], (list, tuple))
+    x, *others = operands[0] if is_list else operands
     if not isinstance(equation, str) and len(operands) in (1, 2):  # (tensor, axes, kept axes)
         view = _reordered(equation, *(["..." if i is ... else i for i in a] for a in operands))
     elif isinstance(equation, str) and not others:
@@ -273,29 +273,29 @@ def _einsum(equation: str | torch.Tensor, *operands: Tensors | Sequence[object])
 
 
 def _reordered(
-    x: torch.Tensor, axes: list[Any], kept: list[Any] | None = None
+    x: torch.Tensor, axes: list[Any], result_axes: list[Any] | None = None
 ) -> torch.Tensor | None:
-    """Return the view of ``x`` that has the axes ``kept``; None if some are to be summed."""
+    """Return the view of ``x`` that has the axes ``result_axes``; None if some are to be summed."""
     if "..." in axes:
         at = axes.index("...")
         rest = [("...", i) for i in range(x.dim() - len(axes) + 1)]
         axes = [*axes[:at], *rest, *axes[at + 1 :]]
     else:
         rest = []
-    if kept is None:
-        kept = ["...", *sorted(a for a in axes if a not in rest and axes.count(a) == 1)]
-    if "..." in kept:
-        at = kept.index("...")
-        kept = [*kept[:at], *rest, *kept[at + 1 :]]
-    if set(kept) != set(axes):
+    if result_axes is None:
+        result_axes = ["...", *sorted(a for a in axes if a not in rest and axes.count(a) == 1)]
+    if "..." in result_axes:
+        at = result_axes.index("...")
+        result_axes = [*result_axes[:at], *rest, *result_axes[at + 1 :]]
+    if set(result_axes) != set(axes):
         return None
-    for label in kept:
+    for label in result_axes:
         while axes.count(label) > 1:
             first = axes.index(label)
             second = axes.index(label, first + 1)
             x = x.diagonal(0, first, second)
             axes = [*axes[:first], *axes[first + 1 : second], *axes[second + 1 :], label]
-    return x.permute([axes.index(label) for label in kept])
+    return x.permute([axes.index(label) for label in result_axes])
 
 
 def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
@@ -381,8 +381,8 @@ def _gumbel_softmax(*args: object, **kwargs: object) -> torch.Tensor:
     soft = F.gumbel_softmax(c.logits, c.tau, dim=c.dim)
     if not c.hard:
         return soft
-    picked = soft.max(c.dim, keepdim=True)[1]
-    one_hot = torch.zeros_like(soft).scatter(c.dim, picked, 1.0)
+    largest = soft.max(c.dim, keepdim=True)[1]
+    one_hot = torch.zeros_like(soft).scatter(c.dim, largest, 1.0)
     return stop_gradient(one_hot - soft) + soft
 
 
@@ -394,19 +394,19 @@ def _average_pool(pool: Callable[..., torch.Tensor], axes: int) -> Callable[...,
         kernel_size: _Extents,
         stride: _Extents | None = None,
         *options: object,
-        **named: Any,
+        **keywords: Any,
     ) -> torch.Tensor:
         order = ("padding", "ceil_mode", "count_include_pad", "divisor_override")
-        named.update(zip(order, options, strict=False))
-        divisor = named.pop("divisor_override", None)
+        keywords.update(zip(order, options, strict=False))
+        divisor = keywords.pop("divisor_override", None)
         if divisor is None:
-            return pool(x, kernel_size, stride, **named)
-        if named.get("ceil_mode"):
+            return pool(x, kernel_size, stride, **keywords)
+        if keywords.get("ceil_mode"):
             raise_inexpressible("divisor_override of an average pool with ceil_mode")
-        named["count_include_pad"] = True
+        keywords["count_include_pad"] = True
         sizes = [kernel_size] if isinstance(kernel_size, int) else list(kernel_size)
         extent = math.prod(sizes) if len(sizes) == axes else sizes[0] ** axes
-        return pool(x, kernel_size, stride, **named) * (extent / divisor)
+        return pool(x, kernel_size, stride, **keywords) * (extent / divisor)
 
     return rewritten
 
@@ -443,8 +443,8 @@ def _instance_norm(*args: Any, **kwargs: Any) -> torch.Tensor:
     axes = list(range(2, c.input.dim()))
     with torch.no_grad():
         mean, var = c.input.mean(axes).mean(0), c.input.var(axes).mean(0)
-        for kept, new in ((c.running_mean, mean), (c.running_var, var)):
-            kept.mul_(1 - c.momentum).add_(stop_gradient(new), alpha=c.momentum)
+        for statistic, new in ((c.running_mean, mean), (c.running_var, var)):
+            statistic.mul_(1 - c.momentum).add_(stop_gradient(new), alpha=c.momentum)
     return F.instance_norm(c.input, weight=c.weight, bias=c.bias, eps=c.eps)
 
 

@@ -58,10 +58,10 @@ def keep_semantics() -> Iterator[Watch]:
 
     def refuse_function(setup: object) -> bool:
         cls = sys._getframe(1).f_locals.get("cls")
-        named = getattr(cls, "__name__", str(cls))
-        if threading.get_ident() != thread or named.startswith(_DERIVATIVES):
+        name = getattr(cls, "__name__", str(cls))
+        if threading.get_ident() != thread or name.startswith(_DERIVATIVES):
             return _is_setup_context_defined(setup)
-        raise_inexpressible(f"the backward of {named}, a torch.autograd.Function,")
+        raise_inexpressible(f"the backward of {name}, a torch.autograd.Function,")
 
     def run_checkpointed(run: Callable[..., object], preserve: bool, *args: object) -> object:
         """Run a checkpointed region as plain operations: the engine plans recomputation itself."""
@@ -70,7 +70,7 @@ def keep_semantics() -> Iterator[Watch]:
         return run(*args)
 
     with (
-        DelayedSignals() as held,
+        DelayedSignals() as signals,
         # Every apply() calls this, however the module obtained the function.
         substituted(
             {
@@ -79,11 +79,11 @@ def keep_semantics() -> Iterator[Watch]:
             }
         ),
         watch,
-        held.tracing(),
+        signals.tracing(),
     ):
-        drawn = _generators()
+        states = _generators()
         yield watch
-        if _generators() != drawn:
+        if _generators() != states:
             raise_inexpressible("a random number that Python or NumPy draws")
 
 
@@ -136,16 +136,16 @@ class Watch(TorchFunctionMode):
             if result.dtype.is_floating_point:
                 self.aliases[id(result)] = result
             return result
-        given = {id(leaf) for leaf in tree_leaves((args, kwargs))}
-        if given & self.aliases.keys():
+        arguments = {id(leaf) for leaf in tree_leaves((args, kwargs))}
+        if arguments & self.aliases.keys():
             for leaf in tree_leaves(result):  # a view of an alias is an alias
-                if isinstance(leaf, torch.Tensor) and id(leaf) not in given and is_view(leaf):
+                if isinstance(leaf, torch.Tensor) and id(leaf) not in arguments and is_view(leaf):
                     self.aliases[id(leaf)] = leaf
         if not stops:
             return result
 
         def stop(t: torch.Tensor) -> torch.Tensor:
-            if id(t) in given:  # an argument, not a new tensor
+            if id(t) in arguments:  # an argument, not a new tensor
                 return t
             stopped = stop_gradient(t)
             if is_view(t):
@@ -166,11 +166,11 @@ def _write_unseen(
     func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], targets: object
 ) -> object:
     """Run an in-place call under no_grad, such that its target keeps its autograd history."""
-    written = [t for t in tree_leaves(targets) if t.is_floating_point()]
-    before = [t.clone() for t in written]
+    float_targets = [t for t in tree_leaves(targets) if t.is_floating_point()]
+    before = [t.clone() for t in float_targets]
     args, kwargs = _stopped_but((args, kwargs), targets)
     result = REWRITES.get(func, func)(*args, **kwargs)
-    for target, old in zip(written, before, strict=True):
+    for target, old in zip(float_targets, before, strict=True):
         target.copy_(valued(target, old))
     return result
 
@@ -178,11 +178,11 @@ def _write_unseen(
 T = TypeVar("T")
 
 
-def _stopped_but(given: T, targets: object) -> T:
+def _stopped_but(arguments: T, targets: object) -> T:
     """Return arguments without gradients, except for the targets of the write."""
-    written = {id(t) for t in tree_leaves(targets)}
+    kept_ids = {id(t) for t in tree_leaves(targets)}
     stopped: T = tree_map_only(
-        torch.Tensor, lambda t: t if id(t) in written else stop_gradient(t), given
+        torch.Tensor, lambda t: t if id(t) in kept_ids else stop_gradient(t), arguments
     )
     return stopped
 

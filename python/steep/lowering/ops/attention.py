@@ -75,8 +75,8 @@ def _added(mask: Value, like: Value) -> Value:
     """Return the mask as a summand of the scores: 0 where a boolean mask is True, else -inf."""
     if mask.dtype != ir.DataType.BOOL:
         return mask
-    nothing, shut = (opset18.Constant(value_float=v) for v in (0.0, float("-inf")))
-    return opset18.CastLike(opset18.Where(mask, nothing, shut), like)
+    nothing, hidden_score = (opset18.Constant(value_float=v) for v in (0.0, float("-inf")))
+    return opset18.CastLike(opset18.Where(mask, nothing, hidden_score), like)
 
 
 def _safe(scores: Value, axis: int, dtype: ir.DataType | None) -> Value:

@@ -167,9 +167,9 @@ def _run(
     """
     if dirty_idx:
         raise RuntimeError("a torch.autograd.Function writes its argument")
-    made, saved = Interpreter(forward, numbers).run(*arguments)
-    single = not isinstance(made, (tuple, list))
-    results = [made] if single else list(made)
+    value, saved_values = Interpreter(forward, numbers).run(*arguments)
+    single = not isinstance(value, (tuple, list))
+    results = [value] if single else list(value)
     constant = set(non_differentiable_idx)
     y = [
         i
@@ -178,13 +178,13 @@ def _run(
     ]
     stopped = [stop_gradient(results[i]) for i in y]
     names = dict(zip(y, (torch.ops.steep.gradient_of(t) for t in stopped), strict=True))
-    given = [
+    result_gradients = [
         names[i] if i in names else torch.zeros_like(t) if isinstance(t, torch.Tensor) else None
         for i, t in enumerate(results)
     ]
-    kept = {id(results[i]): t for i, t in zip(y, stopped, strict=True)}
-    saved = [kept.get(id(t), t) for t in saved]
-    gradients = Interpreter(backward, numbers).run(*given, *saved)
+    constants = {id(results[i]): t for i, t in zip(y, stopped, strict=True)}
+    saved_values = [constants.get(id(t), t) for t in saved_values]
+    gradients = Interpreter(backward, numbers).run(*result_gradients, *saved_values)
     if not isinstance(gradients, (tuple, list)):
         gradients = (gradients,)
     pairs = [
@@ -205,8 +205,8 @@ def valued(value: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
     value = stop_gradient(value.clone())
     name = torch.ops.steep.gradient_of(value)
     (result,) = torch.ops.steep.with_gradient([value], [source], [name], [name])
-    made: torch.Tensor = result
-    return made
+    typed_result: torch.Tensor = result
+    return typed_result
 
 
 def _gradient_of(y: Value) -> Value:

@@ -155,8 +155,8 @@ def _loss(
     first = opset18.Sub(end, ints(1))
     before = opset18.GatherElements(alpha, opset18.Max(first, ints(0)), axis=1)
     before = opset18.Where(opset18.Less(first, ints(0)), never, before)
-    found = _log_sum(opset18.GatherElements(alpha, end, axis=1), before)
-    return opset18.Neg(opset18.Squeeze(found, column))
+    likelihood = _log_sum(opset18.GatherElements(alpha, end, axis=1), before)
+    return opset18.Neg(opset18.Squeeze(likelihood, column))
 
 
 def _labels(targets: Value, lengths: Value, longest: Value, blank: int, rank: int) -> Value:
@@ -172,8 +172,8 @@ def _labels(targets: Value, lengths: Value, longest: Value, blank: int, rank: in
         labels = opset18.Gather(targets, index, axis=0)
     else:
         labels = opset18.Slice(targets, ints(0), longest, ints(1))
-    used = opset18.Less(opset18.Unsqueeze(positions, ints(0)), of_row)
-    return opset18.Where(used, labels, opset18.Constant(value_int=blank))
+    is_label = opset18.Less(opset18.Unsqueeze(positions, ints(0)), of_row)
+    return opset18.Where(is_label, labels, opset18.Constant(value_int=blank))
 
 
 def _log_sum(*values: Value) -> Value:
@@ -197,16 +197,16 @@ def _scan(step: Operator, state: Value, scanned: list[Value], kinds: list[ir.Dat
     """
     recorder: building.OpRecorder = onnxscript.evaluator.default()
     prefix = f"ctc_{next(_numbers)}_"
-    given = [SymbolicTensor(recorder.opset, f"{prefix}given_{i}") for i in range(1 + len(scanned))]
-    for value, kind in zip(given, kinds, strict=True):
+    inputs = [SymbolicTensor(recorder.opset, f"{prefix}given_{i}") for i in range(1 + len(scanned))]
+    for value, kind in zip(inputs, kinds, strict=True):
         value.dtype = kind
     outside = len(recorder.nodes)
-    result = step(*given)
+    result = step(*inputs)
     body = recorder.nodes[outside:]
     del recorder.nodes[outside:]
     for i, value in enumerate(v for node in body for v in node.outputs):
         value.name = f"{prefix}{i}"
-    graph = ir.Graph(given, [result], nodes=body, name=f"{prefix}step")
+    graph = ir.Graph(inputs, [result], nodes=body, name=f"{prefix}step")
     attributes = [ir.AttrGraph("body", graph), ir.AttrInt64("num_scan_inputs", len(scanned))]
     last = SymbolicTensor(recorder.opset)
     recorder.nodes.append(

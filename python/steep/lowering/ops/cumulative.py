@@ -32,8 +32,8 @@ def _shifted(x: Value, by: int, dim: int, fill: Value, back: bool = False) -> Va
 
     ``back``: shifted to the front, and padded at the end.
     """
-    kept = (ints(by), ints(2**31)) if back else (ints(0), ints(-by))
-    rest = opset18.Slice(x, *kept, ints(dim))
+    part = (ints(by), ints(2**31)) if back else (ints(0), ints(-by))
+    rest = opset18.Slice(x, *part, ints(dim))
     empty = opset18.Slice(x, ints(0), ints(by), ints(dim))
     filled = opset18.Expand(fill, opset18.Shape(empty))
     return opset18.Concat(*((rest, filled) if back else (filled, rest)), axis=dim)
@@ -50,9 +50,9 @@ def _is_float(x: Value) -> bool:
 def _cast(x: Value, dtype: int | None) -> Value:
     if dtype in (-1, None):
         return x
-    made = opset18.Cast(x, to=dtype)
-    made.dtype, made.shape = ir.DataType(dtype), x.shape
-    return made
+    result = opset18.Cast(x, to=dtype)
+    result.dtype, result.shape = ir.DataType(dtype), x.shape
+    return result
 
 
 def _products(x: Value, dim: int, **order: int) -> Value:
@@ -124,11 +124,14 @@ def _slopes_of_running_products(x: Value, gradient: Value, dim: int, some: Value
     quotient = opset18.Div(
         _sums_to_the_end(opset18.Mul(_products(plain, dim), of_plain), dim), plain
     )
-    held, of_held = opset18.Where(some, x, one), opset18.Where(some, gradient, zero)
+    factors, of_factors = opset18.Where(some, x, one), opset18.Where(some, gradient, zero)
     (sums,) = steep_node(
-        "Recurrence", [of_held, _shifted(held, 1, dim, zero, back=True)], axis=dim, reverse=True
+        "Recurrence",
+        [of_factors, _shifted(factors, 1, dim, zero, back=True)],
+        axis=dim,
+        reverse=True,
     )
-    others = opset18.Mul(_products(held, dim, exclusive=1), sums)
+    others = opset18.Mul(_products(factors, dim, exclusive=1), sums)
     # zero times infinity is NaN, in any order
     of_kind = []
     for kind in (opset18.Equal(x, zero), opset18.Equal(opset18.Abs(x), number(math.inf, x))):
@@ -176,11 +179,11 @@ def _product(x: Value, dim: int, of_all: bool = False) -> Value:
     if of_all:
         slopes = opset18.Where(opset18.Greater(zeros, _int64(1)), zero, slopes)
     # The branch that is not selected is computed with factors 1, and has no gradient.
-    plain, held = opset18.Where(some, one, x), opset18.Where(some, x, one)
+    plain, factors = opset18.Where(some, one, x), opset18.Where(some, x, one)
     quotient = opset18.Div(opset18.ReduceProd(plain, ints(dim), keepdims=1), plain)
     parts = opset18.Mul(
-        _running_products(_shifted_alike(held, dim, False), dim),
-        _flipped(_running_products(_flipped(_shifted_alike(held, dim, True), dim), dim), dim),
+        _running_products(_shifted_alike(factors, dim, False), dim),
+        _flipped(_running_products(_flipped(_shifted_alike(factors, dim, True), dim), dim), dim),
     )
     again = opset18.Mul(gradient, opset18.Where(some, parts, quotient))
     return steep_node("WithGradient", [y, x, slope_or_again(slopes, again), gradient], outputs=1)[0]
@@ -244,8 +247,8 @@ def _with_slopes_of_sums(x: Value, value: Value, dim: int) -> Value:
     counts = opset18.And(signed, opset18.Not(opset18.Equal(y, number(math.inf, x))))
     following = _shifted(y, 1, dim, number(math.inf, x), back=True)
     distance = opset18.Where(opset18.Equal(y, following), zero, opset18.Sub(y, following))
-    given = [opset18.Where(counts, gradient, zero), opset18.Exp(distance)]
-    (sums,) = steep_node("Recurrence", given, axis=dim, reverse=True)
+    inputs = [opset18.Where(counts, gradient, zero), opset18.Exp(distance)]
+    (sums,) = steep_node("Recurrence", inputs, axis=dim, reverse=True)
     slopes = opset18.Mul(sums, opset18.Exp(opset18.Sub(x, y)))
     return steep_node("WithGradient", [y, x, slopes, gradient], outputs=1)[0]
 

@@ -29,8 +29,8 @@ from steep.torch_internals.operators import OpOverload
 def number(value: float, like: Value) -> Value:
     """Return a constant without dimensions, with the dtype of ``like``."""
     kind = like.dtype if like.dtype is not None else ir.DataType.DOUBLE
-    made = opset18.Constant(value=onnx.helper.make_tensor("", int(kind), [], [value]))
-    return made if like.dtype is not None else opset18.CastLike(made, like)
+    constant = opset18.Constant(value=onnx.helper.make_tensor("", int(kind), [], [value]))
+    return constant if like.dtype is not None else opset18.CastLike(constant, like)
 
 
 def ints(*values: int) -> Value:
@@ -101,18 +101,18 @@ def _slopes_of_ties(x: Value, low: Value | None, high: Value | None) -> Slopes:
     beyond it. The lower bound gets it only where it is less than the upper one; where the bounds
     are reversed the upper one always gets it.
     """
-    inside, moved = opset18.Equal(x, x), []
+    inside, ends = opset18.Equal(x, x), []
     for end, beyond in ((low, opset18.Less), (high, opset18.Greater)):
         if end is not None:
             inside = opset18.And(inside, opset18.Not(opset18.Or(beyond(x, end), is_nan(end))))
-            moved.append((end, beyond(x, end)))
+            ends.append((end, beyond(x, end)))
     if low is not None and high is not None:
-        (_, below), (_, above) = moved
-        moved = [
+        (_, below), (_, above) = ends
+        ends = [
             (low, opset18.And(below, opset18.Less(low, high))),
             (high, opset18.Or(above, opset18.Less(high, low))),
         ]
-    return [(x, inside), *moved]
+    return [(x, inside), *ends]
 
 
 def _slopes_of_shared_ties(x: Value, low: Value | None, high: Value | None) -> Slopes:
@@ -130,12 +130,12 @@ def _slopes_of_shared_ties(x: Value, low: Value | None, high: Value | None) -> S
         past, tie = beyond(x, end), opset18.Equal(x, end)
         if two:
             tie = opset18.And(tie, opset18.Less(low, high))
-            moved = opset18.And(past, opset18.LessOrEqual(low, high))
+            at_end = opset18.And(past, opset18.LessOrEqual(low, high))
             if end is high:
-                moved = opset18.Or(moved, opset18.Less(high, low))
+                at_end = opset18.Or(at_end, opset18.Less(high, low))
         else:
-            moved = opset18.Or(past, opset18.Or(is_nan(x), is_nan(end)))
-        parts += [(end, moved), (opset18.Mul(end, half), tie), (opset18.Mul(x, half), tie)]
+            at_end = opset18.Or(past, opset18.Or(is_nan(x), is_nan(end)))
+        parts += [(end, at_end), (opset18.Mul(end, half), tie), (opset18.Mul(x, half), tie)]
         out = opset18.Or(past, tie)
         outside = out if outside is None else opset18.Or(outside, out)
     return [(x, opset18.Not(outside)), *parts]
@@ -172,8 +172,8 @@ def _softshrink(self: Value, lambd: float = 0.5) -> Value:
         return with_gradient_of(detached(result), opset18.Where(inside, number(0, self), self))
     width = number(lambd, self)
     below = opset18.Less(self, number(0, self))
-    moved = opset18.Where(below, opset18.Add(self, width), opset18.Sub(self, width))
-    return _without_slope(_within(self, width), self, moved)
+    difference = opset18.Where(below, opset18.Add(self, width), opset18.Sub(self, width))
+    return _without_slope(_within(self, width), self, difference)
 
 
 def _hardtanh(self: Value, min_val: float = -1, max_val: float = 1) -> Value:
@@ -516,9 +516,9 @@ def _linspace(start: Number, end: Number, steps: Number, dtype: int = -1, **more
 
     PyTorch computes blocks of a vector, which rounds differently from ONNX.
     """
-    known = all(type(v) in (int, float) for v in (start, end, steps))
+    is_constant = all(type(v) in (int, float) for v in (start, end, steps))
     kind = _OF_POINTS.get(ir.DataType(dtype)) if dtype not in (-1, None) else None
-    if not known or kind is None or steps > _LONGEST:
+    if not is_constant or kind is None or steps > _LONGEST:
         return aten_linspace(start, end, steps, dtype, **more)
     return opset18.Constant(value=ir.tensor(torch.linspace(start, end, steps, dtype=kind).numpy()))
 

@@ -78,11 +78,11 @@ def extreme_in_shares(
     hits = opset18.Or(opset18.Equal(x, value), opset18.And(is_nan(x), is_nan(value)))
     count = opset18.ReduceSum(opset18.Cast(hits, to=ir.DataType.INT64), axes, keepdims=keepdims)
     if multiplies:
-        held = opset18.Mul(x, opset18.CastLike(hits, x))
+        extremes = opset18.Mul(x, opset18.CastLike(hits, x))
     else:
-        held = opset18.Where(hits, x, number(0, x))
-    moved = opset18.ReduceSum(held, axes, keepdims=keepdims)
-    source = opset18.Div(moved, opset18.CastLike(count, x))
+        extremes = opset18.Where(hits, x, number(0, x))
+    total = opset18.ReduceSum(extremes, axes, keepdims=keepdims)
+    source = opset18.Div(total, opset18.CastLike(count, x))
     return with_gradient_of(detached(reduce(x, axes, keepdims=keepdims)), source)
 
 
@@ -138,13 +138,15 @@ def _binary_cross_entropy(
 
     p = opset18.Where(inside, self, number(0.5, self))
     within = loss(opset18.Log(p), log1p(opset18.Neg(p)))
-    given = detached(self)
+    probability = detached(self)
     at_end = loss(
-        opset18.Max(opset18.Log(given), least),
-        opset18.Max(opset18.Log(opset18.Sub(one, given)), least),
+        opset18.Max(opset18.Log(probability), least),
+        opset18.Max(opset18.Log(opset18.Sub(one, probability)), least),
     )
-    slope = opset18.Div(opset18.Sub(given, detached(target)), number(_LEAST_SPREAD, self))
-    change = opset18.Sub(opset18.Where(inside, zero, self), opset18.Where(inside, zero, given))
+    slope = opset18.Div(opset18.Sub(probability, detached(target)), number(_LEAST_SPREAD, self))
+    change = opset18.Sub(
+        opset18.Where(inside, zero, self), opset18.Where(inside, zero, probability)
+    )
     losses = opset18.Where(inside, within, opset18.Add(at_end, opset18.Mul(slope, change)))
     if weight is not None:
         losses = opset18.Mul(losses, weight)
@@ -167,23 +169,23 @@ def _norm(
         x, dim = opset18.Unsqueeze(x, opset18.Constant(value_ints=[0])), [0]
         keepdim = False  # there is no axis to keep
     axes = opset18.Constant(value_ints=list(dim)) if dim else None
-    kept = {"keepdims": int(bool(keepdim))}
+    flags = {"keepdims": int(bool(keepdim))}
     size = opset18.Abs(x)
     if ord in (1, 2):
         reduce = opset18.ReduceL1 if ord == 1 else opset18.ReduceL2
-        return reduce(x, axes, **kept)
+        return reduce(x, axes, **flags)
     if math.isinf(ord):
         reduce = opset18.ReduceMax if ord > 0 else opset18.ReduceMin
-        return extreme_in_shares(reduce, size, axes, kept["keepdims"], True)  # PyTorch multiplies
+        return extreme_in_shares(reduce, size, axes, flags["keepdims"], True)  # PyTorch multiplies
     zero, one = number(0, x), number(1, x)
     at_zero = opset18.Equal(x, zero)
     if ord == 0:
-        return opset18.ReduceSum(opset18.Where(at_zero, zero, one), axes, **kept)
+        return opset18.ReduceSum(opset18.Where(at_zero, zero, one), axes, **flags)
     power = opset18.Pow(opset18.Where(at_zero, one, size), number(ord, x))
     # if another element is NaN, the gradient at 0 is NaN
     none = opset18.Mul(x, zero) if ord > 0 else number(math.inf, x)
     power = opset18.Where(at_zero, none, power)
-    total = opset18.ReduceSum(power, axes, **kept)
+    total = opset18.ReduceSum(power, axes, **flags)
     none = opset18.Equal(total, zero)
     root = opset18.Pow(opset18.Where(none, one, total), number(1 / ord, x))
     return opset18.Where(none, zero, root)
@@ -246,8 +248,8 @@ def _variance(
     factor = opset18.Mul(opset18.Div(number(2, self), freedom), gradient)
     centred = opset18.Sub(self, opset18.ReduceMean(self, axes, keepdims=1))
     slopes = opset18.Mul(factor, centred)
-    kept = steep_node("WithGradient", [value, self, slopes, gradient], outputs=1)[0]
-    return kept if keepdim else opset18.Squeeze(kept, axes)
+    result = steep_node("WithGradient", [value, self, slopes, gradient], outputs=1)[0]
+    return result if keepdim else opset18.Squeeze(result, axes)
 
 
 def _variance_and_mean_of(

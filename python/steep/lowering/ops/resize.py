@@ -35,8 +35,8 @@ def _repeats(before: int | ir.SymbolicDim, after: int | Value) -> bool:
     if not isinstance(before, int) or not isinstance(after, int) or after % before:
         return False
     i = numpy.arange(after)
-    taken = numpy.float32(before) / numpy.float32(after) * i.astype(numpy.float32)
-    return bool((taken.astype(numpy.int64) == i // (after // before)).all())
+    indices = numpy.float32(before) / numpy.float32(after) * i.astype(numpy.float32)
+    return bool((indices.astype(numpy.int64) == i // (after // before)).all())
 
 
 _REPEATED = {1, 2, 3, 4, 8, 16, 32}  # scales for which PyTorch's float32 indices are exact
@@ -53,15 +53,15 @@ def _nearest(
     if scale_factors is not None:
         if _REPEATED.issuperset(scale_factors):
             return nn.aten_upsample_nearestnd_vec(input, None, list(scale_factors))
-        wanted = _extents(input, scale_factors)
+        extents = _extents(input, scale_factors)
     else:
         assert output_size is not None  # PyTorch passes one of the two
         if all(map(_repeats, input.shape[2:], output_size)):
             return nn.aten_upsample_nearestnd_vec(input, output_size, None)
-        wanted = opset18.Cast(output_size, to=ir.DataType.INT64)
+        extents = opset18.Cast(output_size, to=ir.DataType.INT64)
     for i in range(len(input.shape) - 2):
         last = opset18.Shape(input, start=i + 2, end=i + 3)
-        count = opset18.Gather(wanted, opset18.Constant(value_int=i), axis=0)
+        count = opset18.Gather(extents, opset18.Constant(value_int=i), axis=0)
         if scale_factors is not None:
             step = opset18.Constant(value_float=float(1 / numpy.float64(scale_factors[i])))
         else:
@@ -88,8 +88,8 @@ def _smooth(mode: str, onnx_operator: Operator) -> Operator:
     ) -> Value:
         if scale_factors is None or not align_corners:
             return onnx_operator(self, output_size, align_corners, scale_factors)
-        wanted = _extents(self, scale_factors)
-        return nn._aten_upsample_output_size(self, wanted, mode, "align_corners")
+        extents = _extents(self, scale_factors)
+        return nn._aten_upsample_output_size(self, extents, mode, "align_corners")
 
     return resized
 

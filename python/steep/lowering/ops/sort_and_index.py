@@ -79,8 +79,8 @@ def _median(self: Value) -> Value:
         value = opset18.Where(spoilt, number(math.nan, self), value)
         hits = opset18.Where(spoilt, nans, hits)
     shares = opset18.CastLike(opset18.ReduceSum(opset18.Cast(hits, to=7), keepdims=0), self)
-    moved = opset18.Where(hits, opset18.Sub(flat, value), zero)
-    return opset18.Add(value, opset18.Div(opset18.ReduceSum(moved, keepdims=0), shares))
+    distances = opset18.Where(hits, opset18.Sub(flat, value), zero)
+    return opset18.Add(value, opset18.Div(opset18.ReduceSum(distances, keepdims=0), shares))
 
 
 def _place(find: Operator) -> Operator:
@@ -102,12 +102,12 @@ def _index_fill(self: Value, dim: int, index: Value, value: Number) -> Value:
     extent = opset18.Shape(x, start=axis, end=axis + 1)
     index = opset18.Reshape(opset18.Cast(index, to=ir.DataType.INT64), ints(-1))
     ones = opset18.Expand(_int64(1), opset18.Shape(index))
-    named = opset18.ScatterElements(opset18.Expand(_int64(0), extent), index, ones, axis=0)
-    named = opset18.Cast(named, to=ir.DataType.BOOL)
+    mask = opset18.ScatterElements(opset18.Expand(_int64(0), extent), index, ones, axis=0)
+    mask = opset18.Cast(mask, to=ir.DataType.BOOL)
     if others := [i for i in range(rank) if i != axis]:
-        named = opset18.Unsqueeze(named, ints(*others))
+        mask = opset18.Unsqueeze(mask, ints(*others))
     value = opset18.CastLike(value, x) if isinstance(value, ir.Value) else number(value, x)
-    filled = opset18.Where(named, value, x)
+    filled = opset18.Where(mask, value, x)
     return filled if self.shape else opset18.Reshape(filled, opset18.Shape(self))
 
 
@@ -117,8 +117,8 @@ def _sorted(self: Value, dim: int = -1, descending: bool = False) -> tuple[Value
         return opset18.Identity(self), opset18.Constant(value_int=0)
     count = opset18.Shape(self, start=dim, end=dim + 1 or None)
     of_bools = self.dtype == ir.DataType.BOOL
-    given = opset18.Cast(self, to=ir.DataType.INT32) if of_bools else self
-    values, indices = opset18.TopK(given, count, axis=dim, largest=int(descending))
+    operand = opset18.Cast(self, to=ir.DataType.INT32) if of_bools else self
+    values, indices = opset18.TopK(operand, count, axis=dim, largest=int(descending))
     return opset18.Cast(values, to=ir.DataType.BOOL) if of_bools else values, indices
 
 
@@ -132,8 +132,10 @@ def _topk(
         values, indices = aten_topk(self, k, dim, largest, sorted)
         return values, indices
     half = self.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
-    given = opset18.Cast(self, to=ir.DataType.FLOAT) if half else self
-    values, indices = steep_node("TopK", [given], 2, k=k, axis=dim, largest=largest, sorted=sorted)
+    operand = opset18.Cast(self, to=ir.DataType.FLOAT) if half else self
+    values, indices = steep_node(
+        "TopK", [operand], 2, k=k, axis=dim, largest=largest, sorted=sorted
+    )
     return opset18.Cast(values, to=self.dtype) if half else values, indices
 
 
@@ -217,8 +219,8 @@ def _with_shares(  # noqa: PLR0917, as ATen has it
     """
     result = detached(result)
     is_result = opset18.CastLike(opset18.Equal(self, result), self)
-    picked = opset18.Equal(src, opset18.GatherElements(result, index, axis=dim))
-    is_picked = opset18.CastLike(picked, self)
+    hits = opset18.Equal(src, opset18.GatherElements(result, index, axis=dim))
+    is_picked = opset18.CastLike(hits, self)
     add = {"axis": dim, "reduction": "add"}
     sharers = opset18.ScatterElements(is_result, index, is_picked, **add)
     of_self = opset18.Div(opset18.Mul(self, is_result), sharers)

@@ -15,8 +15,10 @@ def steep_node(op: str, inputs: Sequence[Value], count: int = 1, **attributes: i
     """Add a node ``steep.op``; return its ``count`` results, which have neither dtype nor shape."""
     recorder: building.OpRecorder = onnxscript.evaluator.default()
     results = [SymbolicTensor(recorder.opset) for _ in range(count)]
-    given = [ir.AttrInt64(name, int(value)) for name, value in attributes.items()]
-    recorder.nodes.append(ir.Node("steep", op, list(inputs), given, outputs=results, version=1))
+    node_attributes = [ir.AttrInt64(name, int(value)) for name, value in attributes.items()]
+    recorder.nodes.append(
+        ir.Node("steep", op, list(inputs), node_attributes, outputs=results, version=1)
+    )
     return list(results)
 
 

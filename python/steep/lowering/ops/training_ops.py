@@ -47,22 +47,22 @@ def _batch_norm(  # noqa: PLR0917, as ATen has it
     channels = opset18.Shape(input, start=1, end=2)
     weight = opset18.Expand(_like(input, 1.0), channels) if weight is None else weight
     bias = opset18.Expand(_like(input, 0.0), channels) if bias is None else bias
-    kept = {"epsilon": eps, "momentum": 1 - momentum}
+    options = {"epsilon": eps, "momentum": 1 - momentum}
     if not training:
-        y = opset18.BatchNormalization(input, weight, bias, running_mean, running_var, **kept)
+        y = opset18.BatchNormalization(input, weight, bias, running_mean, running_var, **options)
         deviation = opset18.Sqrt(opset18.Add(running_var, _like(running_var, eps)))
         return y, running_mean, opset18.Reciprocal(deviation), running_mean, running_var
     y, mean, variance = opset18.BatchNormalization(
-        input, weight, bias, running_mean, running_var, training_mode=1, **kept
+        input, weight, bias, running_mean, running_var, training_mode=1, **options
     )
     y.producer().metadata_props[SAMPLE_VARIANCE_KEY] = ""
     axes = [axis for axis in range(len(input.shape)) if axis != 1]
     of_batch = opset18.ReduceMean(input, opset18.Constant(value_ints=axes), keepdims=1)
     centred = opset18.Sub(input, of_batch)
-    spread = opset18.ReduceMean(
+    mean_square = opset18.ReduceMean(
         opset18.Mul(centred, centred), opset18.Constant(value_ints=axes), keepdims=0
     )
-    deviation = opset18.Sqrt(opset18.Add(spread, _like(spread, eps)))
+    deviation = opset18.Sqrt(opset18.Add(mean_square, _like(mean_square, eps)))
     flat = opset18.Reshape(of_batch, opset18.Constant(value_ints=[-1]))
     return y, flat, opset18.Reciprocal(deviation), mean, variance
 
@@ -99,9 +99,9 @@ def _range(  # noqa: PLR0917, as ATen has it
 
     Raises NotImplementedError for fractions that are known only at a call, in float32.
     """
-    given = [n for n in (start, end, step) if isinstance(n, ir.Value)]
-    if dtype not in _FLOATS or given:
-        if dtype in _FLOATS and any(n.dtype in _FLOATS for n in given):
+    values = [n for n in (start, end, step) if isinstance(n, ir.Value)]
+    if dtype not in _FLOATS or values:
+        if dtype in _FLOATS and any(n.dtype in _FLOATS for n in values):
             raise NotImplementedError("a range with fractional ends that change between calls")
         return aten_arange_start_step(start, end, step, dtype)
     count = max(0, math.ceil((end - start) / step))
@@ -122,8 +122,8 @@ def _window(*factors: float) -> Operator:
         pin_memory: bool = False,
     ) -> Value:
         zero, one = (opset18.Constant(value_int=n) for n in (0, 1))
-        known = isinstance(window_length, ir.Value)
-        length = window_length if known else opset18.Constant(value_int=window_length)
+        is_value = isinstance(window_length, ir.Value)
+        length = window_length if is_value else opset18.Constant(value_int=window_length)
         i = opset18.Cast(opset18.Range(zero, length, one), to=_DOUBLE)
         turns = opset18.Div(i, opset18.Cast(length, to=_DOUBLE))
         total = opset18.Mul(i, _like(i, 0.0))
@@ -140,8 +140,8 @@ def _at_least(axes: dict[int, list[int]]) -> tuple[Operator, Translation]:
     """Return ``atleast_…d`` of a tensor, and of several; ``axes`` are those to add, by rank."""
 
     def of_one(self: Value) -> Value:
-        added = axes.get(len(self.shape))
-        return opset18.Unsqueeze(self, opset18.Constant(value_ints=added)) if added else self
+        new_axes = axes.get(len(self.shape))
+        return opset18.Unsqueeze(self, opset18.Constant(value_ints=new_axes)) if new_axes else self
 
     return of_one, lambda tensors: [of_one(t) for t in tensors]
 
