@@ -135,25 +135,25 @@ class CompiledGraph:
         self.lowered = lowered
         context, inputs = lowered.context, lowered.inputs
         fakes = [tensor.fake for tensor in lowered.tensors]
-        connected = [write.connected for write in lowered.writes]
-        connected += [value.connected for value in lowered.values]
+        reach_of_results = [write.connected for write in lowered.writes]
+        reach_of_results += [value.connected for value in lowered.values]
         model = lowered.model if context.rewrite is None else context.rewrite(lowered.model)
-        wanted = []
+        wanted_inputs = []
         if context.grad_mode:
-            reach, joined = reached(model.graph), set().union(*connected)
-            asked = [i for i in inputs if fakes[i].requires_grad]
-            wanted = [i for i in asked if i in joined or f"arg_{i}" in reach]
+            reach, history = reached(model.graph), set().union(*reach_of_results)
+            candidates = [i for i in inputs if fakes[i].requires_grad]
+            wanted_inputs = [i for i in candidates if i in history or f"arg_{i}" in reach]
         self.engine_graph = EngineGraph(
             model.SerializeToString(),
             [f"arg_{i}" for i in inputs],
             inputs,
             len(fakes),
-            tuple(in_gradient_order(lowered.graph, wanted)),
+            tuple(in_gradient_order(lowered.graph, wanted_inputs)),
             precision=context.precision,
             providers=context.providers,
             disabled_passes=context.disabled_passes,
             memory_limit=context.memory_limit,
-            connected=connected if wanted else (),
+            connected=reach_of_results if wanted_inputs else (),
             saved_inputs=[tensor.saved for tensor in lowered.tensors],
             saved_results=[False for _ in lowered.writes] + [v.saved for v in lowered.values],
             inputs_in_place=[tensor.in_place for tensor in lowered.tensors],
@@ -174,14 +174,14 @@ class CompiledGraph:
         lowered, constant = self.lowered, self.engine_graph.constant_results
         refuse_sparse(lowered.graph)
         refuse_without_derivative(lowered.graph)
-        for write, lost in zip(lowered.writes, constant, strict=False):
-            if write.changes_history and (lost or lowered.changes_modes):
+        for write, is_constant in zip(lowered.writes, constant, strict=False):
+            if write.changes_history and (is_constant or lowered.changes_modes):
                 writer = first_writer(lowered.graph, lowered.tensors[write.tensor].fake)
                 reason = "forward changes an argument that needs a gradient"
                 raise cannot_lower(reason, writer, "change it after forward, under no_grad()")
-        for value, lost in zip(lowered.values, constant[len(lowered.writes) :], strict=True):
+        for value, is_constant in zip(lowered.values, constant[len(lowered.writes) :], strict=True):
             example, node = value.example, value.node
-            if lost and isinstance(example, torch.Tensor) and example.requires_grad:
+            if is_constant and isinstance(example, torch.Tensor) and example.requires_grad:
                 reason = f"the gradient of {node.name} gets lost"
                 raise cannot_lower(reason, node, "detach() what needs no gradient")
 
@@ -207,8 +207,8 @@ class CompiledGraph:
         """Run the engine; return the new values of written arguments, then the computed values."""
         graph = self.engine_graph
         if graph.gradients and torch.is_grad_enabled():
-            wanted = views_in_gradient_order([tensors[i] for i in graph.wanted_inputs])
-            return differentiable(graph, tensors, wanted)
+            inputs = views_in_gradient_order([tensors[i] for i in graph.wanted_inputs])
+            return differentiable(graph, tensors, inputs)
         return graph.run(tensors, gradients=False)[0]
 
     def write_back_and_return(

@@ -90,14 +90,14 @@ class EngineGraph:
         self.disabled_passes = tuple(disabled_passes)
         self.memory_limit = memory_limit
         self._differentiated: dict[tuple[tuple[int, ...], tuple[int, ...]], EngineGraph] = {}
-        named = dict(zip(inputs, names, strict=True))
+        name_of = dict(zip(inputs, names, strict=True))
         self.program = ModuleProgram(
             model,
             inputs=names,
-            input_gradients=[named.get(i, "") for i in wanted_inputs],
+            input_gradients=[name_of.get(i, "") for i in wanted_inputs],
             precision=precision,
             providers=self.providers,
-            may_change=[named[i] for i in inputs if inputs_in_place and not inputs_in_place[i]],
+            may_change=[name_of[i] for i in inputs if inputs_in_place and not inputs_in_place[i]],
             results_may_change=[not in_place for in_place in results_in_place],
             disabled_passes=disabled_passes,
             memory_limit=memory_limit,
@@ -152,8 +152,8 @@ class EngineGraph:
         self.announced = True
         arrays = self._arrays(tensors)
         with errors_of_pytorch():
-            capsules, run, read = self.program.forward(arrays, gradients, seed)
-        return [from_dlpack(c) for c in capsules], run, read
+            capsules, run, is_read = self.program.forward(arrays, gradients, seed)
+        return [from_dlpack(c) for c in capsules], run, is_read
 
     def _arrays(self, tensors: Sequence[torch.Tensor]) -> list[object]:
         return [_handed_over(tensors[i].detach().contiguous()) for i in self.inputs]
@@ -170,9 +170,9 @@ class EngineGraph:
         self, saved: Sequence[torch.Tensor], others: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
         """Return the tensors of a call in order: those that autograd saved, and ``others``."""
-        placed = dict(zip(self.saved, saved, strict=False))
-        placed.update(zip(self.unsaved, others, strict=True))
-        return [placed[i] for i in range(self.count)]
+        tensors = dict(zip(self.saved, saved, strict=False))
+        tensors.update(zip(self.unsaved, others, strict=True))
+        return [tensors[i] for i in range(self.count)]
 
     def differentiated(self, wanted: tuple[int, ...], among: tuple[int, ...]) -> EngineGraph:
         """Return the graph of this graph's gradients; it is made on first use.
@@ -195,26 +195,26 @@ class EngineGraph:
         model = onnx.load_from_string(self.model)
         take_again(model.graph)
         outputs = [o.name for o in model.graph.output]
-        named = dict(zip(self.inputs, self.names, strict=True))
-        wrt = [named[i] for i in self.wanted_inputs if i in named]
-        made = onnx.load_from_string(
+        name_of = dict(zip(self.inputs, self.names, strict=True))
+        wrt = [name_of[i] for i in self.wanted_inputs if i in name_of]
+        gradients = onnx.load_from_string(
             gradient_model(model.SerializeToString(), wrt, [outputs[i] for i in among], True)
         )
         # drop the results; only the gradients are new
-        del made.graph.output[: len(made.graph.output) - len(wrt)]
+        del gradients.graph.output[: len(gradients.graph.output) - len(wrt)]
         own = set(self.names)
-        seeds = [v.name for v in made.graph.input if v.name not in own]
+        seeds = [v.name for v in gradients.graph.input if v.name not in own]
         count = self.count + len(seeds)
         names = [*self.names, *seeds]
         inputs = [*self.inputs, *range(self.count, count)]
-        reach = reached(made.graph)
-        known = {i for i, name in zip(inputs, names, strict=True) if name in reach}
+        reach = reached(gradients.graph)
+        differentiable = {i for i, name in zip(inputs, names, strict=True) if name in reach}
         graph = self._differentiated[wanted, among] = EngineGraph(
-            made.SerializeToString(),
+            gradients.SerializeToString(),
             names,
             inputs,
             count,
-            tuple(i for i in wanted if i in known),
+            tuple(i for i in wanted if i in differentiable),
             precision=self.precision,
             providers=self.providers,
             disabled_passes=self.disabled_passes,
@@ -228,10 +228,10 @@ class EngineGraph:
 
         ``results`` are those of ``differentiated``.
         """
-        known = set(self.inputs)
-        count = sum(i in known for i in self.wanted_inputs)
+        own = set(self.inputs)
+        count = sum(i in own for i in self.wanted_inputs)
         rest = iter(results[len(results) - count :])
-        return [next(rest) if i in known else None for i in self.wanted_inputs]
+        return [next(rest) if i in own else None for i in self.wanted_inputs]
 
 
 def _handed_over(t: torch.Tensor) -> object:

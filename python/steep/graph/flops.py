@@ -74,11 +74,11 @@ def _described(value: object) -> object:
     return hint(value)
 
 
-def _made(described: object) -> object:
+def _made(description: object) -> object:
     return (
-        torch.empty_strided(*described[:2], dtype=described[2])
-        if isinstance(described, tuple)
-        else described
+        torch.empty_strided(*description[:2], dtype=description[2])
+        if isinstance(description, tuple)
+        else description
     )
 
 

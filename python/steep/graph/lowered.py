@@ -142,14 +142,14 @@ class LoweredGraph:
         self._refuse_calls(graph_module)
         narrow = self._expand()
         # Outputs refer to nodes, and expansions replace nodes.
-        computed = self._take_outputs()
-        refuse_histories(graph, computed, context)
-        refuse_complex(graph, computed)
+        results = self._take_outputs()
+        refuse_histories(graph, results, context)
+        refuse_complex(graph, results)
         fakes = [n.meta["example_value"] for n in graph.nodes if n.op == "placeholder"]
         _refuse_inputs(fakes, [examples[i] for i in self.taken])
         widen(graph, narrow)
         (end,) = (n for n in graph.nodes if n.op == "output")
-        end.args = (tuple(computed),)
+        end.args = (tuple(results),)
         self._numbers.remove_computed_nodes()  # they are no longer outputs
         graph_module.recompile()
         regions = regions_of(graph, context)  # again, since transforms were expanded
@@ -157,7 +157,7 @@ class LoweredGraph:
         if not onnx_graph.model.graph.node:
             raise NothingToRun
         self.model, self.draws, self.cached = onnx_graph.model, onnx_graph.draws, onnx_graph.cached
-        self._note(onnx_graph, fakes, computed)
+        self._note(onnx_graph, fakes, results)
         self.changes_modes = any(n.target is set_grad_enabled for n in graph.nodes)
 
     def _refuse_calls(self, graph_module: torch.fx.GraphModule) -> None:
@@ -183,17 +183,17 @@ class LoweredGraph:
         (end,) = (n for n in self.graph.nodes if n.op == "output")
         self._single = not isinstance(end.args[0], (tuple, list))
         checks, looked_at = take_checks(self.graph)
-        wanted = [*looked_at, *outputs_of(end)]
-        outputs, computed = outputs_and_values(self.graph, wanted, self._numbers.results)
+        nodes = [*looked_at, *outputs_of(end)]
+        outputs, results = outputs_and_values(self.graph, nodes, self._numbers.results)
         self.outputs = outputs[len(looked_at) :]
         self.checks = [*map(RaisedCheck, checks, outputs)]
-        return computed
+        return results
 
     def _note(
-        self, onnx_graph: OnnxGraph, fakes: list[torch.Tensor], computed: list[torch.fx.Node]
+        self, onnx_graph: OnnxGraph, fakes: list[torch.Tensor], nodes: list[torch.fx.Node]
     ) -> None:
         """Record facts about inputs and results; ``fakes`` are the fake tensors of the inputs."""
-        examples = [n.meta["example_value"] for n in computed]
+        examples = [n.meta["example_value"] for n in nodes]
         results = [*(fakes[i] for i in onnx_graph.written), *examples]
         reach = connected(results, fakes)
         memory = saved_memory(results, fakes)
@@ -218,7 +218,7 @@ class LoweredGraph:
         self.values = [
             Value(n, t, n.meta.get(CAPTURED_AS, n.name), saved(t), connected)
             for n, t, connected in zip(
-                computed, examples, reach[len(onnx_graph.written) :], strict=True
+                nodes, examples, reach[len(onnx_graph.written) :], strict=True
             )
         ]
 
@@ -248,24 +248,24 @@ class LoweredGraph:
 
         ``arguments`` are the values of its placeholders.
         """
-        given = self._call_values(arguments, values)
-        results = tuple(output.of(given) for output in self.outputs)
+        call_values = self._call_values(arguments, values)
+        results = tuple(output.of(call_values) for output in self.outputs)
         return results[0] if self._single else results
 
     def check(self, arguments: Sequence[Any], values: Sequence[torch.Tensor]) -> None:
         """Raise the error that forward raises for these values; arguments as for ``results``."""
         if not self.checks:
             return
-        given = self._call_values(arguments, values)
-        truths = [checked.output.of(given) for checked in self.checks]
+        call_values = self._call_values(arguments, values)
+        truths = [checked.output.of(call_values) for checked in self.checks]
         for value, checked in zip(truths, self.checks, strict=True):
             raise_where(value, checked.check.truth, *checked.check.error)
 
     def _call_values(self, arguments: Sequence[Any], values: Sequence[torch.Tensor]) -> CallValues:
         like = [_like(v, e.example) for v, e in zip(values, self.values, strict=True)]
-        given = self._of(arguments)
-        numbers = self._numbers.made(given)
-        return CallValues([*given, *self._numbers.tensors(given)], like, numbers)
+        operands = self._of(arguments)
+        numbers = self._numbers.made(operands)
+        return CallValues([*operands, *self._numbers.tensors(operands)], like, numbers)
 
     def _of(self, arguments: Sequence[Any]) -> list[Any]:
         """Return the arguments that are placeholders of the lowered graph."""
