@@ -148,8 +148,8 @@ class TrainingAgent:
                 received="an empty one",
             )
         values = _counted("backward", feeds, self._gradients)
-        named = dict(zip(self._gradients, values, strict=True))
-        gradients = self._session.backward(state.run, named)
+        output_gradients = dict(zip(self._gradients, values, strict=True))
+        gradients = self._session.backward(state.run, output_gradients)
         state.run = None
         fetches.extend(OrtValue(np.asarray(gradients[name])) for name in self._wrt)
 

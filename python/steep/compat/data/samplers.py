@@ -97,8 +97,8 @@ class LoadBalancingDistributedSampler(Sampler[int]):
         costs = self._complexities
         if self._random_level and costs:
             most = int((max(costs) - min(costs)) * self._random_level) + 1
-            drawn = torch.randint(most, (len(costs),), generator=generator).tolist()
-            costs = [cost + more for cost, more in zip(costs, drawn, strict=True)]
+            noise = torch.randint(most, (len(costs),), generator=generator).tolist()
+            costs = [cost + more for cost, more in zip(costs, noise, strict=True)]
         size = self.group_size or max(1, len(costs))
         starts = range(0, len(costs), size)
         groups = [

@@ -33,10 +33,10 @@ def merge(pt_dir: Path, ort_dir: Path, output_dir: Path) -> None:
 
 
 def _steps(folder: Path) -> set[str]:
-    found = {file.parent.name for file in folder.glob("step_*/order.txt")}
-    if not found:
+    steps = {file.parent.name for file in folder.glob("step_*/order.txt")}
+    if not steps:
         raise FileNotFoundError(f"{folder} has no step_N/order.txt")
-    return found
+    return steps
 
 
 def main() -> None:

@@ -14,8 +14,8 @@ VERSION = "1.19.2"  # the release that had these names
 def at(place: str) -> object:
     """Return the object at "module:name", or the module "module"."""
     module, _, name = place.partition(":")
-    found = importlib.import_module(module)
-    return getattr(found, name) if name else found
+    owner = importlib.import_module(module)
+    return getattr(owner, name) if name else owner
 
 
 def _of(module: str, *names: str) -> dict[str, str]:

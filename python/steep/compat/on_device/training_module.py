@@ -137,7 +137,7 @@ class Module:
         step = self._train_step if self.training else self._eval_step
         with self._state._lock:
             outputs: list[Any] = step(user_inputs)
-        if user_inputs and all(isinstance(given, OrtValue) for given in user_inputs):
+        if user_inputs and all(isinstance(value, OrtValue) for value in user_inputs):
             outputs = [OrtValue(output) for output in outputs]
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
@@ -224,13 +224,13 @@ class Module:
         outputs = [info_of(model, n) or onnx.ValueInfoProto(name=n) for n in graph_output_names]
         del model.graph.output[:]
         model.graph.output.extend(outputs)
-        needed = prune(model.graph)
+        names = prune(model.graph)
         graph = model.graph
         for name in self._state._held.values:
-            if name in needed:
+            if name in names:
                 value = self._value(name)
                 graph.initializer.append(onnx.numpy_helper.from_array(value, name))
-        stay = [i for i in graph.input if i.name in needed and i.name not in self._state.parameters]
+        stay = [i for i in graph.input if i.name in names and i.name not in self._state.parameters]
         del graph.input[:]
         graph.input.extend(stay)
         del model.metadata_props[:]
@@ -261,9 +261,9 @@ class Module:
         inside = [*self._trained, *statistics(graph, self._names)]
         for value in [i for i in graph.input if i.name in inside]:
             graph.input.remove(value)
-            held = self._value(value.name)
-            kind = helper.np_dtype_to_tensor_dtype(held.dtype)
-            graph.initializer.append(TensorProto(name=value.name, data_type=kind, dims=held.shape))
+            array = self._value(value.name)
+            kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+            graph.initializer.append(TensorProto(name=value.name, data_type=kind, dims=array.shape))
         with _registering, register_optimizer(_FUNCTION):
             session = TrainingSession(
                 model,
@@ -278,27 +278,27 @@ class Module:
                 weights={name: self._value(name) for name in inside},
                 bound_to_graph=False,
             )
-        fed = {name: self._value(name) for name in self._names if name not in inside}
-        return session, fed
+        inputs = {name: self._value(name) for name in self._names if name not in inside}
+        return session, inputs
 
-    def _train_step(self, given: Sequence[Any]) -> list[Array]:
-        _count(self._train_inputs, given)
+    def _train_step(self, arrays: Sequence[Any]) -> list[Array]:
+        _count(self._train_inputs, arrays)
         self._session.lr = 0.0 if self._begins else 1.0
-        named = dict(zip(self._train_inputs, given, strict=True))
-        held = self._state._held
-        self._session.run_count = held.draws
-        result = self._session.step(**named, **self._fed)
-        held.draws = self._session.run_count
+        feed = dict(zip(self._train_inputs, arrays, strict=True))
+        state = self._state._held
+        self._session.run_count = state.draws
+        result = self._session.step(**feed, **self._fed)
+        state.draws = self._session.run_count
         self._begins, self._called = False, True
         return [output.numpy() for output in result.outputs]
 
-    def _eval_step(self, given: Sequence[Any]) -> list[Array]:
+    def _eval_step(self, arrays: Sequence[Any]) -> list[Array]:
         inputs = self._inputs_of_evaluation()
-        _count([i.name for i in inputs], given)
-        fed = {i.name: _like(i, array) for i, array in zip(inputs, given, strict=True)}
+        _count([i.name for i in inputs], arrays)
+        feed = {i.name: _like(i, array) for i, array in zip(inputs, arrays, strict=True)}
         values = {name: self._value(name) for name in self._eval_parameters}
         assert self._evaluation is not None
-        return self._evaluation.run(None, {**fed, **values})
+        return self._evaluation.run(None, {**feed, **values})
 
     def _evaluated(self) -> onnx.ModelProto:
         if self._eval is None:
@@ -354,7 +354,7 @@ def _read(uri: Path, kind: str, state: CheckpointState) -> onnx.ModelProto:
     """Return the model of a file; check its kind, and that the state belongs to it."""
     model = parsed(uri)
     where = os.fspath(uri)
-    told = marked(model)
+    record = marked(model)
     old = {node.op_type for node in model.graph.node if node.domain == "com.microsoft"}
     if old & {"InPlaceAccumulatorV2", "InPlaceAccumulator", "AdamWOptimizer", "SGDOptimizerV2"}:
         raise ModelError(
@@ -363,22 +363,22 @@ def _read(uri: Path, kind: str, state: CheckpointState) -> onnx.ModelProto:
             received="operators " + ", ".join(sorted(old)),
             remedy="call generate_artifacts once more, on the forward model, under steep.compat",
         )
-    if told.get("kind", kind) != kind:
+    if record.get("kind", kind) != kind:
         raise ModelError(
             "The file is a different training artifact.",
             node=where,
             expected=f"the model of {kind}",
-            received=f"the model of {told['kind']}",
+            received=f"the model of {record['kind']}",
             remedy=(
                 "check the order of the arguments: Module(train_model_uri, state, eval_model_uri)"
             ),
         )
-    missing = [name for name in told.get("parameters", ()) if name not in state.parameters]
+    missing = [name for name in record.get("parameters", ()) if name not in state.parameters]
     if missing:
         raise CheckpointError(
             "The state belongs to another model: parameters are missing.",
             node=where,
-            expected=", ".join(told["parameters"]),
+            expected=", ".join(record["parameters"]),
             received="no " + ", ".join(missing),
             remedy="load the checkpoint that was written with this model",
         )
@@ -388,44 +388,44 @@ def _read(uri: Path, kind: str, state: CheckpointState) -> onnx.ModelProto:
     return model
 
 
-def _require_like(value: onnx.ValueInfoProto, held: Array, where: str) -> None:
+def _require_like(value: onnx.ValueInfoProto, array: Array, where: str) -> None:
     tensor = value.type.tensor_type
     shape = [d.dim_value if d.HasField("dim_value") else -1 for d in tensor.shape.dim]
     dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
-    known = len(shape) == held.ndim and all(
-        e in (-1, h) for e, h in zip(shape, held.shape, strict=True)
+    fits = len(shape) == array.ndim and all(
+        e in (-1, h) for e, h in zip(shape, array.shape, strict=True)
     )
-    if held.dtype != dtype or not known:
+    if array.dtype != dtype or not fits:
         raise CheckpointError(
             "The state belongs to another model: a parameter has another type.",
             node=value.name,
             expected=f"{dtype}{shape} in {where}",
-            received=f"{held.dtype}{list(held.shape)}",
+            received=f"{array.dtype}{list(array.shape)}",
             remedy="load the checkpoint that was written with this model",
         )
 
 
-def _count(names: Sequence[str], given: Sequence[Any]) -> None:
-    if len(names) != len(given):
+def _count(names: Sequence[str], values: Sequence[Any]) -> None:
+    if len(names) != len(values):
         raise ShapeError(
             "The number of inputs is wrong.",
             expected=f"{len(names)} inputs: {', '.join(names)}",
-            received=f"{len(given)} inputs",
+            received=f"{len(values)} inputs",
         )
 
 
-def _like(info: onnx.ValueInfoProto, given: object) -> Array:
+def _like(info: onnx.ValueInfoProto, value: object) -> Array:
     """Return an input in the dtype of the model, converted as in a training call.
 
     Raises DataError as a training call, such as for a finite number that becomes infinite.
     """
-    array = np.asarray(given)
+    array = np.asarray(value)
     dtype = np.dtype(helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type))
     numbers = array.dtype.kind in "fiu" and dtype.kind in "fiu"
     if array.dtype == dtype or not numbers or (array.dtype.kind == "f" and dtype.kind != "f"):
         return array  # the engine raises the error
-    made: Array = _steep.convert(array, dtype.name, info.name).numpy()
-    return made
+    result: Array = _steep.convert(array, dtype.name, info.name).numpy()
+    return result
 
 
 def described(values: Mapping[str, Array]) -> str:

@@ -51,8 +51,8 @@ class Optimizer:
         gradients = {gradient_name(name) for name in module._trained}
         trained = [n for n in module._trained if UPDATED + n in self._targets]
         moments = [n for n in self._targets.values() if n not in self._state.parameters]
-        known = {RATE, STEP, *trained, *gradients, *moments}
-        if set(inputs) - known or set(self._targets.values()) - set(inputs):
+        available = {RATE, STEP, *trained, *gradients, *moments}
+        if set(inputs) - available or set(self._targets.values()) - set(inputs):
             raise ModelError(
                 "The file is not a model of an optimizer's step.",
                 node=where,
@@ -84,20 +84,20 @@ class Optimizer:
             self._update(self._module._require_gradients())
 
     def _update(self, gradients: dict[str, Array]) -> None:
-        held = self._held
+        state = self._held
         feed: dict[str, Array] = {
-            RATE: np.float32(held.lr).reshape(()),
-            STEP: np.int64(held.step + 1).reshape(()),
+            RATE: np.float32(state.lr).reshape(()),
+            STEP: np.int64(state.step + 1).reshape(()),
             **{gradient_name(name): gradient for name, gradient in gradients.items()},
             **self._state._held.values,
-            **held.moments,
+            **state.moments,
         }
-        fed = {name: array for name, array in feed.items() if name in self._inputs}
-        results = self._session.run(list(self._targets), fed)
+        arrays = {name: array for name, array in feed.items() if name in self._inputs}
+        results = self._session.run(list(self._targets), arrays)
         for target, result in zip(self._targets.values(), results, strict=True):
-            values = held.moments if target in held.moments else self._state._held.values
+            values = state.moments if target in state.moments else self._state._held.values
             np.copyto(values[target], result)
-        held.step += 1
+        state.step += 1
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """Set the rate of the next steps. Raises DataError if it is negative or not finite."""
@@ -112,18 +112,18 @@ class Optimizer:
 
         Raises CheckpointError: the checkpoint state has the moments of another optimizer.
         """
-        held = self._state._held.optimizer
-        if held is None:
-            held = self._state._held.optimizer = OptimizerState(moments=fresh)
-        types = {name: (a.dtype, a.shape) for name, a in held.moments.items()}
+        state = self._state._held.optimizer
+        if state is None:
+            state = self._state._held.optimizer = OptimizerState(moments=fresh)
+        types = {name: (a.dtype, a.shape) for name, a in state.moments.items()}
         if types != {name: (a.dtype, a.shape) for name, a in fresh.items()}:
             raise CheckpointError(
                 "The state has the moments of another optimizer.",
                 expected=described(fresh) or "none",
-                received=described(held.moments) or "none",
+                received=described(state.moments) or "none",
                 remedy="save the checkpoint without include_optimizer_state to begin anew",
             )
-        return held
+        return state
 
 
 class LinearLRScheduler:
@@ -167,12 +167,12 @@ class LinearLRScheduler:
 
     def step(self) -> None:
         """Set the optimizer's rate according to its number of steps."""
-        held = self._optimizer._held
-        if held.step < self._warmup:
-            factor = held.step / self._warmup
+        state = self._optimizer._held
+        if state.step < self._warmup:
+            factor = state.step / self._warmup
         else:
-            factor = max(0.0, self._total - held.step) / max(1, self._total - self._warmup)
-        self._optimizer.set_learning_rate(held.initial_lr * factor)
+            factor = max(0.0, self._total - state.step) / max(1, self._total - self._warmup)
+        self._optimizer.set_learning_rate(state.initial_lr * factor)
 
 
 def _rate(value: float) -> float:

@@ -45,16 +45,16 @@ class Parameter:
     def data(self, value: Array) -> None:
         # One value does not complete a nominal state: all parameters must be set at once.
         self._state._require_values()
-        held = self._state._held.values[self.name]
+        array_of_state = self._state._held.values[self.name]
         array = np.asarray(value)
-        if array.dtype != held.dtype or array.shape != held.shape:
+        if array.dtype != array_of_state.dtype or array.shape != array_of_state.shape:
             raise ShapeError(
                 "A parameter has another type.",
                 node=self.name,
-                expected=f"{held.dtype}{list(held.shape)}",
+                expected=f"{array_of_state.dtype}{list(array_of_state.shape)}",
                 received=f"{array.dtype}{list(array.shape)}",
             )
-        np.copyto(held, array)
+        np.copyto(array_of_state, array)
 
     @property
     def grad(self) -> Array | None:
@@ -101,8 +101,8 @@ class Parameters:
 class Properties:
     """Numbers and text that users store in a state, by name. Iterating yields pairs."""
 
-    def __init__(self, held: dict[str, Property]) -> None:
-        self._held = held
+    def __init__(self, values: dict[str, Property]) -> None:
+        self._held = values
 
     def __getitem__(self, name: str) -> Property:
         if name not in self._held:

@@ -120,14 +120,14 @@ def generate_artifacts(  # noqa: PLR0917 (ONNX Runtime's order)
         )
     proto = _loaded(model)
     more = _name_list("additional_output_names", additional_output_names)
-    read = _name_list("loss_input_names", loss_input_names)
+    loss_inputs = _name_list("loss_input_names", loss_input_names)
     block = _WithLoss(loss_block, more)
     for name in trained:
         block.requires_grad(name)
     for name in frozen:
         block.requires_grad(name, False)
     with base(proto):
-        block(*(read or [output.name for output in proto.graph.output]))
+        block(*(loss_inputs or [output.name for output in proto.graph.output]))
     training, evaluation = block.to_model_proto()
     state = state_of(block.parameters())
     files = {
@@ -294,12 +294,12 @@ def _optimizer(optimizer: object) -> Any:
     )
 
 
-def _name_list(argument: str, given: Sequence[str] | None) -> list[str]:
-    if isinstance(given, (str, bytes)) or not all(isinstance(name, str) for name in given or ()):
+def _name_list(argument: str, names: Sequence[str] | None) -> list[str]:
+    if isinstance(names, (str, bytes)) or not all(isinstance(name, str) for name in names or ()):
         raise DataError(
             "An argument is not a list of names.",
             node=argument,
             expected="a list of str",
-            received=repr(given),
+            received=repr(names),
         )
-    return list(given or ())
+    return list(names or ())

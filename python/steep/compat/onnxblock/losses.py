@@ -85,13 +85,13 @@ class CrossEntropyLoss(_Loss):
         model = at_hand()
         if labels_name not in value_names(model):
             info = info_of(model, scores_input_name)
-            known = info is not None and info.type.tensor_type.HasField("shape")
-            if info is None or not known or len(info.type.tensor_type.shape.dim) < 2:
+            has_shape = info is not None and info.type.tensor_type.HasField("shape")
+            if info is None or not has_shape or len(info.type.tensor_type.shape.dim) < 2:
                 raise ModelError(
                     "Cross entropy needs scores with the classes on axis 1.",
                     node=scores_input_name,
                     expected="a rank of 2 or more",
-                    received="none that is known" if not known else "less",
+                    received="none that is known" if not has_shape else "less",
                     remedy="declare the shape of the output that the loss reads",
                 )
             labels = onnx.ValueInfoProto()

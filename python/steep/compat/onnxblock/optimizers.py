@@ -76,8 +76,8 @@ class _Optimizer(ForwardBlock):
         model, (trained, _) = at_hand(), parameters
         if not trained:
             raise DataError("An optimizer has nothing to train.", received="no trained parameters")
-        taken = [RATE, STEP, *(name for p in trained for name in (p.name, gradient_name(p.name)))]
-        twice = sorted(name for name in set(taken) if taken.count(name) > 1)
+        names = [RATE, STEP, *(name for p in trained for name in (p.name, gradient_name(p.name)))]
+        twice = sorted(name for name in set(names) if names.count(name) > 1)
         if twice:
             raise DataError(
                 "A parameter has a name that means something else in an optimizer's model.",

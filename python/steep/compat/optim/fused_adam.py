@@ -124,13 +124,13 @@ class FusedAdam(torch.optim.Optimizer):
 
     def _groups(self) -> list[_Group]:
         """Return the parameters that have gradients, by group."""
-        found = []
+        groups = []
         for settings in self.param_groups:
             require_count(settings["step"], "step of a group")
             parameters = [p for p in settings["params"] if p.grad is not None]
             if parameters:
-                found.append(_Group(settings, parameters))
-        return found
+                groups.append(_Group(settings, parameters))
+        return groups
 
     def _compiled(
         self, groups: list[_Group], options: list[_steep.OptimizerOptions]

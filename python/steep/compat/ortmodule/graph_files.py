@@ -51,12 +51,12 @@ class GraphFiles:
         put(f"optimized_{mode}.onnx", compiled)
         put(f"optimized_{mode}.txt", graph.dump(engine.gradients).encode())
         if engine.gradients:
-            named = dict(zip(engine.inputs, engine.names, strict=True))
+            name_of = dict(zip(engine.inputs, engine.names, strict=True))
             outputs = [o.name for o in graph.lowered.model.graph.output]
             differentiable = engine.program.differentiable
             content = gradient_model(
                 engine.model,
-                [named[i] for i in engine.wanted_inputs if i in named],
+                [name_of[i] for i in engine.wanted_inputs if i in name_of],
                 [o for o, can in zip(outputs, differentiable, strict=True) if can],
                 True,
             )

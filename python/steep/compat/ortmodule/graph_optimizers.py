@@ -50,9 +50,9 @@ def register_graph_optimizer(
 
 def optimizers_of(module: str) -> list[Callable[[Any], Any]]:
     """Return, in order, the functions that change a ModelProto of a module of this class."""
-    chosen = [r for r in _registered if r.modules & {"all", module} and r.devices & {"all", "cpu"}]
-    chosen.sort(key=lambda r: -r.priority)
-    return [functools.partial(_change_graph, r.function) for r in chosen]
+    matches = [r for r in _registered if r.modules & {"all", module} and r.devices & {"all", "cpu"}]
+    matches.sort(key=lambda r: -r.priority)
+    return [functools.partial(_change_graph, r.function) for r in matches]
 
 
 def _change_graph(function: Callable[[onnx.GraphProto], Any], model: onnx.ModelProto) -> None:

@@ -88,11 +88,11 @@ class ORTModule(ours.ORTModule):
             options.apply_level()
         elif environment.log_level() is not None:
             DebugOptions().apply_level()
-        saved = options is not None and options.save_onnx
+        saves_files = options is not None and options.save_onnx
         self.__dict__["_debug_options"] = options
         self.__dict__["_files"] = (
             GraphFiles(options.folder, options.onnx_prefix or type(self._module).__name__)
-            if saved and options is not None
+            if saves_files and options is not None
             else None
         )
 

@@ -57,8 +57,8 @@ class _Described(torch.nn.Module):
     def forward(self, *inputs: torch.Tensor) -> Any:
         if self.loss_fn is None:
             return self.model(*inputs)
-        *given, label = inputs
-        result = self.model(*given)
+        *arguments, label = inputs
+        result = self.model(*arguments)
         rest = result if isinstance(result, tuple) else (result,)
         return (self.loss_fn(result, label), *rest)
 
@@ -156,8 +156,8 @@ class ORTTrainer:
         info = self._train_step_info
         moments = {}
         if self._update is not None:
-            held = self._update.session.optimizer_state()
-            moments = {key: from_dlpack(tensor) for key, tensor in held.items()}
+            states = self._update.session.optimizer_state()
+            moments = {key: from_dlpack(tensor) for key, tensor in states.items()}
         return {
             "model": weights,
             "optimizer": moments,
@@ -235,14 +235,14 @@ class ORTTrainer:
         return content.getvalue()
 
     def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        named = dict(zip(self._inputs, args, strict=False)) | kwargs
-        if len(args) + len(kwargs) != len(self._inputs) or set(named) != set(self._inputs):
+        arguments = dict(zip(self._inputs, args, strict=False)) | kwargs
+        if len(args) + len(kwargs) != len(self._inputs) or set(arguments) != set(self._inputs):
             raise DataError(
                 "The inputs differ from those in model_desc.",
                 expected=", ".join(self._inputs),
                 received=f"{len(args)} by position; {', '.join(kwargs) or 'none'} by name",
             )
-        result = self._module(*(named[name] for name in self._inputs))
+        result = self._module(*(arguments[name] for name in self._inputs))
         if isinstance(result, Mapping):
             result = tuple(result[name] for name in self._outputs)
         outputs = tuple(result) if isinstance(result, (tuple, list)) else (result,)
@@ -301,16 +301,16 @@ class ORTTrainer:
         self._update.step([by_name[name] for name in self._update.parameters])
 
     def _trained(self) -> dict[str, torch.nn.Parameter]:
-        named = dict(self.model.named_parameters())
+        parameters = dict(self.model.named_parameters())
         frozen = self.options.utils.frozen_weights
         for name in [*frozen, *self.optim_config.names()]:
-            if name not in named:
+            if name not in parameters:
                 raise DataError(
-                    "There is no such parameter.", expected=", ".join(named), received=name
+                    "There is no such parameter.", expected=", ".join(parameters), received=name
                 )
         for name in frozen:
-            named[name].requires_grad_(False)
-        return {name: p for name, p in named.items() if p.requires_grad}
+            parameters[name].requires_grad_(False)
+        return {name: p for name, p in parameters.items() if p.requires_grad}
 
     def _grouped(self) -> list[tuple[list[str], Mapping[str, Any] | None]]:
         apart = self.optim_config.names()
@@ -334,8 +334,8 @@ def read_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[
         raise _not_a_checkpoint(path, "not a regular file")
     content = io.BytesIO(file.read_bytes())
     try:
-        saved = torch.load(content, weights_only=True)
-        return saved["state"], saved["user"]
+        checkpoint = torch.load(content, weights_only=True)
+        return checkpoint["state"], checkpoint["user"]
     except Exception as e:  # torch.load raises any error
         received = f"{type(e).__name__}: {str(e).partition(chr(10))[0]}"
         raise _not_a_checkpoint(path, received) from e
