@@ -167,14 +167,14 @@ class CapturedModule:
         chatter = unlogged("torch._dynamo", "torch._subclasses.fake_tensor")
         # Left in the reverse order: PyTorch gets its functions back, then transforms that a failure
         # left open are closed, and at last signals' handlers run.
-        with DelayedSignals() as held, settings, chatter, contextlib.ExitStack() as stack:
+        with DelayedSignals() as signals, settings, chatter, contextlib.ExitStack() as stack:
             stack.enter_context(without_transforms())
             # where several replace the same function, the last one is called first
             for change in sorted(self._changes(), key=lambda change: change.order):
                 stack.enter_context(change)
-            left = stack.enter_context(skipped_function_errors())
-            converted = self._convert(convert_by_dynamo, held, frame)
-        self._note_breaks(frame[0].f_code, converted, graph_break_reasons[before:], left)
+            errors = stack.enter_context(skipped_function_errors())
+            converted = self._convert(convert_by_dynamo, signals, frame)
+        self._note_breaks(frame[0].f_code, converted, graph_break_reasons[before:], errors)
         if converted.guarded_code is not None:
             self._guards.append(weakref.ref(converted.guarded_code.guard_manager))
         return converted
@@ -204,11 +204,11 @@ class CapturedModule:
         ]
 
     def _convert(
-        self, convert_by_dynamo: Callable[..., Any], held: DelayedSignals, frame: tuple[Any, ...]
+        self, convert_by_dynamo: Callable[..., Any], signals: DelayedSignals, frame: tuple[Any, ...]
     ) -> ConvertFrameReturn:
         """Let Dynamo convert a frame; leave it to PyTorch if Dynamo fails at it."""
         try:
-            with held.tracing():
+            with signals.tracing():
                 converted: ConvertFrameReturn = convert_by_dynamo(*frame)
                 return converted
         except (Error, *_SAID):
@@ -241,26 +241,26 @@ class CapturedModule:
         code: CodeType,
         converted: ConvertFrameReturn,
         reasons: list[Any],
-        left: list[Exception],
+        errors: list[Exception],
     ) -> None:
         """Record, and log once, the code that PyTorch runs outside of graphs.
 
-        ``left`` are the errors for which PyTorch runs a whole function.
+        ``errors`` are those for which PyTorch runs a whole function.
         """
         # Two buckets of gradients have two graphs, but there is no code between them.
         reasons = [r for r in reasons if not r.reason.startswith("DDPOptimizer")]
-        found = [(r.reason, r.user_stack) for r in reasons]
-        found += [(str(e), getattr(e, "real_stack", None)) for e in left]
+        causes = [(r.reason, r.user_stack) for r in reasons]
+        causes += [(str(e), getattr(e, "real_stack", None)) for e in errors]
         # a break inside of PyTorch's code is reported at the user's line that called it
         here = f" ({code.co_filename}:{code.co_firstlineno})" if is_users(code.co_filename) else ""
         breaks = [
-            graph_break_text(why, stack, here) for why, stack in found if here or place(stack)
+            graph_break_text(why, stack, here) for why, stack in causes if here or place(stack)
         ]
         self._say_breaks(breaks)
-        skipped = (
+        is_skipped = (
             converted.guarded_code is None and converted.skip_reason and not trace_rules.check(code)
         )
-        if skipped and converted.apply_to_code and here:
+        if is_skipped and converted.apply_to_code and here:
             text = skipped_function_text(
                 code, converted.skip_reason, self.breaks if code in self._failed_code else breaks
             )

@@ -61,13 +61,13 @@ def _go_on() -> None:
 
 
 def _enter_child() -> None:
-    held = _fork.held
+    locks = _fork.held
     _go_on()
     tracer: Any = sys.modules.get(_TRACER)
-    if loading not in held:
+    if loading not in locks:
         globals()["loading"] = threading.RLock()
         _fork.torn = True
-    if hasattr(tracer, "compile_lock") and tracer.compile_lock not in held:
+    if hasattr(tracer, "compile_lock") and tracer.compile_lock not in locks:
         tracer.compile_lock = threading.RLock()
         _fork.torn = True
 

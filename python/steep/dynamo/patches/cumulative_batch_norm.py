@@ -38,8 +38,8 @@ def means_over_batches(module: torch.nn.Module) -> Iterator[None]:
 def _forward(self: BatchNorm, input: torch.Tensor) -> torch.Tensor:
     tracked = self.training and self.track_running_stats and self.num_batches_tracked is not None
     # another thread may run a layer while this one captures
-    captured = torch.compiler.is_dynamo_compiling()
-    if self.momentum is not None or not tracked or not captured:
+    capturing = torch.compiler.is_dynamo_compiling()
+    if self.momentum is not None or not tracked or not capturing:
         return _plain(self, input)
     check_input_dim(self, input)
     self.num_batches_tracked.add_(1)

@@ -90,5 +90,5 @@ def _refused(variable: VariableTracker, forced: bool = False) -> bool:
     return variable.dtype == torch.bfloat16 or (bool(variable.requires_grad) and not forced)
 
 
-def _graph_break_if(refused: bool) -> contextlib.AbstractContextManager[None]:
-    return config.patch(**values_of(REFUSED_ARRAYS)) if refused else contextlib.nullcontext()
+def _graph_break_if(breaks: bool) -> contextlib.AbstractContextManager[None]:
+    return config.patch(**values_of(REFUSED_ARRAYS)) if breaks else contextlib.nullcontext()
