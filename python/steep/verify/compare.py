@@ -68,14 +68,14 @@ class Comparison:
 
 
 def run_in_torch(
-    reference: torch.fx.GraphModule, given: Sequence[Any], keep: set[str], masks: Masks
+    reference: torch.fx.GraphModule, arguments: Sequence[Any], keep: set[str], masks: Masks
 ) -> tuple[dict[str, Any], Any]:
     """Return the values of the nodes named in ``keep``, and the outputs. Raises Unmatched."""
     interpreter = _Keeping(reference, keep)
     masks.rewind()
     # an outer checkpoint's hooks count saved tensors, and function transforms forbid such hooks
     with masks, without_hooks(), without_transforms():
-        outputs = interpreter.run(*given)
+        outputs = interpreter.run(*arguments)
     masks.check_all_used()
     return interpreter.kept, outputs
 
