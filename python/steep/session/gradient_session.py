@@ -140,9 +140,9 @@ class GradientSession(_steep.GradientSession):
                 again with the run.
             ModelError: an operator between ``wrt`` and the outputs has no gradient; all are listed.
         """
-        given = {} if output_gradients is None else output_gradients
-        named = _by_name("backward", self._outputs, given)
-        return super().backward(run, {k: v for k, v in named.items() if v is not None})
+        seeds = {} if output_gradients is None else output_gradients
+        seed_of = _by_name("backward", self._outputs, seeds)
+        return super().backward(run, {k: v for k, v in seed_of.items() if v is not None})
 
     def plan(self, inputs: Arrays) -> _steep.StepPlan:
         """Return the memory and the kernels of a forward and its backward for these input shapes.
@@ -169,9 +169,9 @@ class GradientSession(_steep.GradientSession):
 
         Raises as ``forward``, and IoError: the page cannot be written.
         """
-        named = _by_name("dump", self._inputs, inputs)
+        input_of = _by_name("dump", self._inputs, inputs)
         of_engine = super().dump
-        return dumped(lambda form: of_engine(named, form), html, passes)
+        return dumped(lambda form: of_engine(input_of, form), html, passes)
 
     def profile(self, path: StrPath) -> contextlib.AbstractContextManager[None]:
         """Record every kernel of ``forward`` and ``backward`` in the ``with`` block.

@@ -211,18 +211,18 @@ class Trainer:
         self._remember(tensors)
         return result
 
-    def _answer(self, captured: CapturedModule, tensors: Sequence[torch.Tensor]) -> Any:
+    def _answer(self, module: CapturedModule, tensors: Sequence[torch.Tensor]) -> Any:
         try:
-            return captured(*tensors)
+            return module(*tensors)
         except ModelError as e:
-            said = e.__cause__
-            if not self._first or not isinstance(said, TorchRuntimeError):
+            cause = e.__cause__
+            if not self._first or not isinstance(cause, TorchRuntimeError):
                 raise
             raise ShapeError(
                 "The model does not take inputs of these extents.",
                 expected=f"such as {[list(t.shape) for t in self._first]}",
-                received=f"{[list(t.shape) for t in tensors]}: {str(said).splitlines()[0]}",
-            ) from said
+                received=f"{[list(t.shape) for t in tensors]}: {str(cause).splitlines()[0]}",
+            ) from cause
 
     def _remember(self, tensors: Sequence[torch.Tensor]) -> None:
         if not self._first:
@@ -267,7 +267,7 @@ class Trainer:
 
                 net = WithLoss(self.model, self._net.criterion, predictions=True)
                 precision = self._settings.get("precision", "fp32")
-                captured = CapturedModule(
+                module = CapturedModule(
                     net,
                     lambda: precision,
                     self._reports.append,
@@ -277,10 +277,10 @@ class Trainer:
                     disabled_passes=self._settings.get("disabled_passes", ()),
                     memory_limit=self._settings.get("memory_limit", ""),
                 )
-                self._evaluated = net, captured
-            net, captured = self._evaluated
+                self._evaluated = net, module
+            net, module = self._evaluated
             with torch.no_grad(), torch.autocast("cpu", enabled=False), in_mode(net, False):
-                return self._answer(captured, tensors)
+                return self._answer(module, tensors)
 
     def plan(self) -> _steep.StepPlan:
         """Return the plan of a step, for the extents that it was compiled for."""
@@ -337,10 +337,10 @@ class Trainer:
         self._agree()
         state = {name: t.detach().clone() for name, t in self.model.state_dict().items()}
         if self._session is not None:
-            known = {graph: name for name, graph in self._roles.names.items()}
+            name_of = {graph: name for name, graph in self._roles.names.items()}
             for key, tensor in self._session.optimizer_state().items():
                 kind, _, graph_name = key.partition("/")
-                state[f"{OPTIMIZER}{kind}/{known[graph_name]}"] = from_dlpack(tensor)
+                state[f"{OPTIMIZER}{kind}/{name_of[graph_name]}"] = from_dlpack(tensor)
             state[STEP] = torch.tensor(self._session.step_count)
             if self._settings.get("precision") == "fp16":
                 state[LOSS_SCALE] = torch.tensor(self._session.loss_scale)
@@ -441,16 +441,16 @@ class Trainer:
         names = {id(t): n for n, t in (*buffers.items(), *self._net.named_parameters())}
         outputs = [o.name for o in lowered.model.graph.output]
         count = len(lowered.writes)
-        left = {write.tensor: outputs[k] for k, write in enumerate(lowered.writes)}
+        new_values = {write.tensor: outputs[k] for k, write in enumerate(lowered.writes)}
         check_apart(self._net, trained, [tensors[i] for i in lowered.inputs])
         states = {}
         for i in lowered.inputs:
             name = names.get(id(tensors[i]), "")
-            if name in trained and i in left:
+            if name in trained and i in new_values:
                 raise ModelError("Forward writes a parameter that is trained.", node=name)
             if name in trained:
                 tensors[i].data = tensors[i].data.contiguous()
-            elif name not in buffers or i not in left or not tensors[i].is_contiguous():
+            elif name not in buffers or i not in new_values or not tensors[i].is_contiguous():
                 continue
             states[i] = name
         of_graph = [name for name in states.values() if name in trained]
@@ -472,7 +472,7 @@ class Trainer:
             names={n.removeprefix("model."): n for n in of_graph},
             statistics={n.removeprefix("model."): n for n in own},
         )
-        step_outputs = [left[write.tensor] for write in returned] + outputs[count:]
+        step_outputs = [new_values[write.tensor] for write in returned] + outputs[count:]
         step_outputs.remove(outputs[count + roles.loss])
         groups = self._groups({name: name for name in of_graph})
         if self._parallel is not None:
@@ -482,7 +482,7 @@ class Trainer:
             with_states(lowered.model, {f"arg_{i}": name for i, name in states.items()}),
             output=outputs[count + roles.loss],
             trainable=of_graph,
-            updates={name: left[i] for i, name in states.items() if i in left},
+            updates={name: new_values[i] for i, name in states.items() if i in new_values},
             step_outputs=step_outputs,
             seed=self._seed,
             groups=groups,
@@ -491,8 +491,8 @@ class Trainer:
             bound_to_graph=False,  # other extents or PyTorch releases may give another graph
             **self._settings,
         )
-        reached = {names.get(id(tensors[i]), "") for i in lowered.values[roles.loss].connected}
-        check_gradients(reached & trained, session.parameter_names)
+        reach = {names.get(id(tensors[i]), "") for i in lowered.values[roles.loss].connected}
+        check_gradients(reach & trained, session.parameter_names)
         self._session, self._roles, self._holds = session, roles, True
         self._share(session, {name: tensors[i] for i, name in states.items() if name in trained})
         if before is not None:
@@ -535,8 +535,8 @@ class Trainer:
 
     def _moments(self) -> list[tuple[str, str]]:
         """Return the session's moments, each with the model's name of its parameter."""
-        known = {graph: name for name, graph in self._roles.names.items()}
-        return [(k, known[k.partition("/")[2]]) for k in self.session.optimizer_state_names]
+        name_of = {graph: name for name, graph in self._roles.names.items()}
+        return [(k, name_of[k.partition("/")[2]]) for k in self.session.optimizer_state_names]
 
     def _example(self) -> list[torch.Tensor]:
         if not self._first:

@@ -24,8 +24,8 @@ def require_count(value: object, of: str) -> None:
         value: a number, or a tensor of one element.
         of: name of the count, for the message.
     """
-    told = torch.as_tensor(value)
-    if told.numel() != 1 or not (told >= 0 and told.isfinite() and told == told.trunc()):
+    count = torch.as_tensor(value)
+    if count.numel() != 1 or not (count >= 0 and count.isfinite() and count == count.trunc()):
         raise DataError(
             "A count of steps is not valid.",
             node=of,
@@ -61,14 +61,14 @@ class _Held:
 
         Return False if the optimizer has no state yet. Raises DataError, ShapeError.
         """
-        given = {kind: state.get(kind) for kind in self.shown}
-        if given.get(_MASTER, self) is None:
-            given[_MASTER] = self.shown[_MASTER].zero_()
+        values = {kind: state.get(kind) for kind in self.shown}
+        if values.get(_MASTER, self) is None:
+            values[_MASTER] = self.shown[_MASTER].zero_()
         # as SGD's state before the first step
-        if _STEP not in self.shown and None in given.values():
+        if _STEP not in self.shown and None in values.values():
             return False
         for kind, own in self.shown.items():
-            value = given[kind]
+            value = values[kind]
             if value is None:
                 raise DataError(
                     "The optimizer's state lacks a moment of a parameter.",
@@ -88,8 +88,8 @@ class _Held:
             if kind == _STEP:
                 require_count(value, f"step of a parameter of shape {list(self.parameter.shape)}")
         for kind, own in self.shown.items():
-            if given[kind] is not own:
-                own.copy_(torch.as_tensor(given[kind]))
+            if values[kind] is not own:
+                own.copy_(torch.as_tensor(values[kind]))
             state[kind] = own
         if _STEP not in self.shown:
             self.count.clamp_(min=1)
@@ -116,20 +116,20 @@ class SharedState:
         parameters: Mapping[str, torch.Tensor],
     ) -> None:
         self._optimizer = optimizer
-        kept: dict[str, dict[str, torch.Tensor]] = {name: {} for name in parameters}
+        moments: dict[str, dict[str, torch.Tensor]] = {name: {} for name in parameters}
         for key in session.optimizer_state_names:
             kind, _, name = key.partition("/")
-            kept[name][kind] = from_dlpack(session.state(key))
+            moments[name][kind] = from_dlpack(session.state(key))
         counts = not isinstance(optimizer, torch.optim.SGD)
         initial = _initial(optimizer)
-        held = []
-        for name, own in kept.items():
+        states = []
+        for name, own in moments.items():
             if not own:  # no gradient reaches it
                 continue
-            shown = own if counts else _without_step(own)
-            begin = {kind: initial.get((kind, id(parameters[name])), 0.0) for kind in shown}
-            held.append(_Held(parameters[name], own[_STEP], shown, begin))
-        self._hidden = [h for h in held if h.shown]
+            visible = own if counts else _without_step(own)
+            begin = {kind: initial.get((kind, id(parameters[name])), 0.0) for kind in visible}
+            states.append(_Held(parameters[name], own[_STEP], visible, begin))
+        self._hidden = [h for h in states if h.shown]
         self._in_state: list[_Held] = []
         self._seen: list[int] = []
         self.agree()
@@ -150,18 +150,18 @@ class SharedState:
 
     def _believe(self) -> None:
         state = self._optimizer.state
-        gone = []
-        for held in self._in_state:
-            given = state.get(held.parameter)
-            if given and all(given.get(kind) is own for kind, own in held.shown.items()):
+        removals = []
+        for own_state in self._in_state:
+            values = state.get(own_state.parameter)
+            if values and all(values.get(kind) is own for kind, own in own_state.shown.items()):
                 continue
-            if not given or not held.take(given):
-                held.begin_anew()
-                gone.append(held)
-        found = [h for h in self._hidden if (s := state.get(h.parameter)) and h.take(s)]
-        if gone or found:
-            self._in_state = [h for h in (*self._in_state, *found) if h not in gone]
-            self._hidden = [h for h in (*self._hidden, *gone) if h not in found]
+            if not values or not own_state.take(values):
+                own_state.begin_anew()
+                removals.append(own_state)
+        additions = [h for h in self._hidden if (s := state.get(h.parameter)) and h.take(s)]
+        if removals or additions:
+            self._in_state = [h for h in (*self._in_state, *additions) if h not in removals]
+            self._hidden = [h for h in (*self._hidden, *removals) if h not in additions]
         self._seen = self._ids()
 
     def show(self) -> None:
@@ -169,8 +169,8 @@ class SharedState:
         if not self._hidden:
             return
         stepped = [h for h in self._hidden if h.count > 0]
-        for held in stepped:
-            self._optimizer.state[held.parameter].update(held.shown)
+        for own_state in stepped:
+            self._optimizer.state[own_state.parameter].update(own_state.shown)
         self._in_state += stepped
         self._hidden = [h for h in self._hidden if h.count == 0]
         self._seen = self._ids()

@@ -181,12 +181,12 @@ class ORTTrainer(Trainer):
 
 
 def _attribute_settings(attributes: Mapping[str, float]) -> dict[str, Any]:
-    known = {"alpha", "beta", "epsilon", "lambda", "lambda_coef", "momentum", "do_bias_correction"}
-    unknown = set(attributes) - known
+    names = {"alpha", "beta", "epsilon", "lambda", "lambda_coef", "momentum", "do_bias_correction"}
+    unknown = set(attributes) - names
     if unknown:
         raise ModelError(
             "An attribute of the optimizer is unknown.",
-            expected=", ".join(sorted(known)),
+            expected=", ".join(sorted(names)),
             received=", ".join(sorted(unknown)),
         )
     settings: dict[str, Any] = {}

@@ -85,7 +85,7 @@ def read_updates(optimizer: torch.optim.Optimizer) -> list[Update]:
         raise ModelError(
             "The optimizer has no counterpart in the engine.",
             expected="of torch.optim: "
-            + ", ".join(known.__name__ for known in _KINDS)
+            + ", ".join(supported.__name__ for supported in _KINDS)
             + "; or a steep.Optimizer",
             received=type(optimizer).__name__,
             remedy="use ORTModule, which works with any optimizer",
@@ -176,8 +176,8 @@ class _OptimTrainer(Trainer):
         note_step(self._optimizer)
         if lr is not None:
             self._set_lr(lr)
-        for i, (now, fed) in enumerate(zip(self._updates, self._known, strict=True)):
-            if now != fed:
+        for i, (now, before) in enumerate(zip(self._updates, self._known, strict=True)):
+            if now != before:
                 session.set_group(i, now.options())
                 self._known[i] = now
         if self._parallel is not None:
@@ -220,8 +220,8 @@ class _OptimTrainer(Trainer):
         self._updates = read_updates(self._optimizer)
         self._held_for = self._holds_for()
         self._settings.update(self._updates[0].of_session())
-        known = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
-        return {n for n, p in self._net.named_parameters() if p.requires_grad and id(p) in known}
+        ids = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
+        return {n for n, p in self._net.named_parameters() if p.requires_grad and id(p) in ids}
 
     def _believe(self) -> None:
         self._updates = read_updates(self._optimizer)
