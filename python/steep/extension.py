@@ -90,13 +90,13 @@ def require(version: str) -> None:
         if str(error).startswith("STEEP_"):  # it was found, but this variable is not valid
             raise _not_read(str(error)) from None
         raise _not_loaded(str(error)) from error
-    found = getattr(extension, "__version__", "one that does not say")
-    if found != version:
+    received_version = getattr(extension, "__version__", "one that does not say")
+    if received_version != version:
         raise InstallationError(
             "The compiled part of Steep and its Python files are of different versions.",
             node=str(extension.__file__),
             expected=f"version {version}",
-            received=f"version {found}",
+            received=f"version {received_version}",
             remedy=_remedy(),
         )
 

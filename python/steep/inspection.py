@@ -45,14 +45,14 @@ class ProfiledGraph(Protocol):
         """Return the events as JSON; times are relative to the start."""
 
 
-def trace_of(recorded: Sequence[tuple[ProfiledGraph, float]]) -> str:
+def trace_of(profiles: Sequence[tuple[ProfiledGraph, float]]) -> str:
     """End these profiles; return one trace, with a process for each.
 
     Each profile comes with its start time in seconds.
     """
-    first = min((began for _, began in recorded), default=0.0)
+    first = min((began for _, began in profiles), default=0.0)
     events: list[dict[str, Any]] = []
-    for number, (graph, began) in enumerate(recorded, 1):
+    for number, (graph, began) in enumerate(profiles, 1):
         for event in json.loads(graph.end_profile())["traceEvents"]:
             event["pid"] = number
             if "ts" in event:

@@ -35,16 +35,16 @@ class OtherMethods:
         return types.MethodType(self._watched[function], self.module)
 
     def _saying(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        said = False
+        is_said = False
 
         @functools.wraps(function)
         def call(*args: object, **kwargs: object) -> object:
-            nonlocal said
+            nonlocal is_said
             result = function(*args, **kwargs)
-            if not (said or torch.compiler.is_compiling()) and _has_tensors(
+            if not (is_said or torch.compiler.is_compiling()) and _has_tensors(
                 (args[1:], kwargs, result)
             ):
-                said = True
+                is_said = True
                 self._say(function)
             return result
 
@@ -64,8 +64,8 @@ class OtherMethods:
 
 def _is_of_pytorch(function: object) -> bool:
     """Return whether every module has this method, or it is not a Python function."""
-    known = isinstance(function, types.FunctionType)
-    return not known or function.__module__.startswith("torch.nn.modules.module")
+    is_function = isinstance(function, types.FunctionType)
+    return not is_function or function.__module__.startswith("torch.nn.modules.module")
 
 
 def _has_tensors(values: object) -> bool:

@@ -84,8 +84,8 @@ def unlogged(*packages: str) -> Iterator[None]:
 
 def _loggers(*packages: str) -> list[logging.Logger]:
     """Return all loggers of packages; those of PyTorch have levels of their own."""
-    found = [logging.getLogger(package) for package in packages]
+    loggers = [logging.getLogger(package) for package in packages]
     for name, logger in logging.root.manager.loggerDict.items():
         if isinstance(logger, logging.Logger) and name.split(".")[0] in packages:
-            found.append(logger)
-    return found
+            loggers.append(logger)
+    return loggers

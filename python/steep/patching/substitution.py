@@ -81,8 +81,8 @@ class Substitution:
     @property
     def entries(self) -> dict[Any, Any]:
         """The dict that contains the entry."""
-        found = getattr(self.owner, self.name)
-        entries: dict[Any, Any] = found() if callable(found) else found
+        table = getattr(self.owner, self.name)
+        entries: dict[Any, Any] = table() if callable(table) else table
         return entries
 
     def replaced(self, value: object) -> contextlib.AbstractContextManager[None]:

@@ -173,16 +173,16 @@ class _Part(torch.nn.Module):
         if self.run is not None:
             return self.run(*arguments)
         try:
-            made = OnnxPart(
+            part = OnnxPart(
                 self.graph_module,
                 arguments,
                 self.state.providers,
                 self.state.disabled_passes,
             )
-            results = made(*arguments)
+            results = part(*arguments)
         except CannotExport as e:
-            known = {str(n.target) for n in self.graph_module.graph.nodes}
-            if e.operator in known - self.state.refused:
+            operators = {str(n.target) for n in self.graph_module.graph.nodes}
+            if e.operator in operators - self.state.refused:
                 self.state.refused.add(e.operator)
                 self.run = _Parts(self.graph_module, self.state)
             else:
@@ -190,7 +190,7 @@ class _Part(torch.nn.Module):
         except (ModelError, ProviderError, ShapeError) as e:
             self._leave(str(e))
         else:
-            self.run = made
+            self.run = part
             self.state.ran_in_engine = True
             return results
         return self.forward(*arguments)
@@ -213,7 +213,9 @@ class _Part(torch.nn.Module):
         return inner + ([self.reason] if self.reason else [])
 
 
-def _number(graph: torch.fx.Graph, refused: set[str]) -> tuple[dict[torch.fx.Node, int], list[str]]:
+def _number(
+    graph: torch.fx.Graph, untranslatable: set[str]
+) -> tuple[dict[torch.fx.Node, int], list[str]]:
     """Number the parts of a graph in order; the engine's parts have odd numbers.
 
     Also returns texts of what PyTorch runs, and why.
@@ -224,7 +226,7 @@ def _number(graph: torch.fx.Graph, refused: set[str]) -> tuple[dict[torch.fx.Nod
         if node.target is operator.getitem:  # belongs to the call whose result it takes
             why[node] = why[node.args[0]]
         else:
-            why[node] = _why_not(node, refused)
+            why[node] = _why_not(node, untranslatable)
     numbers: dict[torch.fx.Node, int] = {}
     last = 0
     for is_left, run in itertools.groupby(calls, key=lambda node: bool(why[node])):
@@ -235,16 +237,16 @@ def _number(graph: torch.fx.Graph, refused: set[str]) -> tuple[dict[torch.fx.Nod
     for node in calls:
         if node.target is operator.getitem:
             numbers[node] = numbers[node.args[0]]
-    said = [reason for node, reason in why.items() if node.target is not operator.getitem]
-    return numbers, [reason for reason in said if reason]
+    reasons = [reason for node, reason in why.items() if node.target is not operator.getitem]
+    return numbers, [reason for reason in reasons if reason]
 
 
-def _why_not(node: torch.fx.Node, refused: set[str]) -> str:
+def _why_not(node: torch.fx.Node, untranslatable: set[str]) -> str:
     """Return why the engine cannot run an operator, or ""."""
     name = str(node.target)
     if node.op != "call_function" or not name.startswith("aten."):
         return f"{name} is no operator of ATen"
-    if name in refused:
+    if name in untranslatable:
         return f"ONNX has no operator for {name}"
     if _packet(node) in _LEFT:
         return f"{name} is left to PyTorch"

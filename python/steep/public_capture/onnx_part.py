@@ -69,14 +69,14 @@ class OnnxPart:
         self.output_orders = [_memory_order(t) for t in self.like]
         self.output_axes = [_inverse(order) for order in self.output_orders]
         in_memory_order = _with_orders(graph_module, self.input_orders, self.output_orders)
-        given = self._dense(arguments)
+        tensors = self._dense(arguments)
         # A new thread has none of the modes that are active around the call.
         with ThreadPoolExecutor(1) as pool:
-            model = pool.submit(_model_of, in_memory_order, given).result()
+            model = pool.submit(_model_of, in_memory_order, tensors).result()
         self.operators = len(model.graph.node)
         inputs = [value.name for value in model.graph.input]
-        if len(inputs) != len(given):
-            raise CannotExport(f"the exporter keeps {len(inputs)} of {len(given)} arguments")
+        if len(inputs) != len(tensors):
+            raise CannotExport(f"the exporter keeps {len(inputs)} of {len(tensors)} arguments")
         self.program = ModuleProgram(
             model.SerializeToString(),
             inputs=inputs,
@@ -95,8 +95,8 @@ class OnnxPart:
 
         Raises ModelError and ProviderError at the first call; DataError.
         """
-        given = [to_dlpack(t) for t in self._dense(arguments)]
-        capsules, *_ = self.program.forward(given, False)
+        arrays = [to_dlpack(t) for t in self._dense(arguments)]
+        capsules, *_ = self.program.forward(arrays, False)
         dense = map(from_dlpack, capsules)
         results = [
             _laid_out(_permuted(t, axes), like)
