@@ -142,7 +142,9 @@ class CapturedModule:
         self._failed_code: set[Any] = set()
         self._first = first  # None until the first capture
         self._recaptures = Recaptures(fallback_advice if whole else "")
-        self._changed: set[tuple[int, int]] = set()  # extents that changed: (argument, dimension)
+        self._varying_extents: set[tuple[int, int]] = (
+            set()
+        )  # extents that changed: (argument, dimension)
 
     @property
     def ran_in_engine(self) -> bool:
@@ -217,7 +219,7 @@ class CapturedModule:
             why = summary_of(e) + place(getattr(e, "real_stack", None))
             if self._whole or isinstance(e, ResumePrologueTracingError):
                 raise self._not_one_graph(why) from e
-            self.backend.local.failed.append((frame[0].f_code, why))
+            self.backend.local.failures.append((frame[0].f_code, why))
             return left_to_pytorch(e, for_good=frame[0].f_code in self._failed_code)
 
     def _note_why(self, frame: FrameType, entry: CacheEntry | None) -> str:
@@ -292,11 +294,11 @@ class CapturedModule:
         for i, (tensor, size) in enumerate(zip(tensors, sizes, strict=True)):
             first = self._first[i] if i < len(self._first) else ()
             if len(first) == len(size):
-                self._changed |= {(i, d) for d, n in enumerate(size) if n != first[d]}
+                self._varying_extents |= {(i, d) for d, n in enumerate(size) if n != first[d]}
             varying = [
                 d
                 for d, n in enumerate(size)
-                if len(size) < IMAGE or d == 0 or n in lengths or (i, d) in self._changed
+                if len(size) < IMAGE or d == 0 or n in lengths or (i, d) in self._varying_extents
             ]
             maybe_mark_dynamic(tensor, varying)
 
@@ -307,12 +309,12 @@ class CapturedModule:
             ModelError: a graph cannot run in the engine, or there would be too many.
         """
         local = self.backend.local
-        local.arguments, local.failed = tree_leaves((args, kwargs)), []
+        local.arguments, local.failures = tree_leaves((args, kwargs)), []
         try:
             result = self._call(*args, **kwargs)
             # Not reached if PyTorch raises too: then the call was wrong, not the tracer.
-            self._failed_code.update(code for code, _ in local.failed)
-            self._say_breaks([f"PyTorch's tracer fails: {why}" for _, why in local.failed])
+            self._failed_code.update(code for code, _ in local.failures)
+            self._say_breaks([f"PyTorch's tracer fails: {why}" for _, why in local.failures])
         except BackendCompilerFailed as e:
             if isinstance(e.inner_exception, Error):
                 raise e.inner_exception from e

@@ -62,7 +62,7 @@ class _CallState(threading.local):
         training: whether the captured module is in training mode.
         place: FILE:LINE of the captured function.
         because: the guard of an earlier graph that failed.
-        failed: the functions at which Dynamo failed, and why.
+        failures: the functions at which Dynamo failed, and why.
     """
 
     arguments: Sequence[Any] = ()
@@ -71,7 +71,7 @@ class _CallState(threading.local):
     because = ""
 
     def __init__(self) -> None:
-        self.failed: list[tuple[CodeType, str]] = []
+        self.failures: list[tuple[CodeType, str]] = []
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,12 +81,12 @@ class _Compiled:
     Attributes:
         call: runs it.
         graphs: its parts that run in the engine.
-        refused: why PyTorch runs the operations between them.
+        refusals: why PyTorch runs the operations between them.
     """
 
     call: Callable[..., Any]
     graphs: Sequence[RunnableGraph]
-    refused: Sequence[CannotLower] = ()
+    refusals: Sequence[CannotLower] = ()
 
 
 class DynamoBackend:
@@ -130,7 +130,7 @@ class DynamoBackend:
         self.verify = verify
         self.local = _CallState()
         self.ran_in_engine = False  # whether any graph has
-        self.said: set[str] = set()
+        self.logged_texts: set[str] = set()
         # A set in order of creation; a graph leaves it when Dynamo drops the graph.
         self.graphs: weakref.WeakKeyDictionary[RunnableGraph, None] = weakref.WeakKeyDictionary()
 
@@ -159,9 +159,9 @@ class DynamoBackend:
             self._record(original, start, reason=reason)
             self._leave_to_pytorch(reason, e)
             return in_pytorch(graph_module)
-        self._record(original, start, compiled.graphs, compiled.refused)
+        self._record(original, start, compiled.graphs, compiled.refusals)
         self.graphs.update(dict.fromkeys(compiled.graphs))
-        self._say_refused(compiled.refused)
+        self._say_refused(compiled.refusals)
         # after the compilation: the check is on the arguments of the whole graph, not of a part
         advice = self.fallback_advice if self.strict else ""
         call = guard_aliasing(
@@ -205,9 +205,9 @@ class DynamoBackend:
         """Log the operations that PyTorch runs between parts; each warning comes once."""
         for why in refusals:
             write_log("breaks", f"PyTorch runs one operation between two graphs: {why}")
-        for text in {str(why) for why in refusals} - self.said:
+        for text in {str(why) for why in refusals} - self.logged_texts:
             log.warning("PyTorch runs one operation between two graphs: %s", text)
-            self.said.add(text)
+            self.logged_texts.add(text)
 
     def _entry(
         self, graph_module: torch.fx.GraphModule, call: Callable[..., Any]

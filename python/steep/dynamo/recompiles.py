@@ -101,7 +101,7 @@ class Recaptures:
     def __init__(self, fallback_advice: str) -> None:
         self._fallback_advice = fallback_advice
         self._reasons: dict[tuple[CodeType, int], list[Reason]] = {}
-        self._said: set[tuple[CodeType, str]] = set()
+        self._said_subjects: set[tuple[CodeType, str]] = set()
 
     def add(self, frame: FrameType, reason: Reason) -> str:
         """Count one more capture. Return why PyTorch should run this call; "" to capture it.
@@ -143,8 +143,8 @@ class Recaptures:
 
     def _say(self, frame: FrameType, reason: Reason, what: str, kind: str = "") -> None:
         subject = (frame.f_code, kind or reason.subject)
-        if subject not in self._said:
-            self._said.add(subject)
+        if subject not in self._said_subjects:
+            self._said_subjects.add(subject)
             log.warning("%s; to have one graph, %s", what, reason.remedy)
 
 

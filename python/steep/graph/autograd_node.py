@@ -76,9 +76,9 @@ class EngineFunction(torch.autograd.Function):
         # Aliases keep the tensors' present memory, and share their version counters.
         aliases = [t.detach() for t in tensors]
         ctx.tensors = tensors
-        ctx.save_for_backward(*(aliases[i] for i in graph.saved), *saved_results)
-        ctx.unsaved = [aliases[i] for i in graph.unsaved]
-        ctx.versions = [version_of(t) for t in ctx.unsaved]
+        ctx.save_for_backward(*(aliases[i] for i in graph.saved_positions), *saved_results)
+        ctx.others = [aliases[i] for i in graph.other_positions]
+        ctx.versions = [version_of(t) for t in ctx.others]
         ctx.shapes = [(t.shape, t.dtype) for t in inputs]
         positions = graph.inputs if graph.is_differentiated_again else ()
         ctx.copies = [tensors[i].detach().clone() for i in positions]
@@ -94,18 +94,18 @@ class EngineFunction(torch.autograd.Function):
         if all(g is None for g in gradients):
             return (None,) * (2 + len(graph.wanted_inputs))
         _refuse_late_hooks(ctx, gradients)
-        aliases = graph.merge_saved_and_others(saved_tensors, ctx.unsaved)
-        changed = [version_of(t) for t in ctx.unsaved] != ctx.versions
+        aliases = graph.merge_saved_and_others(saved_tensors, ctx.others)
+        changed = [version_of(t) for t in ctx.others] != ctx.versions
         if torch.is_grad_enabled():  # create_graph=True
             there = zip(ctx.tensors, aliases, ctx.pointers, strict=True)
             stays = all(a.data_ptr() == at for a, at in zip(aliases, ctx.pointers, strict=True))
             changed |= stays and ctx.run.shows_writes()
             if changed or any(t.data_ptr() not in (a.data_ptr(), at) for t, a, at in there):
-                raise _changed()
+                raise _error_of_changes()
             # writes by .data or NumPy do not change the version counter: compare values
             copies = ctx.copies or [from_dlpack(c) for c in ctx.run.copies()]
             if not all(map(_same_bytes, copies, (aliases[i] for i in graph.inputs))):
-                raise _changed()
+                raise _error_of_changes()
             graph.is_differentiated_again = True
             return None, None, *_differentiable_backward(graph, [*ctx.tensors], gradients)
         input_gradients = _over_batch(
@@ -178,10 +178,10 @@ def _plain_backward(
     graph = ctx.graph
     arrays = [None if g is None else to_dlpack(g.contiguous()) for g in gradients]
     # memory that was freed and filled again since forward, as FSDP does
-    new_inputs = graph.moved(aliases, ctx.pointers)
+    new_inputs = graph.find_moved_inputs(aliases, ctx.pointers)
     capsules = graph.program.backward(ctx.run, arrays, new_inputs, changed, graph_is_kept())
     input_gradients = [None if c is None else from_dlpack(c) for c in capsules]
-    if None in capsules and graph.connected:
+    if None in capsules and graph.reach_of_results:
         _fill_in_zeros(graph, input_gradients, gradients, ctx.shapes)
     return input_gradients
 
@@ -251,7 +251,7 @@ def _same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
     return bool(torch.equal(one, other))
 
 
-def _changed() -> DataError:
+def _error_of_changes() -> DataError:
     return DataError(
         "Values that forward read were changed since, and derivatives of gradients need them.",
         expected="the values that forward read",
@@ -266,7 +266,7 @@ def _fill_in_zeros(
     shapes: Sequence[tuple[torch.Size, torch.dtype]],
 ) -> None:
     """Replace None by zeros where PyTorch gives a gradient, since optimizers skip None."""
-    pairs = zip(graph.connected, gradients, strict=True)
+    pairs = zip(graph.reach_of_results, gradients, strict=True)
     reach = set().union(*(each for each, g in pairs if g is not None))
     for k, i in enumerate(graph.wanted_inputs):
         if input_gradients[k] is None and i in reach:
@@ -280,6 +280,6 @@ def _differentiable_backward(
     among = tuple(i for i, g in enumerate(gradients) if g is not None)
     tensors += [g for g in gradients if g is not None]
     positions = tuple(i for i, t in enumerate(tensors) if t.requires_grad)
-    again = graph.differentiated(positions, among)
+    again = graph.differentiate(positions, among)
     inputs = [tensors[i] for i in again.wanted_inputs]
     return graph.gradients_from(list(EngineFunction.apply(again, tensors, *inputs)))

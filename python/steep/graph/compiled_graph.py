@@ -117,14 +117,14 @@ def _tell_first(e: Exception) -> None:
     """Log the first error of each type and place: a defect in Steep would look like a refusal."""
     place = traceback.extract_tb(e.__traceback__)[-1]
     first = (type(e), place.filename, place.lineno)
-    if first not in _told:
-        _told.add(first)
+    if first not in _told_reasons:
+        _told_reasons.add(first)
         kind = f"{type(e).__module__}.{type(e).__qualname__}"
         where = f"{place.filename}:{place.lineno}"
         write_log("breaks", f"a graph cannot be lowered, since {where} raised {kind}: {e}")
 
 
-_told: set[tuple[type, str, int | None]] = set()
+_told_reasons: set[tuple[type, str, int | None]] = set()
 
 
 class CompiledGraph:
@@ -135,8 +135,8 @@ class CompiledGraph:
         self.lowered = lowered
         context, inputs = lowered.context, lowered.inputs
         fakes = [tensor.fake for tensor in lowered.tensors]
-        reach_of_results = [write.connected for write in lowered.writes]
-        reach_of_results += [value.connected for value in lowered.values]
+        reach_of_results = [write.reach for write in lowered.writes]
+        reach_of_results += [value.reach for value in lowered.values]
         model = lowered.model if context.rewrite is None else context.rewrite(lowered.model)
         wanted_inputs = []
         if context.grad_mode:
@@ -153,7 +153,7 @@ class CompiledGraph:
             providers=context.providers,
             disabled_passes=context.disabled_passes,
             memory_limit=context.memory_limit,
-            connected=reach_of_results if wanted_inputs else (),
+            reach_of_results=reach_of_results if wanted_inputs else (),
             saved_inputs=[tensor.saved for tensor in lowered.tensors],
             saved_results=[False for _ in lowered.writes] + [v.saved for v in lowered.values],
             inputs_in_place=[tensor.in_place for tensor in lowered.tensors],
@@ -194,9 +194,9 @@ class CompiledGraph:
     def prepare_inputs(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
         """Return the engine's inputs, with random numbers that are drawn now."""
         tensors = self.lowered.call_tensors(arguments)
-        for k, i in enumerate(self.lowered.taken):
+        for k, i in enumerate(self.lowered.positions):
             # backward may read the value before the write; autograd cannot save inference tensors
-            if i in self.lowered.written or tensors[k].is_inference():
+            if i in self.lowered.write_targets or tensors[k].is_inference():
                 tensors[k] = tensors[k].clone()
             # a copy for the engine: later writes to the original do no harm
             elif not tensors[k].is_contiguous():

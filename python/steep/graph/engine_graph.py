@@ -46,7 +46,7 @@ class EngineGraph:
         providers: where it runs.
         disabled_passes: names of rewrites of the graph to leave out.
         memory_limit: limit for a call, as the engine reads it; "" for none.
-        connected: for each result, the tensors of a call that PyTorch's autograd reaches from it:
+        reach_of_results: for each result, the tensors of a call that PyTorch's autograd reaches from it:
             their gradients are zero where the graph has none.
         saved_inputs, saved_results: for each tensor of a call, and for each result, whether
             PyTorch's autograd saves it without a copy. All others may be written to before
@@ -70,7 +70,7 @@ class EngineGraph:
         providers: Sequence[ProviderChoice] = (),
         disabled_passes: Sequence[str] = (),
         memory_limit: str = "",
-        connected: Sequence[set[int]] = (),
+        reach_of_results: Sequence[set[int]] = (),
         saved_inputs: Sequence[bool] = (),
         saved_results: Sequence[bool] = (),
         inputs_in_place: Sequence[bool] = (),
@@ -79,17 +79,17 @@ class EngineGraph:
         self.model = model
         places = range(count)
         # positions of the tensors that autograd saves without a copy, and of the others
-        self.saved = [i for i in places if not saved_inputs or saved_inputs[i]]
-        self.unsaved = sorted({*places}.difference(self.saved))
+        self.saved_positions = [i for i in places if not saved_inputs or saved_inputs[i]]
+        self.other_positions = sorted({*places}.difference(self.saved_positions))
         self.saved_results = saved_results
         self.names, self.inputs, self.count = names, inputs, count
-        self.connected = connected
+        self.reach_of_results = reach_of_results
         self.wanted_inputs = wanted_inputs
         self.precision = precision
         self.providers = list(providers)
         self.disabled_passes = tuple(disabled_passes)
         self.memory_limit = memory_limit
-        self._differentiated: dict[tuple[tuple[int, ...], tuple[int, ...]], EngineGraph] = {}
+        self._gradient_graphs: dict[tuple[tuple[int, ...], tuple[int, ...]], EngineGraph] = {}
         name_of = dict(zip(inputs, names, strict=True))
         self.program = ModuleProgram(
             model,
@@ -158,7 +158,9 @@ class EngineGraph:
     def _arrays(self, tensors: Sequence[torch.Tensor]) -> list[object]:
         return [_handed_over(tensors[i].detach().contiguous()) for i in self.inputs]
 
-    def moved(self, tensors: Sequence[torch.Tensor], pointers: Sequence[int]) -> dict[int, object]:
+    def find_moved_inputs(
+        self, tensors: Sequence[torch.Tensor], pointers: Sequence[int]
+    ) -> dict[int, object]:
         """Return the graph's inputs, by position, whose memory is no longer at ``pointers``."""
         return {
             k: _handed_over(tensors[i])
@@ -170,11 +172,11 @@ class EngineGraph:
         self, saved: Sequence[torch.Tensor], others: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
         """Return the tensors of a call in order: those that autograd saved, and ``others``."""
-        tensors = dict(zip(self.saved, saved, strict=False))
-        tensors.update(zip(self.unsaved, others, strict=True))
+        tensors = dict(zip(self.saved_positions, saved, strict=False))
+        tensors.update(zip(self.other_positions, others, strict=True))
         return [tensors[i] for i in range(self.count)]
 
-    def differentiated(self, wanted: tuple[int, ...], among: tuple[int, ...]) -> EngineGraph:
+    def differentiate(self, wanted: tuple[int, ...], among: tuple[int, ...]) -> EngineGraph:
         """Return the graph of this graph's gradients; it is made on first use.
 
         Its tensors are those of this graph, then the gradients of the results ``among``. Its
@@ -183,7 +185,7 @@ class EngineGraph:
 
         Raises ModelError: the graph draws random numbers.
         """
-        before = self._differentiated.get((wanted, among))
+        before = self._gradient_graphs.get((wanted, among))
         if before is not None:
             return before
         if self.program.random:
@@ -209,7 +211,7 @@ class EngineGraph:
         inputs = [*self.inputs, *range(self.count, count)]
         reach = reached(gradients.graph)
         differentiable = {i for i, name in zip(inputs, names, strict=True) if name in reach}
-        graph = self._differentiated[wanted, among] = EngineGraph(
+        graph = self._gradient_graphs[wanted, among] = EngineGraph(
             gradients.SerializeToString(),
             names,
             inputs,
@@ -226,7 +228,7 @@ class EngineGraph:
     def gradients_from(self, results: list[torch.Tensor]) -> list[torch.Tensor | None]:
         """Return one gradient per wanted input; None if the graph has none.
 
-        ``results`` are those of ``differentiated``.
+        ``results`` are those of ``differentiate``.
         """
         own = set(self.inputs)
         count = sum(i in own for i in self.wanted_inputs)

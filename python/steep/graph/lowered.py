@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from steep.graph.autograd_reach import connected
+from steep.graph.autograd_reach import find_reach
 from steep.graph.captured_graph import take_sizes_from_tensors
 from steep.graph.outputs import CallValues, Output, outputs_and_values
 from steep.graph.raise_checks import Check, raise_where, take_checks
@@ -62,13 +62,13 @@ class Write:
         tensor: position among the tensors of a call.
         changes_history: whether the argument requires a gradient after the write, so that the write
             is part of its autograd history.
-        connected: the tensors of a call that PyTorch's autograd reaches from the new value.
+        reach: the tensors of a call that PyTorch's autograd reaches from the new value.
     """
 
     argument: int
     tensor: int
     changes_history: bool
-    connected: set[int]
+    reach: set[int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,14 +80,14 @@ class Value:
         example: its value at the capture: a fake tensor or a symbolic number.
         name: name of the node in the captured graph.
         saved: as for ``Input``.
-        connected: as for ``Write``.
+        reach: as for ``Write``.
     """
 
     node: torch.fx.Node
     example: Any
     name: str
     saved: bool
-    connected: set[int]
+    reach: set[int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +137,7 @@ class LoweredGraph:
         self.context = context
         self.graph = graph = graph_module.graph
         # Placeholders that are extents go first: what remains of numbers are Python's.
-        self.taken = take_sizes_from_tensors(graph)
+        self.positions = take_sizes_from_tensors(graph)
         self._numbers = Numbers(graph, fixed, context.fake_mode)
         self._refuse_calls(graph_module)
         narrow = self._expand()
@@ -146,7 +146,7 @@ class LoweredGraph:
         refuse_histories(graph, results, context)
         refuse_complex(graph, results)
         fakes = [n.meta["example_value"] for n in graph.nodes if n.op == "placeholder"]
-        _refuse_inputs(fakes, [examples[i] for i in self.taken])
+        _refuse_inputs(fakes, [examples[i] for i in self.positions])
         widen(graph, narrow)
         (end,) = (n for n in graph.nodes if n.op == "output")
         end.args = (tuple(results),)
@@ -194,31 +194,31 @@ class LoweredGraph:
     ) -> None:
         """Record facts about inputs and results; ``fakes`` are the fake tensors of the inputs."""
         examples = [n.meta["example_value"] for n in nodes]
-        results = [*(fakes[i] for i in onnx_graph.written), *examples]
-        reach = connected(results, fakes)
+        results = [*(fakes[i] for i in onnx_graph.write_targets), *examples]
+        reaches = find_reach(results, fakes)
         memory = saved_memory(results, fakes)
         products = operands_of_products(self.graph)
 
-        def saved(t: object) -> bool:
+        def is_saved(t: object) -> bool:
             return memory is None or memory_named(t) in memory
 
         names = {v.name for v in onnx_graph.model.graph.input}
         self.tensors = []
         for i, t in enumerate([*fakes, *onnx_graph.draws.examples]):
             # written arguments are copied before, and drawn numbers belong to this call
-            own = i >= len(fakes) or i in onnx_graph.written
-            in_place = own or (saved(t) and memory_named(t) in products)
-            self.tensors.append(Input(t, own or saved(t), in_place, f"arg_{i}" in names))
+            own = i >= len(fakes) or i in onnx_graph.write_targets
+            in_place = own or (is_saved(t) and memory_named(t) in products)
+            self.tensors.append(Input(t, own or is_saved(t), in_place, f"arg_{i}" in names))
         self.inputs = [i for i, tensor in enumerate(self.tensors) if tensor.read]
         self.writes = [
-            Write(self.taken[i], i, fakes[i].requires_grad, connected)
-            for i, connected in zip(onnx_graph.written, reach, strict=False)
+            Write(self.positions[i], i, fakes[i].requires_grad, reach)
+            for i, reach in zip(onnx_graph.write_targets, reaches, strict=False)
         ]
-        self.written = [write.argument for write in self.writes]
+        self.write_targets = [write.argument for write in self.writes]
         self.values = [
-            Value(n, t, n.meta.get(CAPTURED_AS, n.name), saved(t), connected)
-            for n, t, connected in zip(
-                nodes, examples, reach[len(onnx_graph.written) :], strict=True
+            Value(n, t, n.meta.get(CAPTURED_AS, n.name), is_saved(t), reach)
+            for n, t, reach in zip(
+                nodes, examples, reaches[len(onnx_graph.write_targets) :], strict=True
             )
         ]
 
@@ -235,7 +235,7 @@ class LoweredGraph:
         """
         tensors = [
             t.resolve_neg() if isinstance(t, torch.Tensor) else torch.tensor(t)
-            for t in (arguments[i] for i in self.taken)
+            for t in (arguments[i] for i in self.positions)
         ] + self._numbers.tensors(self._of(arguments))
         for k, tensor in enumerate(tensors):
             fake = self.tensors[k].fake
@@ -269,7 +269,7 @@ class LoweredGraph:
 
     def _of(self, arguments: Sequence[Any]) -> list[Any]:
         """Return the arguments that are placeholders of the lowered graph."""
-        return [arguments[i] for i in self.taken]
+        return [arguments[i] for i in self.positions]
 
 
 def _refuse_inputs(fakes: Sequence[torch.Tensor], examples: Sequence[Any]) -> None:

@@ -122,10 +122,10 @@ def guard_aliasing(
         fallback_advice: "": call ``fallback`` then. Otherwise raise ModelError, with a remedy that
             says what makes PyTorch run the graph.
     """
-    if not any(graph.lowered.written for graph in graphs):
+    if not any(graph.lowered.write_targets for graph in graphs):
         return call
     whole = len(graphs) == 1 and call in graphs
-    targets = graphs[0].lowered.written if whole else None
+    targets = graphs[0].lowered.write_targets if whole else None
     if shares(examples, targets):
         return call
 

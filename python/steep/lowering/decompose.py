@@ -111,7 +111,7 @@ def _rule(
     if can_decompose(target):
         rule: Callable[..., Any] = target.decompose
         return rule
-    return _OWN.get(target) or _core().get(target) or _registered.get(target)
+    return _OWN.get(target) or _core().get(target) or _decompositions.get(target)
 
 
 def _diagonal_scatter(
@@ -137,7 +137,7 @@ def _max_pool_to(target: OpOverload, axes: int) -> Callable[..., Any]:
 
     def pool(input: torch.Tensor, output_size: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
         if any(n != 1 for n in output_size):
-            pooled: tuple[torch.Tensor, torch.Tensor] = _registered[target](input, output_size)
+            pooled: tuple[torch.Tensor, torch.Tensor] = _decompositions[target](input, output_size)
             return pooled
         values, indices = input.flatten(-axes).max(-1, keepdim=True)
         shape = [*input.shape[:-axes], *[1] * axes]
@@ -152,13 +152,13 @@ _OWN: dict[Any, Callable[..., Any]] = {
     aten.diagonal_scatter.default: _diagonal_scatter,
 }
 
-_registered: dict[Any, Callable[..., Any]] = decomposition_table
+_decompositions: dict[Any, Callable[..., Any]] = decomposition_table
 """PyTorch's own table, not a copy: libraries add to it."""
 
 
 def is_of_others(target: OpOverload) -> bool:
     """Return whether a package other than PyTorch registered a decomposition of an operator."""
-    rule = _registered.get(target)
+    rule = _decompositions.get(target)
     return rule is not None and str(rule.__module__).split(".")[0] != "torch"
 
 

@@ -40,7 +40,7 @@ def _refused(what: str) -> Callable[..., NoReturn]:
     return refuse
 
 
-def _given(
+def _bind(
     function: Callable[..., Any], args: tuple[object, ...], kwargs: dict[str, object]
 ) -> SimpleNamespace:
     """Return the arguments of a call by name, defaults included."""
@@ -51,7 +51,7 @@ def _given(
 
 def _cross_entropy(*args: Any, **kwargs: Any) -> torch.Tensor:
     """``F.cross_entropy`` with label smoothing and with probabilities as targets."""
-    c = _given(F.cross_entropy, args, kwargs)
+    c = _bind(F.cross_entropy, args, kwargs)
     if c.input.dim() == 1:  # one row without a batch axis, which ONNX requires
         c.input, c.target = c.input[None], c.target[None]
         losses = _cross_entropy(**vars(c))
@@ -93,7 +93,7 @@ def _cross_entropy(*args: Any, **kwargs: Any) -> torch.Tensor:
 
 def _nll_loss(*args: Any, **kwargs: Any) -> torch.Tensor:
     """``F.nll_loss`` for a number of rows that depends on values; tracers would read the number."""
-    c = _given(F.nll_loss, args, kwargs)
+    c = _bind(F.nll_loss, args, kwargs)
     if c.input.dim() == 1 or not has_free_unbacked_symbols(c.input):
         return F.nll_loss(*args, **kwargs)
     return _nll_of_some(c.input, c)
@@ -122,7 +122,7 @@ def _check_embedding(call: SimpleNamespace) -> None:
 
 def _embedding(*args: object, **kwargs: object) -> torch.Tensor:
     """``F.embedding``, without a gradient at ``padding_idx``."""
-    c = _given(F.embedding, args, kwargs)
+    c = _bind(F.embedding, args, kwargs)
     _check_embedding(c)
     rows = F.embedding(c.input, c.weight)
     if c.padding_idx is None:
@@ -133,7 +133,7 @@ def _embedding(*args: object, **kwargs: object) -> torch.Tensor:
 
 def _embedding_bag(*args: object, **kwargs: object) -> torch.Tensor:
     """``F.embedding_bag``; the exporters translate it to a loop over bags, in float32."""
-    c = _given(F.embedding_bag, args, kwargs)
+    c = _bind(F.embedding_bag, args, kwargs)
     _check_embedding(c)
     if c.offsets is not None and c.mode == "max":
         raise_inexpressible("the maximum of bags of different sizes")
@@ -210,7 +210,7 @@ def _as_strided(
 
 def _dropout(*args: Any, **kwargs: Any) -> torch.Tensor:
     """``F.dropout``: returns its argument if it drops nothing; tracing would copy it."""
-    c = _given(F.dropout, args, kwargs)
+    c = _bind(F.dropout, args, kwargs)
     if c.training and c.p == 1:
         return c.input.mul_(torch.zeros(())) if c.inplace else c.input * torch.zeros(())
     return c.input if not c.training or c.p == 0 else F.dropout(*args, **kwargs)
@@ -377,7 +377,7 @@ def _leaky_relu(
 
 def _gumbel_softmax(*args: object, **kwargs: object) -> torch.Tensor:
     """``F.gumbel_softmax``, whose ``hard`` option detaches a tensor."""
-    c = _given(F.gumbel_softmax, args, kwargs)
+    c = _bind(F.gumbel_softmax, args, kwargs)
     soft = F.gumbel_softmax(c.logits, c.tau, dim=c.dim)
     if not c.hard:
         return soft
@@ -421,7 +421,7 @@ def _gives_whole(extents: Sequence[int], scales: Sequence[float]) -> bool:
 
 def _interpolate(*args: Any, **kwargs: Any) -> torch.Tensor:
     """``F.interpolate``: refuses options that the exporters translate wrongly."""
-    c = _given(F.interpolate, args, kwargs)
+    c = _bind(F.interpolate, args, kwargs)
     scales = c.scale_factor if isinstance(c.scale_factor, (list, tuple)) else [c.scale_factor or 1]
     whole = c.recompute_scale_factor or all(s == int(s) for s in scales)
     if c.mode == "nearest-exact" and not whole:
@@ -437,7 +437,7 @@ def _interpolate(*args: Any, **kwargs: Any) -> torch.Tensor:
 
 def _instance_norm(*args: Any, **kwargs: Any) -> torch.Tensor:
     """``F.instance_norm`` with updates of running statistics, which exporters miss."""
-    c = _given(F.instance_norm, args, kwargs)
+    c = _bind(F.instance_norm, args, kwargs)
     if c.running_mean is None or not c.use_input_stats:
         return F.instance_norm(*args, **kwargs)
     axes = list(range(2, c.input.dim()))
@@ -450,7 +450,7 @@ def _instance_norm(*args: Any, **kwargs: Any) -> torch.Tensor:
 
 def _ctc_loss(*args: object, **kwargs: object) -> torch.Tensor:
     """``F.ctc_loss``, for which ONNX has no operator."""
-    c = _given(F.ctc_loss, args, kwargs)
+    c = _bind(F.ctc_loss, args, kwargs)
     single = c.log_probs.dim() == 2
     if single:
         c.log_probs, c.targets = c.log_probs[:, None], c.targets.reshape(1, -1)

@@ -171,13 +171,13 @@ class OnnxGraph:
 
     Attributes:
         model: its inputs are arg_0, arg_1 … by position: the graph's inputs, then random numbers.
-        written: positions of the inputs to which its first outputs are written.
+        write_targets: positions of the inputs to which its first outputs are written.
         draws: draws the random numbers before each call.
         cached: whether the model came from the cache.
     """
 
     model: onnx.ModelProto
-    written: list[int]
+    write_targets: list[int]
     draws: Draws
     cached: bool
 
@@ -211,7 +211,7 @@ def lower(
         _without_tokens(aten_module.graph, signature.input_tokens)
         names = [n.name for n in aten_module.graph.nodes if n.op == "placeholder"]
         write_casts(aten_module.graph, regions, lambda n: _origin_of(n, graph_module.graph))
-        written = [names.index(n) for n in signature.user_inputs_to_mutate.values()]
+        write_targets = [names.index(n) for n in signature.user_inputs_to_mutate.values()]
         try:
             draws = take_draws(aten_module, fakes)
             model, cached = to_onnx(aten_module, mode.shape_env, read_cache=context.read_cache)
@@ -226,7 +226,7 @@ def lower(
                     reason = f"{_NO_OPERATOR} {operator}"
                     error.others.append(CannotLower(reason, other.name, line_of(other)))
             raise error from e
-    return OnnxGraph(model, written, draws, cached)
+    return OnnxGraph(model, write_targets, draws, cached)
 
 
 def _without_tokens(graph: torch.fx.Graph, names: list[str]) -> None:

@@ -68,9 +68,9 @@ class Numbers:
     def __init__(
         self, graph: torch.fx.Graph, fixed: frozenset[str] | None, fake_mode: FakeTensorMode
     ) -> None:
-        self._given: list[torch.dtype] = []
+        self._dtypes: list[torch.dtype] = []
         self.results: dict[torch.fx.Node, int] = {}
-        self._calculated = self._calculation = None
+        self._calculate_all = self._calculation = None
         placeholders = [n for n in graph.nodes if n.op == "placeholder"]
         if not takes_numbers(graph):
             return
@@ -87,8 +87,8 @@ class Numbers:
             if readers:
                 with graph.inserting_after(last):
                     last = graph.placeholder(f"{node.name}_given")
-                self._given.append(_dtype(node))
-                last.meta["example_value"] = _fake(self._given[-1], fake_mode)
+                self._dtypes.append(_dtype(node))
+                last.meta["example_value"] = _fake(self._dtypes[-1], fake_mode)
                 for reader in readers:
                     reader.replace_input_with(node, last)
                 inputs.append(numbers[node])
@@ -98,32 +98,32 @@ class Numbers:
         for node in placeholders:
             if number_of(node) is not None:  # no node reads it any more
                 node.meta["example_value"] = _fake(_dtype(node), fake_mode)
-        self._known = [n for n in numbers if n.op != "placeholder"]
+        self._number_nodes = [n for n in numbers if n.op != "placeholder"]
         calculation.output((inputs, [numbers[n] for n in results]))
         calculation.eliminate_dead_code()
         self._calculation = torch.fx.GraphModule(torch.nn.Module(), calculation)
-        self._calculated = self._calculation.forward
+        self._calculate_all = self._calculation.forward
 
     def remove_computed_nodes(self) -> None:
         """Remove the nodes that Python computes; call it after they are no longer graph outputs."""
-        if self._calculated is not None:
-            for node in reversed(self._known):
+        if self._calculate_all is not None:
+            for node in reversed(self._number_nodes):
                 if not node.users:
                     node.graph.erase_node(node)
 
     def tensors(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
         """Return the numbers for the graph as tensors, given the values of its placeholders."""
-        if not self._given:
+        if not self._dtypes:
             return []
-        numbers = self._calculated(*arguments)[0]  # type: ignore[misc]
-        pairs = zip(numbers, self._given, strict=True)
+        numbers = self._calculate_all(*arguments)[0]  # type: ignore[misc]
+        pairs = zip(numbers, self._dtypes, strict=True)
         return [torch.as_tensor(number, dtype=dtype) for number, dtype in pairs]
 
     def made(self, arguments: Sequence[Any]) -> list[Any]:
         """Return the numbers that are results of the graph."""
         if not self.results:
             return []
-        results: list[Any] = self._calculated(*arguments)[1]  # type: ignore[misc]
+        results: list[Any] = self._calculate_all(*arguments)[1]  # type: ignore[misc]
         return results
 
 

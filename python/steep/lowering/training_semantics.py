@@ -66,7 +66,7 @@ def keep_semantics() -> Iterator[Watch]:
     def run_checkpointed(run: Callable[..., object], preserve: bool, *args: object) -> object:
         """Run a checkpointed region as plain operations: the engine plans recomputation itself."""
         if threading.get_ident() != thread:
-            return _checkpointed(run, preserve, *args)
+            return _checkpoint(run, preserve, *args)
         return run(*args)
 
     with (
@@ -195,7 +195,7 @@ def _works_in_place(func: Callable[..., Any]) -> bool:
 
 
 _is_setup_context_defined: Callable[[object], bool] = is_setup_context_defined
-_checkpointed = CheckpointFunction.apply
+_checkpoint = CheckpointFunction.apply
 # names of the classes that torch.library makes of an operator's backward
 _DERIVATIVES = (
     "GeneratedBackwardFor_steep_",

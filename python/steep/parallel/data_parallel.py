@@ -44,8 +44,8 @@ class _StepHeader:
 
     call: float = 0  # index into _CALLS
     failed: float = 0
-    described: float = 0  # digest of model and options
-    described_low: float = 0
+    digest: float = 0  # digest of model and options
+    digest_low: float = 0
     fresh: float = 0  # whether its state changed other than by steps
     step_count: float = 0
     run_count: float = 0
@@ -86,11 +86,11 @@ class DataParallel:
     """
 
     def __init__(self) -> None:
-        self.described: dict[str, str] = {}
+        self.descriptions: dict[str, str] = {}
         self.label = ""
         self.settings = ""
         self.others: Sequence[torch.Tensor] = ()
-        self.counted: tuple[float, str] | None = None
+        self.count_and_form: tuple[float, str] | None = None
         self._peers: Peers = connect()
         self._lock = threading.RLock()
         self._fresh = True
@@ -113,20 +113,22 @@ class DataParallel:
         for name in session.parameter_names:
             tensor = _tensor(session.state(name))
             parameters[name] = f"{tensor.dtype} {list(tensor.shape)}"
-        self.described = {k: v for k, v in self.described.items() if not k.startswith("parameter ")}
-        self.described |= {f"parameter {name}": text for name, text in parameters.items()}
-        self.described["moments"] = str(sorted(session.optimizer_state_names))
-        self.described["statistics"] = str(sorted(session.statistic_names))
+        self.descriptions = {
+            k: v for k, v in self.descriptions.items() if not k.startswith("parameter ")
+        }
+        self.descriptions |= {f"parameter {name}": text for name, text in parameters.items()}
+        self.descriptions["moments"] = str(sorted(session.optimizer_state_names))
+        self.descriptions["statistics"] = str(sorted(session.statistic_names))
         if options:
             self.label = str(options["label"]) if options["loss"] else ""
-            self.described |= {
+            self.descriptions |= {
                 **describe_versions(),
                 "model": f"sha256 {_hash_of(model)}",
                 **{f"option {k}": option_text(v) for k, v in options.items() if k not in _APART},
             }
             if set(session.statistic_names) - set(options["updates"] or {}):
                 self.warn_of_statistics()
-        self._digest = _digest(json.dumps(self.described, sort_keys=True))
+        self._digest = _digest(json.dumps(self.descriptions, sort_keys=True))
 
     def warn_of_statistics(self) -> None:
         """Warn that a batch normalisation sees the rows of one process only."""
@@ -211,8 +213,8 @@ class DataParallel:
     def _open(self, session: _steep.TrainingSession) -> None:
         digest, digest_low = self._digest
         own = _StepHeader(
-            described=digest,
-            described_low=digest_low,
+            digest=digest,
+            digest_low=digest_low,
             fresh=self._fresh,
             step_count=session.step_count,
             run_count=session.run_count,
@@ -222,7 +224,7 @@ class DataParallel:
         )
         every = self._say(own)
         first = every[0]
-        if any((o.described, o.described_low) != (digest, digest_low) for o in every):
+        if any((o.digest, o.digest_low) != (digest, digest_low) for o in every):
             self._explain_difference()
         if any(o.fresh for o in every):
             self._peers.copy_from(0, [*_states(session), *self.others])
@@ -235,7 +237,9 @@ class DataParallel:
         session.set_seed(self._seed)
         self._opened = True
         self._runs, self._loss_scale = session.run_count, session.loss_scale
-        self._kept = {n: _tensor(session.state(n)).clone() for n in session.statistic_names}
+        self._old_statistics = {
+            n: _tensor(session.state(n)).clone() for n in session.statistic_names
+        }
 
     def _part(
         self,
@@ -243,8 +247,8 @@ class DataParallel:
         arrays: Sequence[object],
         kwargs: Mapping[str, object],
     ) -> _steep.StepResult:
-        rows, self._form = self.counted or _counted(session, self.label, arrays, kwargs)
-        self.counted = None
+        rows, self._form = self.count_and_form or _counted(session, self.label, arrays, kwargs)
+        self.count_and_form = None
         if rows == 0:
             self._parts += 1
             return _result(session, loss=math.nan)
@@ -282,7 +286,7 @@ class DataParallel:
         factor = (1 if own.weighs else own.weight / max(waiting.parts, 1)) / total
         try:
             self._peers.add([_tensor(s) for _, s in sorted(waiting.sums.items())], factor)
-            if self._kept:  # running statistics are those of one process, as with DDP
+            if self._old_statistics:  # running statistics are those of one process, as with DDP
                 source = next(i for i, c in enumerate(every) if c.weight > 0)
                 self._peers.copy_from(source, _states(session, session.statistic_names))
         except ProviderError:
@@ -381,7 +385,7 @@ class DataParallel:
         """Restore the state before the step."""
         session.run_count = self._runs
         session.drop_gradients()
-        for name, value in self._kept.items():
+        for name, value in self._old_statistics.items():
             _tensor(session.state(name)).copy_(value)
         self._opened = False
         self._forget()
@@ -437,7 +441,9 @@ class DataParallel:
 
     def _explain_difference(self) -> NoReturn:
         """Raise ModelError: the processes train different models."""
-        descriptions = [json.loads(t) for t in self._peers.gather_texts(json.dumps(self.described))]
+        descriptions = [
+            json.loads(t) for t in self._peers.gather_texts(json.dumps(self.descriptions))
+        ]
         first = descriptions[0]
         for i, other in enumerate(descriptions):
             for name in sorted({*first, *other}, key=_causes_first):

@@ -69,7 +69,7 @@ class CaptureState:
         record: called with a report of each graph.
         training: returns the mode of the module, for ``record``.
         ran_in_engine: whether anything ran in the engine.
-        refused: names of operators for which the exporter had no ONNX translation.
+        untranslatable: names of operators for which the exporter had no ONNX translation.
     """
 
     steps: int
@@ -78,7 +78,7 @@ class CaptureState:
     record: Callable[[GraphReport], None] = lambda report: None
     training: Callable[[], bool] = lambda: False
     ran_in_engine: bool = False
-    refused: set[str] = dataclasses.field(default_factory=set)
+    untranslatable: set[str] = dataclasses.field(default_factory=set)
 
 
 class FunctionalGraph:
@@ -135,20 +135,20 @@ class _Parts(torch.nn.Module):
     def __init__(self, graph_module: torch.fx.GraphModule, state: CaptureState) -> None:
         super().__init__()
         self.state = state
-        numbers, why = _number(graph_module.graph, state.refused)
+        numbers, why = _number(graph_module.graph, state.untranslatable)
         self.why = why
-        self.split = graph_module
+        self.parts = graph_module
         if any(numbers.values()):
-            self.split = split_module(graph_module, graph_module, numbers.__getitem__)
+            self.parts = split_module(graph_module, graph_module, numbers.__getitem__)
             for number in {n for n in numbers.values() if n % 2}:
-                part = getattr(self.split, f"submod_{number}")
-                setattr(self.split, f"submod_{number}", _Part(part, state))
+                part = getattr(self.parts, f"submod_{number}")
+                setattr(self.parts, f"submod_{number}", _Part(part, state))
 
     def forward(self, *arguments: object) -> Any:
-        return self.split(*arguments)
+        return self.parts(*arguments)
 
     def _inner(self) -> list[_Part]:
-        return [part for part in self.split.children() if isinstance(part, _Part)]
+        return [part for part in self.parts.children() if isinstance(part, _Part)]
 
     def operators(self) -> int:
         """Return the number of ONNX operators."""
@@ -182,8 +182,8 @@ class _Part(torch.nn.Module):
             results = part(*arguments)
         except CannotExport as e:
             operators = {str(n.target) for n in self.graph_module.graph.nodes}
-            if e.operator in operators - self.state.refused:
-                self.state.refused.add(e.operator)
+            if e.operator in operators - self.state.untranslatable:
+                self.state.untranslatable.add(e.operator)
                 self.run = _Parts(self.graph_module, self.state)
             else:
                 self._leave(str(e))

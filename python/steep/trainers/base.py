@@ -79,9 +79,9 @@ class _Roles:
     lowered: LoweredGraph | None = None
     loss: int = 0  # position of the loss among lowered.values
     # (position in a call, tensor in the session, its address)
-    bound: Sequence[tuple[int, torch.Tensor, int]] = ()
-    fed: Sequence[int] = ()  # positions of the call's tensors that are session inputs
-    written: Sequence[int] = ()  # arguments to which the session's first outputs are copied
+    bindings: Sequence[tuple[int, torch.Tensor, int]] = ()
+    input_positions: Sequence[int] = ()  # positions of the call's tensors that are session inputs
+    targets: Sequence[int] = ()  # arguments to which the session's first outputs are copied
     types: Sequence[torch.Tensor] = ()  # meta tensors like the session's inputs
     # the model's names → the session's, of trained parameters and of buffers that steps write
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -91,7 +91,7 @@ class _Roles:
         """Return whether the session is of this graph, and its states are these tensors."""
         return lowered is self.lowered and all(
             tensors[i] is tensor and tensor.data_ptr() == pointer
-            for i, tensor, pointer in self.bound
+            for i, tensor, pointer in self.bindings
         )
 
 
@@ -144,7 +144,7 @@ class Trainer:
         self._opset = opset  # of exported files
         self._lock = threading.RLock()
         self._captured: CapturedModule | None = None
-        self._evaluated: tuple[torch.nn.Module, CapturedModule] | None = None
+        self._evaluation: tuple[torch.nn.Module, CapturedModule] | None = None
         self._reports: list[GraphReport] = []
         self._session: TrainingSession | None = None
         self._roles = _Roles()  # set together with the session
@@ -181,7 +181,7 @@ class Trainer:
         with self._lock, contextlib.ExitStack() as stack:
             if self._parallel is not None:
                 stack.enter_context(self._parallel.agreed())
-                self._parallel.counted = counted(self._net.criterion, inputs)
+                self._parallel.count_and_form = counted(self._net.criterion, inputs)
             self._believe()
             self._given_lr = lr
             return self._call(inputs)
@@ -238,17 +238,17 @@ class Trainer:
             roles = self._build(lowered, tensors)
         if self._only_compile:
             raise _Compiled
-        check_hooks(tensor for _, tensor, _ in roles.bound)
+        check_hooks(tensor for _, tensor, _ in roles.bindings)
         self._feed(session := self.session, self._given_lr)
         with errors_of_pytorch():
-            result = session.step(*(tensors[i].detach() for i in roles.fed))
+            result = session.step(*(tensors[i].detach() for i in roles.input_positions))
         if result.skipped and self._writes:
             log.info("skipped a step: gradients overflowed at loss scale %g", result.loss_scale)
         outputs = [from_dlpack(o) for o in result.outputs]
         with torch.no_grad():
-            for i, value in zip(roles.written, outputs, strict=False):
+            for i, value in zip(roles.targets, outputs, strict=False):
                 arguments[i].copy_(value)
-        values = outputs[len(roles.written) :]
+        values = outputs[len(roles.targets) :]
         loss = torch.tensor(result.loss, dtype=torch.float64)  # exact for float32
         values.insert(roles.loss, loss.reshape([1] * lowered.values[roles.loss].example.dim()))
         return lowered.results(arguments, values)
@@ -260,7 +260,7 @@ class Trainer:
         """
         with self._lock:
             tensors = self._like_the_first(inputs)
-            if self._evaluated is None:
+            if self._evaluation is None:
                 from steep.dynamo.captured_module import (
                     CapturedModule,  # loads a large part of PyTorch
                 )
@@ -277,8 +277,8 @@ class Trainer:
                     disabled_passes=self._settings.get("disabled_passes", ()),
                     memory_limit=self._settings.get("memory_limit", ""),
                 )
-                self._evaluated = net, module
-            net, module = self._evaluated
+                self._evaluation = net, module
+            net, module = self._evaluation
             with torch.no_grad(), torch.autocast("cpu", enabled=False), in_mode(net, False):
                 return self._answer(module, tensors)
 
@@ -459,16 +459,16 @@ class Trainer:
                 "No trainable parameter is in the graph.",
                 remedy="check requires_grad, and that the loss depends on the model",
             )
-        fed = [i for i in lowered.inputs if i not in states]
+        input_positions = [i for i in lowered.inputs if i not in states]
         own = set(states.values()) - set(of_graph)
         returned = [write for write in lowered.writes if write.tensor not in states]
         roles = _Roles(
             lowered,
             loss=next(k for k, v in enumerate(lowered.values) if v.node.target is the_loss),
-            bound=[(i, tensors[i], tensors[i].data_ptr()) for i in states],
-            fed=fed,
-            written=[write.argument for write in returned],
-            types=[torch.empty_like(tensors[i], device="meta") for i in fed],
+            bindings=[(i, tensors[i], tensors[i].data_ptr()) for i in states],
+            input_positions=input_positions,
+            targets=[write.argument for write in returned],
+            types=[torch.empty_like(tensors[i], device="meta") for i in input_positions],
             names={n.removeprefix("model."): n for n in of_graph},
             statistics={n.removeprefix("model."): n for n in own},
         )
@@ -491,7 +491,7 @@ class Trainer:
             bound_to_graph=False,  # other extents or PyTorch releases may give another graph
             **self._settings,
         )
-        reach = {names.get(id(tensors[i]), "") for i in lowered.values[roles.loss].connected}
+        reach = {names.get(id(tensors[i]), "") for i in lowered.values[roles.loss].reach}
         check_gradients(reach & trained, session.parameter_names)
         self._session, self._roles, self._holds = session, roles, True
         self._share(session, {name: tensors[i] for i, name in states.items() if name in trained})

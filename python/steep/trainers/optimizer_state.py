@@ -48,12 +48,12 @@ def require_counts(state: Mapping[str, Any], prefix: str = "") -> None:
 
 
 @dataclasses.dataclass(eq=False)
-class _Held:
+class _EngineState:
     """The optimizer state of one parameter in the engine."""
 
     parameter: torch.Tensor
     count: torch.Tensor  # number of its steps; for SGD only whether there was one
-    shown: dict[str, torch.Tensor]  # by PyTorch's names
+    tensors: dict[str, torch.Tensor]  # by PyTorch's names
     initial: dict[str, float]  # initial value of each moment
 
     def take(self, state: dict[str, Any]) -> bool:
@@ -61,19 +61,19 @@ class _Held:
 
         Return False if the optimizer has no state yet. Raises DataError, ShapeError.
         """
-        values = {kind: state.get(kind) for kind in self.shown}
+        values = {kind: state.get(kind) for kind in self.tensors}
         if values.get(_MASTER, self) is None:
-            values[_MASTER] = self.shown[_MASTER].zero_()
+            values[_MASTER] = self.tensors[_MASTER].zero_()
         # as SGD's state before the first step
-        if _STEP not in self.shown and None in values.values():
+        if _STEP not in self.tensors and None in values.values():
             return False
-        for kind, own in self.shown.items():
+        for kind, own in self.tensors.items():
             value = values[kind]
             if value is None:
                 raise DataError(
                     "The optimizer's state lacks a moment of a parameter.",
                     node=f"a parameter of shape {list(self.parameter.shape)}",
-                    expected=", ".join(self.shown),
+                    expected=", ".join(self.tensors),
                     received=f"no {kind}",
                     remedy="load a state_dict of this kind of optimizer, or clear the state",
                 )
@@ -87,18 +87,18 @@ class _Held:
                 )
             if kind == _STEP:
                 require_count(value, f"step of a parameter of shape {list(self.parameter.shape)}")
-        for kind, own in self.shown.items():
+        for kind, own in self.tensors.items():
             if values[kind] is not own:
                 own.copy_(torch.as_tensor(values[kind]))
             state[kind] = own
-        if _STEP not in self.shown:
+        if _STEP not in self.tensors:
             self.count.clamp_(min=1)
         return True
 
     def begin_anew(self) -> None:
         """Reset to the state before the first step."""
         self.count.zero_()
-        for kind, own in self.shown.items():
+        for kind, own in self.tensors.items():
             own.fill_(self.initial[kind])
 
 
@@ -128,15 +128,15 @@ class SharedState:
                 continue
             visible = own if counts else _without_step(own)
             begin = {kind: initial.get((kind, id(parameters[name])), 0.0) for kind in visible}
-            states.append(_Held(parameters[name], own[_STEP], visible, begin))
-        self._hidden = [h for h in states if h.shown]
-        self._in_state: list[_Held] = []
-        self._seen: list[int] = []
+            states.append(_EngineState(parameters[name], own[_STEP], visible, begin))
+        self._hidden_states = [h for h in states if h.tensors]
+        self._in_state: list[_EngineState] = []
+        self._last_ids: list[int] = []
         self.agree()
 
     def agree(self) -> None:
         """Take over changes of the optimizer's state, and add moments that it lacks."""
-        if self._ids() != self._seen:
+        if self._ids() != self._last_ids:
             self._believe()
         self.show()
 
@@ -153,27 +153,29 @@ class SharedState:
         removals = []
         for own_state in self._in_state:
             values = state.get(own_state.parameter)
-            if values and all(values.get(kind) is own for kind, own in own_state.shown.items()):
+            if values and all(values.get(kind) is own for kind, own in own_state.tensors.items()):
                 continue
             if not values or not own_state.take(values):
                 own_state.begin_anew()
                 removals.append(own_state)
-        additions = [h for h in self._hidden if (s := state.get(h.parameter)) and h.take(s)]
+        additions = [h for h in self._hidden_states if (s := state.get(h.parameter)) and h.take(s)]
         if removals or additions:
             self._in_state = [h for h in (*self._in_state, *additions) if h not in removals]
-            self._hidden = [h for h in (*self._hidden, *removals) if h not in additions]
-        self._seen = self._ids()
+            self._hidden_states = [
+                h for h in (*self._hidden_states, *removals) if h not in additions
+            ]
+        self._last_ids = self._ids()
 
     def show(self) -> None:
         """Put the moments of parameters that made a step into the optimizer's state."""
-        if not self._hidden:
+        if not self._hidden_states:
             return
-        stepped = [h for h in self._hidden if h.count > 0]
+        stepped = [h for h in self._hidden_states if h.count > 0]
         for own_state in stepped:
-            self._optimizer.state[own_state.parameter].update(own_state.shown)
+            self._optimizer.state[own_state.parameter].update(own_state.tensors)
         self._in_state += stepped
-        self._hidden = [h for h in self._hidden if h.count == 0]
-        self._seen = self._ids()
+        self._hidden_states = [h for h in self._hidden_states if h.count == 0]
+        self._last_ids = self._ids()
 
 
 def _initial(optimizer: torch.optim.Optimizer) -> dict[tuple[str, int], float]:

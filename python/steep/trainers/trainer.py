@@ -176,10 +176,10 @@ class _OptimTrainer(Trainer):
         note_step(self._optimizer)
         if lr is not None:
             self._set_lr(lr)
-        for i, (now, before) in enumerate(zip(self._updates, self._known, strict=True)):
+        for i, (now, before) in enumerate(zip(self._updates, self._last_updates, strict=True)):
             if now != before:
                 session.set_group(i, now.options())
-                self._known[i] = now
+                self._last_updates[i] = now
         if self._parallel is not None:
             self._parallel.settings = str(self._updates)
         rate = dict(self._updates[0].numbers)["lr"]
@@ -209,7 +209,7 @@ class _OptimTrainer(Trainer):
 
     def _groups(self, names: dict[str, str]) -> Groups:
         by_id = {id(p): names[n] for n, p in self._net.named_parameters() if n in names}
-        self._known = list(self._updates)
+        self._last_updates = list(self._updates)
         return [
             ([by_id[id(p)] for p in group["params"] if id(p) in by_id], update.options())
             for update, group in zip(self._updates, self._optimizer.param_groups, strict=True)

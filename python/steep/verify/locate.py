@@ -35,7 +35,7 @@ from steep.verify.replay_random import Masks
 class Place:
     """The submodule and operator at which the first difference occurs, "" if unknown."""
 
-    found: str
+    sentence: str
     module: str = ""
     operator: str = ""
     difference: Difference | None = None
@@ -111,7 +111,7 @@ def _place_of_write(comparison: Comparison, graph_module: torch.fx.GraphModule) 
     if not writers:  # a batch norm, which updates its running statistics
         buffers = {n for n in placeholders if not n.meta["example_value"].requires_grad}
         writers = [n for n in graph.nodes if "norm" in _name(n) and buffers & {*n.all_input_nodes}]
-    if comparison.compiled.lowered.written and writers:
+    if comparison.compiled.lowered.write_targets and writers:
         return _place(writers[0], "The difference is in a value that this operator writes.", None)
     return Place("The difference disappears when values between operators are returned.")
 

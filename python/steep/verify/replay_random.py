@@ -33,7 +33,7 @@ class Masks(TorchDispatchMode):
         super().__init__()
         calls = compiled.lowered.draws.calls
         numbers = inputs[len(inputs) - len(calls) :]
-        self.drawn = [(_named(call[0]), n) for call, n in zip(calls, numbers, strict=True)]
+        self.draws = [(_named(call[0]), n) for call, n in zip(calls, numbers, strict=True)]
         self.masks: list[torch.Tensor] = []
         if compiled.engine_graph.program.random:
             try:
@@ -44,8 +44,8 @@ class Masks(TorchDispatchMode):
 
     def rewind(self) -> None:
         """Start again from the first number, for another run."""
-        self._drawn, self._masks = iter(self.drawn), iter(self.masks)
-        self._next_drawn, self._next_mask = next(self._drawn, None), next(self._masks, None)
+        self._draws, self._masks = iter(self.draws), iter(self.masks)
+        self._next_draw, self._next_mask = next(self._draws, None), next(self._masks, None)
 
     def __torch_dispatch__(
         self,
@@ -63,7 +63,7 @@ class Masks(TorchDispatchMode):
             x, p = args[:2]
             drawn_mask = self._mask(x, 1 - p)
             return x * drawn_mask / (1 - p), drawn_mask.bool()
-        if self._next_drawn is not None and self._next_drawn[0] == _named(func):
+        if self._next_draw is not None and self._next_draw[0] == _named(func):
             return self._number(func, args)
         if can_decompose(func):  # inference_mode does not decompose it
             with self:
@@ -72,12 +72,12 @@ class Masks(TorchDispatchMode):
 
     def check_all_used(self) -> None:
         """Raise Unmatched if the engine has more numbers than PyTorch used."""
-        if self._next_drawn is not None or self._next_mask is not None:
+        if self._next_draw is not None or self._next_mask is not None:
             raise Unmatched("the engine draws more random numbers than PyTorch")
 
     def _is_dropout(self, args: tuple[Any, ...]) -> bool:
         """Return whether this call draws a dropout's mask, rather than a number drawn before."""
-        mask, draw = self._next_mask, self._next_drawn
+        mask, draw = self._next_mask, self._next_draw
         mine = mask is not None and mask.numel() == args[0].numel()
         other = draw is not None and draw[0] == "bernoulli" and draw[1].shape == args[0].shape
         if mine and other:
@@ -96,8 +96,8 @@ class Masks(TorchDispatchMode):
         return mask.reshape(like.shape).to(like.dtype)
 
     def _number(self, func: OpOverload, args: tuple[Any, ...]) -> torch.Tensor:
-        assert self._next_drawn is not None
-        numbers, self._next_drawn = self._next_drawn[1], next(self._drawn, None)
+        assert self._next_draw is not None
+        numbers, self._next_draw = self._next_draw[1], next(self._draws, None)
         like = args[0] if args and isinstance(args[0], torch.Tensor) else numbers
         if like.shape != numbers.shape:
             raise Unmatched("the engine has random numbers of other shapes")

@@ -98,21 +98,23 @@ class Step(Comparison):
         self.verified = compiled
         self.arguments = arguments
         self.versions = [_writes_to(a) for a in arguments]
-        writes = bool(compiled.lowered.written) or any(map(all_written_by, reference.graph.nodes))
+        writes = bool(compiled.lowered.write_targets) or any(
+            map(all_written_by, reference.graph.nodes)
+        )
         self.leaves = copies_of(self.pristine) if writes else self.pristine
-        self.given = [_not_a_leaf(t) if writes else t for t in self.leaves]
+        self.inputs = [_not_a_leaf(t) if writes else t for t in self.leaves]
 
     def compare_forward(
         self, inputs: list[torch.Tensor], results: object, engine_results: list[torch.Tensor]
     ) -> bool:
         """Compare results; return whether a hook will compare gradients too."""
         compiled = self.compiled
-        versions = [_writes_to(t) for t in self.given]
+        versions = [_writes_to(t) for t in self.inputs]
         names = [value.name for value in compiled.lowered.values]
         try:
             with torch.random.fork_rng(devices=[]):
                 self.masks = Masks(compiled, inputs)
-                values, outputs = run_in_torch(self.reference, self.given, {*names}, self.masks)
+                values, outputs = run_in_torch(self.reference, self.inputs, {*names}, self.masks)
             if missing := {*names} - {*values}:
                 raise Unmatched(f"PyTorch has no values of the name {min(missing)}")
         except Unmatched as e:
@@ -128,10 +130,10 @@ class Step(Comparison):
         targets = [
             i
             for i, argument in enumerate(self.arguments)
-            if _writes_to(argument) != self.versions[i] or _writes_to(self.given[i]) != versions[i]
+            if _writes_to(argument) != self.versions[i] or _writes_to(self.inputs[i]) != versions[i]
         ]
         received = [*_listed(results), *(self.arguments[i] for i in targets)]
-        expected = [*_listed(outputs), *(self.given[i] for i in targets)]
+        expected = [*_listed(outputs), *(self.inputs[i] for i in targets)]
 
         def exactly() -> list[Any]:
             copies = [wide(t) for t in self.pristine]
@@ -142,7 +144,7 @@ class Step(Comparison):
         self.arguments = ()
         if not any(m.requires_grad for m in engine_results):
             return False
-        new_values = [self.given[i] for i in compiled.lowered.written]
+        new_values = [self.inputs[i] for i in compiled.lowered.write_targets]
         self.expected = new_values + [values[name] for name in names]
         node = next(m.grad_fn for m in engine_results if m.grad_fn is not None)
         handle = node.register_hook(self._compare_backward)
@@ -157,7 +159,7 @@ class Step(Comparison):
         if not expected:  # a second backward, of another thread
             return
         compiled = self.compiled
-        positions = [compiled.lowered.taken[i] for i in compiled.engine_graph.wanted_inputs]
+        positions = [compiled.lowered.positions[i] for i in compiled.engine_graph.wanted_inputs]
         leaves = [self.leaves[i] for i in positions]
         try:
             gradients = _gradients(expected, incoming, leaves)
@@ -173,13 +175,15 @@ class Step(Comparison):
             copies = [_not_a_leaf(t) for t in wide]
             names = [value.name for value in compiled.lowered.values]
             values, _ = run_in_torch(self.reference, copies, {*names}, self.masks)
-            outputs = [copies[i] for i in compiled.lowered.written]
+            outputs = [copies[i] for i in compiled.lowered.write_targets]
             outputs += [values[name] for name in names]
             return _gradients(outputs, incoming, [wide[i] for i in positions])
 
         scale = LEAST_SCALE * max((largest_of(g) for g in gradients), default=0.0)
         mine = [or_zero(g, leaf) for g, leaf in zip(received, leaves, strict=True)]
-        self._judge(mine, gradients, scale, exactly, incoming[len(compiled.lowered.written) :])
+        self._judge(
+            mine, gradients, scale, exactly, incoming[len(compiled.lowered.write_targets) :]
+        )
         self.verified.end_comparison(again=False)
 
     def __del__(self) -> None:
@@ -240,7 +244,7 @@ class Step(Comparison):
         what = "a gradient" if incoming is not None else "a value"
         raise VerificationError(
             f"The engine computes {what} that differs from PyTorch's by {worst.relative:.2g} of "
-            f"its largest entry, where {self.tolerance:.0e} is allowed. {place.found}",
+            f"its largest entry, where {self.tolerance:.0e} is allowed. {place.sentence}",
             node=place.module,
             op=place.operator,
             expected=(place.difference or worst).expected,

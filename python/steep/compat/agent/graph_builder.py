@@ -212,7 +212,7 @@ class GradientGraphBuilder:
         self._model, self._loss = serialized_model, loss_node_arg_name
         self._wrt = sorted(x_node_arg_names)
         self._options = options or GradientGraphConfiguration()
-        self._made: onnx.ModelProto | None = None
+        self._gradient_model: onnx.ModelProto | None = None
 
     def build(self) -> None:
         """Make the model. Raises ModelError as ``steep.grad`` does."""
@@ -224,13 +224,13 @@ class GradientGraphBuilder:
         if not self._options.set_gradients_as_graph_outputs:
             model.graph.value_info.extend(model.graph.output[1:])
             del model.graph.output[1:]
-        self._made = model
+        self._gradient_model = model
 
     def get_model(self) -> bytes:
         """Return the model's bytes. Raises DataError before ``build``."""
-        if self._made is None:
+        if self._gradient_model is None:
             raise DataError("There is no gradient graph yet.", remedy="build()")
-        return bytes(self._made.SerializeToString())
+        return bytes(self._gradient_model.SerializeToString())
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to a file. Raises DataError before ``build``, and IoError."""

@@ -96,8 +96,8 @@ class Module:
         self._options = session_options or SessionOptions()
         train = _read(train_model_uri, "training", state)
         self._names = [i.name for i in train.graph.input if i.name in state.parameters]
-        self._trained = [name for name in self._names if name in state._held.trained]
-        if not self._trained:
+        self._trained_names = [name for name in self._names if name in state._held.trained]
+        if not self._trained_names:
             raise CheckpointError(
                 "The model trains no parameter of the state.",
                 node=os.fspath(train_model_uri),
@@ -105,7 +105,7 @@ class Module:
                 received="trained: " + ", ".join(state._held.trained),
             )
         self._train_outputs = [output.name for output in train.graph.output]
-        self._session, self._fed = self._compiled(train)
+        self._session, self._parameter_inputs = self._compiled(train)
         self._eval: onnx.ModelProto | None = None
         self._evaluation: InferenceSession | None = None
         if eval_model_uri is not None:
@@ -113,7 +113,9 @@ class Module:
             eval_inputs = [i.name for i in self._eval.graph.input]
             self._eval_parameters = [n for n in eval_inputs if n in state.parameters]
             self._evaluation = InferenceSession(serialised(self._eval), self._options)
-        self._train_inputs = [i.name for i in self._session.input_info() if i.name not in self._fed]
+        self._train_inputs = [
+            i.name for i in self._session.input_info() if i.name not in self._parameter_inputs
+        ]
         self._begins = True  # whether the next call begins a new sum
         self._called = False
         state._gradient = self._gradient
@@ -258,7 +260,7 @@ class Module:
         ``CheckpointState``. Other parameters are inputs: as constants they would be folded.
         """
         graph = model.graph
-        inside = [*self._trained, *statistics(graph, self._names)]
+        inside = [*self._trained_names, *statistics(graph, self._names)]
         for value in [i for i in graph.input if i.name in inside]:
             graph.input.remove(value)
             array = self._value(value.name)
@@ -270,7 +272,7 @@ class Module:
                 output=self._train_outputs[0],
                 optimizer=_GATHER,
                 lr=0.0,
-                trainable=self._trained,
+                trainable=self._trained_names,
                 step_outputs=self._train_outputs,
                 seed=self._options.seed,
                 check_finite=self._options.check_finite,
@@ -287,7 +289,7 @@ class Module:
         feed = dict(zip(self._train_inputs, arrays, strict=True))
         state = self._state._held
         self._session.run_count = state.draws
-        result = self._session.step(**feed, **self._fed)
+        result = self._session.step(**feed, **self._parameter_inputs)
         state.draws = self._session.run_count
         self._begins, self._called = False, True
         return [output.numpy() for output in result.outputs]
@@ -315,7 +317,7 @@ class Module:
         return [i for i in inputs if i.name not in self._state.parameters]
 
     def _gradient(self, name: str) -> Array | None:
-        if not self._called or name not in self._trained:
+        if not self._called or name not in self._trained_names:
             return None
         total: Array = np.array(self._session.state(f"total/{name}"))
         return total
@@ -329,10 +331,10 @@ class Module:
                 received="lazy_reset_grad() since the last one" if self._called else "none so far",
                 remedy="module.train(); module(…); optimizer.step(); module.lazy_reset_grad()",
             )
-        return {n: np.asarray(self._session.state(f"total/{n}")) for n in self._trained}
+        return {n: np.asarray(self._session.state(f"total/{n}")) for n in self._trained_names}
 
     def _chosen(self, trainable_only: bool) -> list[str]:
-        return self._trained if trainable_only else self._names
+        return self._trained_names if trainable_only else self._names
 
     def _value(self, name: str) -> Array:
         return self._state._held.values[name]

@@ -48,8 +48,8 @@ class Optimizer:
         where = os.fspath(optimizer_uri)
         self._targets = {o.name: o.name.removeprefix(UPDATED) for o in model.graph.output}
         inputs = {i.name: i for i in model.graph.input}
-        gradients = {gradient_name(name) for name in module._trained}
-        trained = [n for n in module._trained if UPDATED + n in self._targets]
+        gradients = {gradient_name(name) for name in module._trained_names}
+        trained = [n for n in module._trained_names if UPDATED + n in self._targets]
         moments = [n for n in self._targets.values() if n not in self._state.parameters]
         available = {RATE, STEP, *trained, *gradients, *moments}
         if set(inputs) - available or set(self._targets.values()) - set(inputs):
@@ -60,12 +60,12 @@ class Optimizer:
                 received=", ".join(inputs),
                 remedy="generate_artifacts(…, optimizer=OptimType.AdamW) writes one",
             )
-        if len(trained) != len(module._trained):
-            lacking = [n for n in module._trained if n not in trained]
+        if len(trained) != len(module._trained_names):
+            lacking = [n for n in module._trained_names if n not in trained]
             raise ModelError(
                 "The optimizer does not train all of the module's parameters.",
                 node=where,
-                expected=", ".join(module._trained),
+                expected=", ".join(module._trained_names),
                 received="no " + ", ".join(lacking),
                 remedy="generate the files of one module together",
             )

@@ -24,14 +24,14 @@ class GraphFiles:
     def __init__(self, folder: Path, prefix: str) -> None:
         self._folder = folder
         self._prefix = prefix
-        self._written: weakref.WeakSet[CompiledGraph] = weakref.WeakSet()
+        self._written_graphs: weakref.WeakSet[CompiledGraph] = weakref.WeakSet()
         self._count = 0
 
     def write(self, graphs: Sequence[CompiledGraph]) -> None:
         """Write the graphs that are new. Raises IoError."""
         for graph in graphs:
-            if graph not in self._written:
-                self._written.add(graph)
+            if graph not in self._written_graphs:
+                self._written_graphs.add(graph)
                 self._write(graph)
 
     def _write(self, graph: CompiledGraph) -> None:

@@ -298,11 +298,11 @@ class _Loss(LambdaVariable):
         **kwargs: object,
     ) -> None:
         super().__init__(fn, **kwargs)
-        self.known = options
+        self.loss_options = options
 
     def _getattr(self, tx: InstructionTranslatorBase, name: str) -> VariableTracker:
         """Return the value of an option or of another attribute."""
-        return self.known[name] if name in self.known else _option(self, tx, name)
+        return self.loss_options[name] if name in self.loss_options else _option(self, tx, name)
 
 
 _option = getattr(LambdaVariable, TENSOR_GETATTR)

@@ -55,7 +55,7 @@ class Condition:
         ancestors = _all_before(node)
         targets = {memory_of(t) for n in ancestors for t in all_written_by(n)}
         self.sources = []
-        self.copied = []  # for each source, whether an operation writes to it
+        self.is_written = []  # for each source, whether an operation writes to it
         self.graph = torch.fx.Graph()
         copies: dict[torch.fx.Node, torch.fx.Node] = {}
         for n in ancestors:
@@ -66,7 +66,7 @@ class Condition:
                 if isinstance(n.meta["example_value"], torch.nn.Parameter):
                     raise Undecided
                 self.sources.append(argument.source)
-                self.copied.append(memory_of(n) is not None and memory_of(n) in targets)
+                self.is_written.append(memory_of(n) is not None and memory_of(n) in targets)
             elif n.op not in ("call_function", "call_method"):
                 raise Undecided
             copies[n] = self.graph.node_copy(n, copies.__getitem__)
@@ -83,9 +83,10 @@ class Condition:
         scope, closures = {"L": local_scope, "G": global_scope}, get_closure_vars()
         values = [s.get_value(scope, closures, {}) for s in self.sources]
         copies = [
-            g.clone() if copies_it else g for g, copies_it in zip(values, self.copied, strict=True)
+            g.clone() if copies_it else g
+            for g, copies_it in zip(values, self.is_written, strict=True)
         ]
-        if shares(values, {i for i, copies_it in enumerate(self.copied) if copies_it}):
+        if shares(values, {i for i, copies_it in enumerate(self.is_written) if copies_it}):
             raise Undecided
         before = torch.get_rng_state()
         with torch.no_grad(), unset_fake_temporarily(), DisableTorchFunction():
