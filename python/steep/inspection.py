@@ -13,7 +13,7 @@ from steep import _steep
 StrPath = str | os.PathLike[str]
 
 
-def dumped(dump: Callable[[str], str], html: StrPath | None, passes: bool) -> str:
+def make_dump(dump: Callable[[str], str], html: StrPath | None, passes: bool) -> str:
     """Return a dump as text; also write it as a page to the path ``html``, if given.
 
     ``dump`` is called with "text", "passes" or "html". Raises IoError.
@@ -24,7 +24,7 @@ def dumped(dump: Callable[[str], str], html: StrPath | None, passes: bool) -> st
 
 
 @contextlib.contextmanager
-def profiled(
+def record_profile(
     start: Callable[[], None], write: Callable[[str], None], path: StrPath
 ) -> Iterator[None]:
     """Record all kernels in the ``with`` block; write the trace at the end. Raises IoError."""

@@ -45,7 +45,7 @@ from steep.lowering.reasons import (
     summary_of,
 )
 from steep.patching.dynamo_settings import CAPTURE, values_of
-from steep.patching.restore import unlogged, without_transforms
+from steep.patching.restore import silence_loggers, without_transforms
 from steep.patching.signals import DelayedSignals
 from steep.patching.substitution import Change
 from steep.torch_internals.dynamo import (
@@ -130,12 +130,12 @@ class CapturedModule:
         weakref.finalize(self, _let_go, self._guards).atexit = False
         me = weakref.ref(self)  # no reference cycle: a deleted module is freed at once
 
-        def configured(*frame: Any) -> ConvertFrameReturn:
+        def capture_frame(*frame: Any) -> ConvertFrameReturn:
             with convert_frame.compile_lock:  # replacements in PyTorch affect all threads
                 return me()._capture_frame(convert_by_dynamo, *frame)  # type: ignore[union-attr]
 
-        note_backend(configured, convert_by_dynamo)
-        context.callback = configured
+        note_backend(capture_frame, convert_by_dynamo)
+        context.callback = capture_frame
         # Its forward, since global module hooks must run for the user's modules alone.
         self._call = context(module).forward
         # code objects at which Dynamo failed; PyTorch runs them
@@ -166,7 +166,7 @@ class CapturedModule:
             return left_this_time()
         before = len(graph_break_reasons)
         settings = config.patch(**values_of(CAPTURE), ignore_logging_functions=_log_lines())
-        chatter = unlogged("torch._dynamo", "torch._subclasses.fake_tensor")
+        chatter = silence_loggers("torch._dynamo", "torch._subclasses.fake_tensor")
         # Left in the reverse order: PyTorch gets its functions back, then transforms that a failure
         # left open are closed, and at last signals' handlers run.
         with DelayedSignals() as signals, settings, chatter, contextlib.ExitStack() as stack:

@@ -29,7 +29,7 @@ from steep.lowering.extents import hint
 from steep.lowering.lower import CannotLower, cannot_lower, refusal
 from steep.lowering.python_numbers import reads_number, takes_numbers
 from steep.lowering.unsupported import refuse_sparse, refuse_without_derivative
-from steep.onnx_graph.gradient_reach import reached
+from steep.onnx_graph.gradient_reach import find_gradient_reach
 from steep.patching.signals import deliver_signals
 
 Made = TypeVar("Made")
@@ -140,7 +140,7 @@ class CompiledGraph:
         model = lowered.model if context.rewrite is None else context.rewrite(lowered.model)
         wanted_inputs = []
         if context.grad_mode:
-            reach, history = reached(model.graph), set().union(*reach_of_results)
+            reach, history = find_gradient_reach(model.graph), set().union(*reach_of_results)
             candidates = [i for i in inputs if fakes[i].requires_grad]
             wanted_inputs = [i for i in candidates if i in history or f"arg_{i}" in reach]
         self.engine_graph = EngineGraph(

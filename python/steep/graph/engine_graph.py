@@ -21,7 +21,11 @@ from steep._steep import (
 from steep.errors import DataError, ModelError
 from steep.lowering.ops.index_bounds import errors_of_pytorch
 from steep.lowering.ops.stop_gradient import take_again
-from steep.onnx_graph.gradient_reach import last_results_first, reached, results_of_results
+from steep.onnx_graph.gradient_reach import (
+    find_gradient_reach,
+    last_results_first,
+    results_of_results,
+)
 from steep.session.training import announce_precision
 
 log = logging.getLogger("steep")
@@ -46,8 +50,8 @@ class EngineGraph:
         providers: where it runs.
         disabled_passes: names of rewrites of the graph to leave out.
         memory_limit: limit for a call, as the engine reads it; "" for none.
-        reach_of_results: for each result, the tensors of a call that PyTorch's autograd reaches from it:
-            their gradients are zero where the graph has none.
+        reach_of_results: for each result, the tensors of a call that PyTorch's autograd reaches
+            from it: their gradients are zero where the graph has none.
         saved_inputs, saved_results: for each tensor of a call, and for each result, whether
             PyTorch's autograd saves it without a copy. All others may be written to before
             backward. By default all inputs, and the results that backward reads.
@@ -209,7 +213,7 @@ class EngineGraph:
         count = self.count + len(seeds)
         names = [*self.names, *seeds]
         inputs = [*self.inputs, *range(self.count, count)]
-        reach = reached(gradients.graph)
+        reach = find_gradient_reach(gradients.graph)
         differentiable = {i for i, name in zip(inputs, names, strict=True) if name in reach}
         graph = self._gradient_graphs[wanted, among] = EngineGraph(
             gradients.SerializeToString(),

@@ -115,7 +115,7 @@ class LoweredGraph:
     Attributes:
         context: as given.
         graph: the graph that was lowered.
-        taken: positions of the captured graph's placeholders that remain; the others are extents.
+        positions: those of the captured graph's placeholders that remain; the others are extents.
         tensors: the tensors of a call.
         inputs: positions of the tensors that are inputs of the model.
         writes: results that are copied into arguments.
@@ -264,7 +264,7 @@ class LoweredGraph:
     def _call_values(self, arguments: Sequence[Any], values: Sequence[torch.Tensor]) -> CallValues:
         like = [_like(v, e.example) for v, e in zip(values, self.values, strict=True)]
         operands = self._of(arguments)
-        numbers = self._numbers.made(operands)
+        numbers = self._numbers.calculate_results(operands)
         return CallValues([*operands, *self._numbers.tensors(operands)], like, numbers)
 
     def _of(self, arguments: Sequence[Any]) -> list[Any]:

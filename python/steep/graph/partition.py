@@ -135,7 +135,7 @@ def _split(graph_module: torch.fx.GraphModule, refusals: frozenset[str]) -> torc
     operations = [n for n in graph_module.graph.nodes if n.op.startswith("call_")]
     for n in operations:
         n.meta[_NAME] = n.name
-    ends, number, before = _hooked(graph_module.graph), 0, None
+    ends, number, before = _find_hooked(graph_module.graph), 0, None
     for n in operations:
         if before is not None:
             other = (n.name in refusals) != (before.name in refusals)
@@ -152,7 +152,7 @@ def _split(graph_module: torch.fx.GraphModule, refusals: frozenset[str]) -> torc
     )
 
 
-def _hooked(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+def _find_hooked(graph: torch.fx.Graph) -> set[torch.fx.Node]:
     """Return the operations whose results get hooks in forward: a part ends after each.
 
     A hook gets the gradient of all uses, also of earlier ones. PyTorch would not see the uses in

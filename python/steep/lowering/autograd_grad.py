@@ -23,7 +23,7 @@ from steep.lowering.func_transforms import (
 from steep.lowering.lower import CannotLower, cannot_lower, refusal
 from steep.lowering.ops.autograd_function import Interpreter
 from steep.patching.dynamo_settings import AUTOGRAD_GRAD, values_of
-from steep.patching.substitution import Substitution, replaces, substituted
+from steep.patching.substitution import Substitution, replaces, substitute
 from steep.torch_internals.dynamo import (
     InstructionTranslatorBase,
     TorchInGraphFunctionVariable as _Function,
@@ -61,7 +61,7 @@ def trace_autograd_grad() -> Iterator[None]:
         except Unsupported as e:
             raise Unsupported(e.msg, e.gb_type, True, real_stack=e.real_stack) from e
 
-    with substituted({CALL_FUNCTION: calling}):
+    with substitute({CALL_FUNCTION: calling}):
         yield
 
 

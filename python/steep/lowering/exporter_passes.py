@@ -29,7 +29,7 @@ def say_dtypes(graph: torch.fx.Graph) -> None:
         if takes and not any(isinstance(v, torch.Tensor) for v in operands):
             if node.kwargs.get("dtype") is None:
                 node.update_kwarg("dtype", value.dtype)
-            node.args = tuple(_bound(a) if node.target in _RANGES else a for a in node.args)
+            node.args = tuple(_bind(a) if node.target in _RANGES else a for a in node.args)
 
 
 _SUMS = {
@@ -162,7 +162,7 @@ def make_extents_tensors(graph: torch.fx.Graph) -> None:
 _RANGES = [getattr(aten.arange, o) for o in aten.arange.overloads()]
 
 
-def _bound(argument: Argument) -> Argument:
+def _bind(argument: Argument) -> Argument:
     value = argument.meta["val"] if isinstance(argument, torch.fx.Node) else argument
     return float(value) if isinstance(value, torch.SymFloat) else argument
 

@@ -221,7 +221,7 @@ def insert_call(
         before: the node before which operators are inserted; they are recorded as ``WITHIN`` it.
         last: the node whose stack trace they get.
     """
-    parts = _traced(function, [n.meta["example_value"] for n in operands])
+    parts = _trace(function, [n.meta["example_value"] for n in operands])
     owner = graph.owning_module
     placeholders = [n for n in parts.graph.nodes if n.op == "placeholder"]
     values: dict[torch.fx.Node, Any] = dict(zip(placeholders, operands, strict=True))
@@ -248,7 +248,7 @@ def replace_node(n: torch.fx.Node, value: torch.fx.Node) -> None:
     n.replace_all_uses_with(value)
 
 
-def _traced(function: Callable[..., Any], examples: list[Any]) -> torch.fx.GraphModule:
+def _trace(function: Callable[..., Any], examples: list[Any]) -> torch.fx.GraphModule:
     """Trace a function of values to a graph of operators without mutations."""
 
     def run(*tensors: torch.Tensor) -> object:  # make_fx would count a bound method's self

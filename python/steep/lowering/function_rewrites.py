@@ -33,7 +33,7 @@ def raise_inexpressible(what: str) -> NoReturn:
     raise RuntimeError(f"{what} cannot be expressed in ONNX")
 
 
-def _refused(what: str) -> Callable[..., NoReturn]:
+def _refuse(what: str) -> Callable[..., NoReturn]:
     def refuse(*args: object, **kwargs: object) -> NoReturn:
         raise_inexpressible(what)
 
@@ -219,20 +219,20 @@ def _dropout(*args: Any, **kwargs: Any) -> torch.Tensor:
 def _dropping(dropout: Callable[..., torch.Tensor], trains: bool) -> Callable[..., torch.Tensor]:
     """Return another kind of dropout; ``trains`` is the default of its argument ``training``."""
 
-    def rewritten(*args: object, **kwargs: object) -> torch.Tensor:
+    def rewrite(*args: object, **kwargs: object) -> torch.Tensor:
         c = dict(zip(("input", "p", "training"), args, strict=False)) | kwargs
         if not c.get("training", c.get("train", trains)) or c.get("p", 0.5) == 0:
             input: torch.Tensor = c["input"]
             return input
         return dropout(*args, **kwargs)
 
-    return rewritten
+    return rewrite
 
 
 def _rrelu(rrelu: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Return ``F.rrelu`` or a variant: slopes are random in training, else the mean slope."""
 
-    def rewritten(
+    def rewrite(
         input: torch.Tensor,
         lower: float = 1 / 8,
         upper: float = 1 / 3,
@@ -247,7 +247,7 @@ def _rrelu(rrelu: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
             return F.leaky_relu_(input, slope)
         return F.leaky_relu(input, slope)
 
-    return rewritten
+    return rewrite
 
 
 def _stack(tensors: Sequence[torch.Tensor], dim: int = 0, **options: object) -> torch.Tensor:
@@ -261,18 +261,16 @@ def _einsum(equation: str | torch.Tensor, *operands: Tensors | Sequence[object])
     is_list = len(operands) == 1 and isinstance(operands[0], (list, tuple))
     x, *others = operands[0] if is_list else operands
     if not isinstance(equation, str) and len(operands) in (1, 2):  # (tensor, axes, kept axes)
-        view = _reordered(equation, *(["..." if i is ... else i for i in a] for a in operands))
+        view = _reorder(equation, *(["..." if i is ... else i for i in a] for a in operands))
     elif isinstance(equation, str) and not others:
         left, arrow, right = equation.replace(" ", "").partition("->")
-        view = _reordered(
-            x, *(re.findall(r"\.\.\.|.", s) for s in (left, right)[: 1 + bool(arrow)])
-        )
+        view = _reorder(x, *(re.findall(r"\.\.\.|.", s) for s in (left, right)[: 1 + bool(arrow)]))
     else:
         view = None
     return _of_one_width(torch.einsum)(equation, *operands) if view is None else view
 
 
-def _reordered(
+def _reorder(
     x: torch.Tensor, axes: list[Any], result_axes: list[Any] | None = None
 ) -> torch.Tensor | None:
     """Return the view of ``x`` that has the axes ``result_axes``; None if some are to be summed."""
@@ -309,22 +307,22 @@ def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
 def _place(of_extreme: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Return ``argmax`` or ``argmin``; both refuse booleans, for which PyTorch has no kernels."""
 
-    def rewritten(*args: object, **kwargs: object) -> torch.Tensor:
+    def rewrite(*args: object, **kwargs: object) -> torch.Tensor:
         if args and isinstance(args[0], torch.Tensor) and args[0].dtype == torch.bool:
             raise_inexpressible("the place of an extreme of booleans")
         return of_extreme(*args, **kwargs)
 
-    return rewritten
+    return rewrite
 
 
 def _points(between: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Return ``torch.linspace`` or ``logspace``: no gradient flows to ends that are tensors."""
 
-    def rewritten(*args: object, **kwargs: object) -> torch.Tensor:
+    def rewrite(*args: object, **kwargs: object) -> torch.Tensor:
         args, kwargs = tree_map_only(torch.Tensor, stop_gradient, (args, kwargs))
         return between(*args, **kwargs)
 
-    return rewritten
+    return rewrite
 
 
 def _full(size: Sequence[int], fill_value: _Number, **options: object) -> torch.Tensor:
@@ -353,17 +351,17 @@ def _new_full(
     return _full(size, fill_value, **{"dtype": self.dtype} | options)
 
 
-def _scaled(function: Callable[..., torch.Tensor], factor: str) -> Callable[..., torch.Tensor]:
+def _scale_by(function: Callable[..., torch.Tensor], factor: str) -> Callable[..., torch.Tensor]:
     """Return a sum with a factor (``alpha``); a factor that changes between calls is a tensor."""
 
-    def rewritten(*args: _Number, **kwargs: _Number) -> torch.Tensor:
+    def rewrite(*args: _Number, **kwargs: _Number) -> torch.Tensor:
         if not isinstance(kwargs.get(factor), torch.Tensor) or len(args) < 2:
             return function(*args, **kwargs)
         scale = kwargs.pop(factor)
         input, scaled, *others = args
         return function(input, scaled * scale, *others, **kwargs)
 
-    return rewritten
+    return rewrite
 
 
 def _leaky_relu(
@@ -389,7 +387,7 @@ def _gumbel_softmax(*args: object, **kwargs: object) -> torch.Tensor:
 def _average_pool(pool: Callable[..., torch.Tensor], axes: int) -> Callable[..., torch.Tensor]:
     """Return ``F.avg_pool2d`` or ``F.avg_pool3d`` with ``divisor_override``."""
 
-    def rewritten(
+    def rewrite(
         x: torch.Tensor,
         kernel_size: _Extents,
         stride: _Extents | None = None,
@@ -408,7 +406,7 @@ def _average_pool(pool: Callable[..., torch.Tensor], axes: int) -> Callable[...,
         extent = math.prod(sizes) if len(sizes) == axes else sizes[0] ** axes
         return pool(x, kernel_size, stride, **keywords) * (extent / divisor)
 
-    return rewritten
+    return rewrite
 
 
 def _gives_whole(extents: Sequence[int], scales: Sequence[float]) -> bool:
@@ -472,7 +470,7 @@ def _of_one_width(product: Callable[..., torch.Tensor]) -> Callable[..., torch.T
     other operand loses nothing.
     """
 
-    def rewritten(*args: object, **kwargs: object) -> torch.Tensor:
+    def rewrite(*args: object, **kwargs: object) -> torch.Tensor:
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
         widths = {t.dtype for t in tensors if t.dtype.is_floating_point}
         if len(widths) > 1:
@@ -484,7 +482,7 @@ def _of_one_width(product: Callable[..., torch.Tensor]) -> Callable[..., torch.T
             )
         return product(*args, **kwargs)
 
-    return rewritten
+    return rewrite
 
 
 DETACH = {
@@ -495,9 +493,9 @@ DETACH = {
 REWRITES: dict[Any, Callable[..., Any]] = {
     **{product: _of_one_width(product) for product in NARROWED_FUNCTIONS},
     **dict.fromkeys(DETACH, stop_gradient),
-    torch.Tensor.detach_: _refused("detach_"),
-    torch.Tensor.data.__set__: _refused("an assignment to Tensor.data"),  # type: ignore[attr-defined]
-    torch.Tensor.register_hook: _refused("a hook on the gradient of a tensor"),
+    torch.Tensor.detach_: _refuse("detach_"),
+    torch.Tensor.data.__set__: _refuse("an assignment to Tensor.data"),  # type: ignore[attr-defined]
+    torch.Tensor.register_hook: _refuse("a hook on the gradient of a tensor"),
     torch.Tensor.as_strided: _as_strided,
     torch.as_strided: _as_strided,
     **{
@@ -510,7 +508,7 @@ REWRITES: dict[Any, Callable[..., Any]] = {
     torch.full_like: _full_like,
     torch.Tensor.new_full: _new_full,
     **{
-        sum_of: _scaled(sum_of, factor)
+        sum_of: _scale_by(sum_of, factor)
         for factor, names in (("alpha", ("add", "sub")), ("value", ("addcmul", "addcdiv")))
         for name in names
         for sum_of in (

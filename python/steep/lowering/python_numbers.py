@@ -119,7 +119,7 @@ class Numbers:
         pairs = zip(numbers, self._dtypes, strict=True)
         return [torch.as_tensor(number, dtype=dtype) for number, dtype in pairs]
 
-    def made(self, arguments: Sequence[Any]) -> list[Any]:
+    def calculate_results(self, arguments: Sequence[Any]) -> list[Any]:
         """Return the numbers that are results of the graph."""
         if not self.results:
             return []
@@ -141,7 +141,7 @@ def _calculate(
     extents: dict[torch.fx.Node, torch.fx.Node] = {}
     of_extents = set()  # inputs that depend on extents only
 
-    def copied(n: torch.fx.Node) -> torch.fx.Node:
+    def copy_of(n: torch.fx.Node) -> torch.fx.Node:
         return numbers[n] if n in numbers else extents[n]
 
     for node in graph.nodes:
@@ -160,7 +160,7 @@ def _calculate(
         ):
             by_numbers = any(n in numbers and n not in of_extents for n in node.all_input_nodes)
             is_given = by_numbers or _is_float(node) or node.target is torch.scalar_tensor
-            (numbers if is_given else extents)[node] = calculation.node_copy(node, copied)
+            (numbers if is_given else extents)[node] = calculation.node_copy(node, copy_of)
             if is_given and not by_numbers:
                 of_extents.add(node)
     return numbers, extents

@@ -52,10 +52,12 @@ class Draws:
             return []
         extents = {symbol: tensors[i].shape[axis] for symbol, (i, axis) in self.where.items()}
 
-        def given(value: object) -> object:
+        def value_of(value: object) -> object:
             return value.at(extents) if isinstance(value, (_Extent, _Like)) else value
 
-        return [f(*map_aggregate(a, given), **map_aggregate(k, given)) for f, a, k in self.calls]
+        return [
+            f(*map_aggregate(a, value_of), **map_aggregate(k, value_of)) for f, a, k in self.calls
+        ]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +138,7 @@ def _call(
             raise DrawDependsOnResults(node)
         return _Extent(expression)
 
-    def given(value: Argument) -> object:
+    def value_of(value: Argument) -> object:
         if isinstance(value, torch.fx.Node):
             value = value.meta["val"]
             if isinstance(value, torch.Tensor) and like:
@@ -149,4 +151,4 @@ def _call(
             return extent(value)
         return value
 
-    return node.target, map_aggregate(node.args, given), map_aggregate(node.kwargs, given)
+    return node.target, map_aggregate(node.args, value_of), map_aggregate(node.kwargs, value_of)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from steep.patching.substitution import Substitution, replaces, substituted
+from steep.patching.substitution import Substitution, replaces, substitute
 from steep.torch_internals.dynamo import convert_frame, utils
 
 FORMAT_ERROR = Substitution(
@@ -109,7 +109,7 @@ def graph_break_text(reason: str, stack: Sequence[Any] | None, default_place: st
     what, instead = first_sentence(reason), _ELSEWHERE
     for begins, words in _CUTS.items():
         if what.startswith(begins):
-            name = _named(reason)
+            name = _name_in(reason)
             what = words[0].format(name) if name or "{}" not in words[0] else what
             about = [text for key, text in _CALLS.items() if key in re.split(r"\W+", name)]
             instead = about[0] if about and words[1] is _ELSEWHERE else words[1]
@@ -133,7 +133,7 @@ _NAMES = (
 )
 
 
-def _named(reason: str) -> str:
+def _name_in(reason: str) -> str:
     """Return the function that Dynamo's reason names, as users call it; "" if there is none."""
     for pattern in _NAMES:
         if match := re.search(pattern, reason):
@@ -202,7 +202,7 @@ def skipped_function_errors() -> Iterator[list[Exception]]:
         if "does not know how to trace" not in message:
             _warn_once(message, *arguments, **options)
 
-    with substituted(
+    with substitute(
         {
             FORMAT_ERROR: note,
             WARN_ONCE: warn_once,

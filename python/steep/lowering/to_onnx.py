@@ -148,7 +148,7 @@ def _convert(graph_module: torch.fx.GraphModule) -> onnx.ModelProto:
         with constants_with_digits():
             model = exported_program_to_onnx_program(program, registry=_registry())
     except ConversionError as e:
-        others = {n.name: str(n.target) for n in _untranslated(program.graph)}
+        others = {n.name: str(n.target) for n in _find_untranslated(program.graph)}
         raise CannotTranslate(e, _origin(e, program.graph), others) from e
     keep_digits(model.model)
     widen_integers(model.model)
@@ -166,7 +166,7 @@ def _origin(e: Exception, graph: torch.fx.Graph) -> str:
     return match.group(1) if match and any(n.name == match.group(1) for n in graph.nodes) else ""
 
 
-def _untranslated(graph: torch.fx.Graph) -> list[torch.fx.Node]:
+def _find_untranslated(graph: torch.fx.Graph) -> list[torch.fx.Node]:
     """Return all calls of operators without a translation; the exporter's error names only one."""
     return [
         n

@@ -23,11 +23,11 @@ from torch.utils.checkpoint import CheckpointFunction
 
 from steep.lowering.aliasing import written_if_asked
 from steep.lowering.function_rewrites import DETACH, REWRITES, raise_inexpressible
-from steep.lowering.ops.autograd_function import valued
+from steep.lowering.ops.autograd_function import replace_value
 from steep.lowering.ops.stop_gradient import stop_gradient
 from steep.lowering.ops.training_ops import WITH_BACKWARD
 from steep.patching.signals import DelayedSignals
-from steep.patching.substitution import Substitution, substituted
+from steep.patching.substitution import Substitution, substitute
 from steep.torch_internals.autograd import (
     DisableTorchFunction,
     is_setup_context_defined,
@@ -72,7 +72,7 @@ def keep_semantics() -> Iterator[Watch]:
     with (
         DelayedSignals() as signals,
         # Every apply() calls this, however the module obtained the function.
-        substituted(
+        substitute(
             {
                 SETUP_CONTEXT: refuse_function,
                 APPLY_CHECKPOINT: run_checkpointed,
@@ -127,7 +127,7 @@ class Watch(TorchFunctionMode):
         if targets is not None and stops:
             if self.writes_into_history:
                 return _write_unseen(func, args, kwargs, targets)
-            args, kwargs = _stopped_but((args, kwargs), targets)
+            args, kwargs = _stop_all_but((args, kwargs), targets)
         # the number would lose the gradient
         if func in _TO_PYTHON and args[0].dtype.is_floating_point:
             raise_inexpressible("a Python number taken from a tensor")
@@ -168,17 +168,17 @@ def _write_unseen(
     """Run an in-place call under no_grad, such that its target keeps its autograd history."""
     float_targets = [t for t in tree_leaves(targets) if t.is_floating_point()]
     before = [t.clone() for t in float_targets]
-    args, kwargs = _stopped_but((args, kwargs), targets)
+    args, kwargs = _stop_all_but((args, kwargs), targets)
     result = REWRITES.get(func, func)(*args, **kwargs)
     for target, old in zip(float_targets, before, strict=True):
-        target.copy_(valued(target, old))
+        target.copy_(replace_value(target, old))
     return result
 
 
 T = TypeVar("T")
 
 
-def _stopped_but(arguments: T, targets: object) -> T:
+def _stop_all_but(arguments: T, targets: object) -> T:
     """Return arguments without gradients, except for the targets of the write."""
     kept_ids = {id(t) for t in tree_leaves(targets)}
     stopped: T = tree_map_only(

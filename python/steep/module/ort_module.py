@@ -20,7 +20,7 @@ import torch
 from steep import _steep
 from steep.dynamo.report import Report
 from steep.errors import Error, ModelError, ProviderError
-from steep.inspection import StrPath, dumped, join_pages, trace_of
+from steep.inspection import StrPath, join_pages, make_dump, trace_of
 from steep.module.other_methods import OtherMethods
 from steep.patching.torch_versions import is_tested
 from steep.providers import Providers
@@ -244,7 +244,7 @@ class ORTModule(torch.nn.Module):
                 return join_pages(texts)
             return "\n".join(f"# graph {i} of {len(texts)}\n{t}" for i, t in enumerate(texts, 1))
 
-        return dumped(dump, html, passes)
+        return make_dump(dump, html, passes)
 
     @contextlib.contextmanager
     def profile(self, path: StrPath) -> Iterator[None]:
@@ -469,7 +469,7 @@ class ORTModule(torch.nn.Module):
         return self._module
 
 
-def _shared(table: str) -> property:
+def _forward_table(table: str) -> property:
     """Return a property that reads and writes the wrapped module's table (``_parameters``, …).
 
     Both modules have one set of tables, so every inherited method sees the wrapped module's tensors
@@ -491,7 +491,7 @@ def _shared(table: str) -> property:
 
 
 for _name in _SHARED:
-    setattr(ORTModule, _name, _shared(_name))
+    setattr(ORTModule, _name, _forward_table(_name))
 
 
 def innermost(module: torch.nn.Module) -> torch.nn.Module:

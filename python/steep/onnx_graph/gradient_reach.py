@@ -13,7 +13,7 @@ _WITHOUT_GRADIENT = {
 }
 
 
-def reached(graph: onnx.GraphProto) -> set[str]:
+def find_gradient_reach(graph: onnx.GraphProto) -> set[str]:
     """Return the names of values from which a gradient path leads to a result.
 
     May contain too many: only names are considered, not dtypes.

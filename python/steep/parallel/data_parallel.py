@@ -106,7 +106,7 @@ class DataParallel:
 
         Args:
             session: the session, whose parameters are compared.
-            options: keywords of a ``TrainingSession``; empty if ``described`` has them already.
+            options: keywords of a ``TrainingSession``; empty if ``descriptions`` has them already.
             model: path or bytes of its file.
         """
         parameters = {}
@@ -197,7 +197,7 @@ class DataParallel:
             return self._finish(session, [])
 
     @contextlib.contextmanager
-    def agreed(self) -> Iterator[None]:
+    def agree(self) -> Iterator[None]:
         """Tell the other processes of an error in the ``with`` block before the session's step."""
         with self._lock:
             before = self._exchanges
@@ -247,7 +247,7 @@ class DataParallel:
         arrays: Sequence[object],
         kwargs: Mapping[str, object],
     ) -> _steep.StepResult:
-        rows, self._form = self.count_and_form or _counted(session, self.label, arrays, kwargs)
+        rows, self._form = self.count_and_form or _count_rows(session, self.label, arrays, kwargs)
         self.count_and_form = None
         if rows == 0:
             self._parts += 1
@@ -537,7 +537,7 @@ def _states(
     return [_tensor(session.state(name)) for name in sorted(names)]
 
 
-def _counted(
+def _count_rows(
     session: _steep.TrainingSession,
     label: str,
     arrays: Sequence[object],

@@ -69,7 +69,7 @@ def _in_forward_mode() -> bool:
 
 
 @contextlib.contextmanager
-def unlogged(*packages: str) -> Iterator[None]:
+def silence_loggers(*packages: str) -> Iterator[None]:
     """Silence the loggers of packages below the level CRITICAL."""
     loggers = _loggers(*packages)
     levels = [logger.level for logger in loggers]

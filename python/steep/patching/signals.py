@@ -66,7 +66,7 @@ class DelayedSignals:
     locks stay locked, modes stay on. So code that changes PyTorch, and code that traces, runs
     inside of this::
 
-        with DelayedSignals() as held, substituted(…), held.tracing():
+        with DelayedSignals() as signals, substitute(…), signals.tracing():
             ...  # a handler is called where deliver_signals() is
 
     If the code treated a handler's exception as its own error, the exception is raised again at the

@@ -85,7 +85,7 @@ class Substitution:
         entries: dict[Any, Any] = table() if callable(table) else table
         return entries
 
-    def replaced(self, value: object) -> contextlib.AbstractContextManager[None]:
+    def replace_by(self, value: object) -> contextlib.AbstractContextManager[None]:
         """Return a context manager that replaces the target by a value, and restores it."""
         if self.key is _NO_KEY:
             return attribute_set(self.owner, self.name, value, absent=self.absent)
@@ -111,7 +111,7 @@ def changes_lock() -> contextlib.AbstractContextManager[bool]:
 
 
 @contextlib.contextmanager
-def substituted(replacements: Mapping[Substitution, Any]) -> Iterator[None]:
+def substitute(replacements: Mapping[Substitution, Any]) -> Iterator[None]:
     """Replace the targets of the substitutions that apply, for all threads.
 
     On every way out of the ``with`` block, the targets are restored in reverse order. Threads: a
@@ -125,7 +125,7 @@ def substituted(replacements: Mapping[Substitution, Any]) -> Iterator[None]:
     """
     with changes_lock(), contextlib.ExitStack() as stack:
         for s, value in ((s, v) for s, v in replacements.items() if s.applies):
-            stack.enter_context(s.replaced(value))
+            stack.enter_context(s.replace_by(value))
         yield
 
 

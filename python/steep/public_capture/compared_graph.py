@@ -68,7 +68,7 @@ class ComparedGraph:
     def _compare(self, arguments: Sequence[Any]) -> Sequence[Any]:
         state = torch.get_rng_state()
         leaves = _copies(arguments)
-        started = [_started(leaf) for leaf in leaves]
+        started = [_start(leaf) for leaf in leaves]
         expected = self._graph_module(*started)
         exact = _InDouble(self._graph_module, _unwritten(leaves, arguments), state)
         torch.set_rng_state(state)  # both must draw the same random numbers
@@ -205,7 +205,7 @@ class _InDouble:
             try:
                 # backward hooks run under no_grad, and autocast would use 16-bit products
                 with torch.enable_grad(), torch.autocast("cpu", enabled=False):
-                    started = [_started(leaf) for leaf in leaves]
+                    started = [_start(leaf) for leaf in leaves]
                     self._run = leaves, started, self._graph_module(*started)
             except (RuntimeError, TypeError, ValueError):  # for example, it names a dtype
                 self._run = leaves, [], ()
@@ -266,7 +266,7 @@ def _by_place(values: Sequence[object]) -> dict[int, object]:
     return dict(enumerate(values))
 
 
-def _started(leaf: object) -> object:
+def _start(leaf: object) -> object:
     return _Start.apply(leaf) if _has_gradient(leaf) else leaf
 
 

@@ -88,7 +88,7 @@ class OnnxPart:
     def _dense(self, arguments: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return the model's inputs, contiguous: a view of an argument where that is possible."""
         ordered = zip(arguments, self.input_orders, strict=True)
-        return [_permuted(t.detach(), order).contiguous() for t, order in ordered]
+        return [_permute(t.detach(), order).contiguous() for t, order in ordered]
 
     def __call__(self, *arguments: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
         """Return the results, with the memory layout of PyTorch's results.
@@ -99,7 +99,7 @@ class OnnxPart:
         capsules, *_ = self.program.forward(arrays, False)
         dense = map(from_dlpack, capsules)
         results = [
-            _laid_out(_permuted(t, axes), like)
+            _laid_out(_permute(t, axes), like)
             for t, axes, like in zip(dense, self.output_axes, self.like, strict=True)
         ]
         return tuple(results) if self.is_list else results[0]
@@ -113,7 +113,7 @@ def _memory_order(t: torch.Tensor) -> Order:
     return order if t.permute(order).is_contiguous() else ()
 
 
-def _permuted(t: torch.Tensor, order: Order) -> torch.Tensor:
+def _permute(t: torch.Tensor, order: Order) -> torch.Tensor:
     return t.permute(order) if order else t
 
 

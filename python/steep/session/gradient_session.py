@@ -9,7 +9,7 @@ from typing import Any
 
 from steep import _steep
 from steep.errors import DataError
-from steep.inspection import StrPath, dumped, profiled
+from steep.inspection import StrPath, make_dump, record_profile
 from steep.providers import Providers, choices_of
 from steep.session.memory_limit import limit_text
 from steep.session.source import ModelProto, source_of
@@ -171,7 +171,7 @@ class GradientSession(_steep.GradientSession):
         """
         input_of = _by_name("dump", self._inputs, inputs)
         of_engine = super().dump
-        return dumped(lambda form: of_engine(input_of, form), html, passes)
+        return make_dump(lambda form: of_engine(input_of, form), html, passes)
 
     def profile(self, path: StrPath) -> contextlib.AbstractContextManager[None]:
         """Record every kernel of ``forward`` and ``backward`` in the ``with`` block.
@@ -181,7 +181,7 @@ class GradientSession(_steep.GradientSession):
         >>> with session.profile("layer.json"):
         ...     outputs, run = session.forward({"x": x})
         """
-        return profiled(self.start_profile, self.write_profile, path)
+        return record_profile(self.start_profile, self.write_profile, path)
 
 
 def _by_name(call: str, names: Sequence[str], arrays: Arrays) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from steep import _steep
 from steep.errors import DataError, Error, ProviderError
-from steep.inspection import StrPath, dumped, profiled
+from steep.inspection import StrPath, make_dump, record_profile
 from steep.providers import Providers, choices_of
 from steep.session.memory_limit import limit_text
 from steep.session.processes import require_alone
@@ -198,7 +198,7 @@ class TrainingSession(_steep.TrainingSession):
     ) -> None:
         parameters = dict(locals())
         if parallel is not None:
-            self._parallel = joined(parallel)
+            self._parallel = join_processes(parallel)
         elif self._in_one_process:
             require_alone("TrainingSession")
         options = _options_of(parameters)
@@ -258,14 +258,14 @@ class TrainingSession(_steep.TrainingSession):
     def set_weights(self, weights: Mapping[str, object]) -> None:
         """Copy values to weights, after all were checked. Names left out keep their values."""
         super().set_weights(dict(weights))
-        self._changed()
+        self._refresh_peers()
 
     def set_optimizer_state(self, moments: Mapping[str, object]) -> None:
         """Copy values to moments, after all were checked. Names left out keep their values."""
         super().set_optimizer_state(dict(moments))
-        self._changed()
+        self._refresh_peers()
 
-    def _changed(self) -> None:
+    def _refresh_peers(self) -> None:
         if self._parallel is not None:
             self._parallel.refresh()
 
@@ -337,7 +337,7 @@ class TrainingSession(_steep.TrainingSession):
         user = super().load_checkpoint(path)
         if self._parallel is not None:
             self._parallel.drop()
-            self._changed()
+            self._refresh_peers()
         if self.checkpoint_note and self._writes:
             log.warning("%s", self.checkpoint_note)
         return user
@@ -363,7 +363,7 @@ class TrainingSession(_steep.TrainingSession):
                 received="none",
             )
         page = html if self._writes else None
-        return dumped(lambda form: self.dump_as(form, *arrays), page, passes)
+        return make_dump(lambda form: self.dump_as(form, *arrays), page, passes)
 
     def profile(self, path: StrPath) -> contextlib.AbstractContextManager[None]:
         """Record every kernel in the ``with`` block; write a trace for ui.perfetto.dev.
@@ -375,7 +375,7 @@ class TrainingSession(_steep.TrainingSession):
         """
         if not self._writes:
             return contextlib.nullcontext()
-        return profiled(self.start_profile, self.write_profile, path)
+        return record_profile(self.start_profile, self.write_profile, path)
 
     def _first_step(
         self, *arrays: object, accumulate: bool = False, **kwargs: object
@@ -425,7 +425,7 @@ def check(
     return _steep.check(source_of(model), options)
 
 
-def joined(parallel: str | DataParallel) -> DataParallel:
+def join_processes(parallel: str | DataParallel) -> DataParallel:
     """Return this process's part of a training in several processes.
 
     Raises:

@@ -32,12 +32,12 @@ from steep.module.ort_module import innermost
 from steep.onnx_graph.initializers import with_states
 from steep.providers import choices_of
 from steep.session.processes import require_alone
-from steep.session.training import TrainingSession, joined
+from steep.session.training import TrainingSession, join_processes
 from steep.torch_internals.dynamo import TorchRuntimeError
 from steep.trainers.loss_module import WithLoss, the_loss
 from steep.trainers.optimizer_state import require_counts
 from steep.trainers.parameter_checks import check_apart, check_gradients, check_hooks
-from steep.trainers.several_processes import counted, describe, require_mean
+from steep.trainers.several_processes import count_rows, describe, require_mean
 
 if TYPE_CHECKING:
     from steep.dynamo.captured_module import CapturedModule
@@ -57,7 +57,7 @@ _REBUILT_IN_A_ROW = 3  # most successive steps that compile again
 _CONVERTED = {(torch.float64, torch.float32), (torch.int32, torch.int64)}  # of data, as in sessions
 
 
-def _converted(t: torch.Tensor, dtype: torch.dtype, name: str) -> torch.Tensor:
+def _convert(t: torch.Tensor, dtype: torch.dtype, name: str) -> torch.Tensor:
     """Return data in the dtype of the first step's. Raises DataError if a number does not fit."""
     if (t.dtype, dtype) not in _CONVERTED:
         return t
@@ -135,7 +135,7 @@ class Trainer:
         if parallel is None:
             require_alone("trainer")
         else:
-            self._parallel = joined(parallel)
+            self._parallel = join_processes(parallel)
         _steep.check_passes(settings.get("disabled_passes", ()))
         self.model = model
         self._net = WithLoss(model, criterion, predictions)
@@ -180,8 +180,8 @@ class Trainer:
         """
         with self._lock, contextlib.ExitStack() as stack:
             if self._parallel is not None:
-                stack.enter_context(self._parallel.agreed())
-                self._parallel.count_and_form = counted(self._net.criterion, inputs)
+                stack.enter_context(self._parallel.agree())
+                self._parallel.count_and_form = count_rows(self._net.criterion, inputs)
             self._believe()
             self._given_lr = lr
             return self._call(inputs)
@@ -422,7 +422,7 @@ class Trainer:
                 received=f"{len(inputs)} tensors",
             )
         return [
-            _converted(t, first.dtype, f"input {i}")
+            _convert(t, first.dtype, f"input {i}")
             for i, (t, first) in enumerate(zip(inputs, self._first, strict=True))
         ]
 
@@ -436,8 +436,8 @@ class Trainer:
                 "change rarely",
                 remedy="ORTModule works with any optimizer",
             )
-        carried = {} if (before := self._session) is None else self._carried()
-        trained, buffers = self._trained(), dict(self._net.named_buffers())
+        carried = {} if (before := self._session) is None else self._carry_over()
+        trained, buffers = self._trained_names(), dict(self._net.named_buffers())
         names = {id(t): n for n, t in (*buffers.items(), *self._net.named_parameters())}
         outputs = [o.name for o in lowered.model.graph.output]
         count = len(lowered.writes)
@@ -511,7 +511,7 @@ class Trainer:
         if lr is not None and lr != self._lr:
             session.lr = self._lr = lr
 
-    def _trained(self) -> set[str]:
+    def _trained_names(self) -> set[str]:
         return {n for n, p in self._net.named_parameters() if p.requires_grad}
 
     def _believe(self) -> None:
@@ -529,7 +529,7 @@ class Trainer:
     def _agree(self) -> None:
         """Synchronise the session's moments with the object that exposes them."""
 
-    def _carried(self) -> dict[str, torch.Tensor]:
+    def _carry_over(self) -> dict[str, torch.Tensor]:
         """Return the state that a new session takes over from the one before."""
         return {k: v for k, v in self.state_dict().items() if k.startswith(OPTIMIZER)}
 

@@ -145,13 +145,13 @@ class ORTTrainer(Trainer):
                 ),
                 received=f"{len(inputs)} inputs",
             )
-        return self._described(self.step(*data, lr=float(lr)))
+        return self._describe(self.step(*data, lr=float(lr)))
 
     def eval_step(self, *inputs: torch.Tensor) -> Any:
         """Return the described outputs in evaluation mode, without an update."""
-        return self._described(self.evaluate(*inputs))
+        return self._describe(self.evaluate(*inputs))
 
-    def _described(self, result: Any) -> Any:
+    def _describe(self, result: Any) -> Any:
         if not isinstance(result, tuple):
             return result
         loss, prediction = result

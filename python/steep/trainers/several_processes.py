@@ -66,7 +66,7 @@ def describe(
         parallel.warn_of_statistics()
 
 
-def counted(
+def count_rows(
     criterion: Callable[..., Any] | None, inputs: Sequence[torch.Tensor]
 ) -> tuple[float, str]:
     """Return over how many elements this process's loss is the mean, and the shape of a row.

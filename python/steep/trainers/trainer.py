@@ -215,7 +215,7 @@ class _OptimTrainer(Trainer):
             for update, group in zip(self._updates, self._optimizer.param_groups, strict=True)
         ]
 
-    def _trained(self) -> set[str]:
+    def _trained_names(self) -> set[str]:
         self._check_groups()
         self._updates = read_updates(self._optimizer)
         self._held_for = self._holds_for()
@@ -241,9 +241,9 @@ class _OptimTrainer(Trainer):
         if self._state is not None:
             self._state.agree()
 
-    def _carried(self) -> dict[str, torch.Tensor]:
+    def _carry_over(self) -> dict[str, torch.Tensor]:
         # moments are in the optimizer's state
-        return {k: v for k, v in super()._carried().items() if k in (STEP, LOSS_SCALE)}
+        return {k: v for k, v in super()._carry_over().items() if k in (STEP, LOSS_SCALE)}
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor], strict: bool = True) -> None:
         """As ``Trainer.load_state_dict``; a step count for all parameters becomes that of each."""

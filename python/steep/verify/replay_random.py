@@ -33,7 +33,7 @@ class Masks(TorchDispatchMode):
         super().__init__()
         calls = compiled.lowered.draws.calls
         numbers = inputs[len(inputs) - len(calls) :]
-        self.draws = [(_named(call[0]), n) for call, n in zip(calls, numbers, strict=True)]
+        self.draws = [(_name_of(call[0]), n) for call, n in zip(calls, numbers, strict=True)]
         self.masks: list[torch.Tensor] = []
         if compiled.engine_graph.program.random:
             try:
@@ -63,7 +63,7 @@ class Masks(TorchDispatchMode):
             x, p = args[:2]
             drawn_mask = self._mask(x, 1 - p)
             return x * drawn_mask / (1 - p), drawn_mask.bool()
-        if self._next_draw is not None and self._next_draw[0] == _named(func):
+        if self._next_draw is not None and self._next_draw[0] == _name_of(func):
             return self._number(func, args)
         if can_decompose(func):  # inference_mode does not decompose it
             with self:
@@ -107,7 +107,7 @@ class Masks(TorchDispatchMode):
         return numbers.to(torch.float64 if wide else numbers.dtype, copy=True)
 
 
-def _named(func: OpOverload) -> str:
+def _name_of(func: OpOverload) -> str:
     """Return the base name of a random operator, without in-place and functional suffixes."""
     name = name_of(func)
     return name.removesuffix("_functional").rstrip("_").removesuffix("_like")

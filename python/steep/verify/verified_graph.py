@@ -132,13 +132,13 @@ class Step(Comparison):
             for i, argument in enumerate(self.arguments)
             if _writes_to(argument) != self.versions[i] or _writes_to(self.inputs[i]) != versions[i]
         ]
-        received = [*_listed(results), *(self.arguments[i] for i in targets)]
-        expected = [*_listed(outputs), *(self.inputs[i] for i in targets)]
+        received = [*_as_list(results), *(self.arguments[i] for i in targets)]
+        expected = [*_as_list(outputs), *(self.inputs[i] for i in targets)]
 
         def exactly() -> list[Any]:
             copies = [wide(t) for t in self.pristine]
             _, outputs = run_in_torch(self.reference, copies, set(), self.masks)
-            return [*_listed(outputs), *(copies[i] for i in targets)]
+            return [*_as_list(outputs), *(copies[i] for i in targets)]
 
         self._judge(received, expected, 0.0, exactly, None)
         self.arguments = ()
@@ -293,5 +293,5 @@ def _writes_to(value: object) -> float:
     return math.nan if value.is_inference() else version_of(value)
 
 
-def _listed(values: object) -> list[Any]:
+def _as_list(values: object) -> list[Any]:
     return list(values) if isinstance(values, (tuple, list)) else [values]

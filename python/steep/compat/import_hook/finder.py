@@ -116,4 +116,4 @@ def uninstall() -> None:
     stock.stand_before(None)
     for name in [name for name in sys.modules if stock.is_served(name)]:
         del sys.modules[name]
-    sys.modules.update(stock.kept())
+    sys.modules.update(stock.loaded_modules())

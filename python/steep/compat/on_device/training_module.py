@@ -15,9 +15,9 @@ from steep import _steep
 from steep.compat import state_file
 from steep.compat.inference.ort_value import OrtValue
 from steep.compat.on_device.training_state import Array, CheckpointState
-from steep.compat.onnxblock.artifacts import parsed, serialised
+from steep.compat.onnxblock.artifacts import parse, serialise
 from steep.compat.onnxblock.base import info_of, prune, require_values
-from steep.compat.onnxblock.models import check, marked, statistics
+from steep.compat.onnxblock.models import check, read_mark, statistics
 from steep.errors import CheckpointError, DataError, ModelError, ShapeError
 from steep.session.custom_ops import register_optimizer
 from steep.session.inference import InferenceSession, SessionOptions
@@ -105,14 +105,14 @@ class Module:
                 received="trained: " + ", ".join(state._held.trained),
             )
         self._train_outputs = [output.name for output in train.graph.output]
-        self._session, self._parameter_inputs = self._compiled(train)
+        self._session, self._parameter_inputs = self._compile(train)
         self._eval: onnx.ModelProto | None = None
         self._evaluation: InferenceSession | None = None
         if eval_model_uri is not None:
             self._eval = _read(eval_model_uri, "evaluation", state)
             eval_inputs = [i.name for i in self._eval.graph.input]
             self._eval_parameters = [n for n in eval_inputs if n in state.parameters]
-            self._evaluation = InferenceSession(serialised(self._eval), self._options)
+            self._evaluation = InferenceSession(serialise(self._eval), self._options)
         self._train_inputs = [
             i.name for i in self._session.input_info() if i.name not in self._parameter_inputs
         ]
@@ -158,7 +158,7 @@ class Module:
 
     def get_parameters_size(self, trainable_only: bool = True) -> int:
         """Return the number of elements of the trained parameters, or of all."""
-        return sum(self._value(name).size for name in self._chosen(trainable_only))
+        return sum(self._value(name).size for name in self._choose_names(trainable_only))
 
     def get_contiguous_parameters(self, trainable_only: bool = False) -> OrtValue:
         """Return all parameters concatenated, as a float32 ``OrtValue`` of rank 1.
@@ -169,7 +169,7 @@ class Module:
             DataError: one has another dtype, or a nominal state has no values.
         """
         self._state._require_values()
-        values = [self._float(name).reshape(-1) for name in self._chosen(trainable_only)]
+        values = [self._float(name).reshape(-1) for name in self._choose_names(trainable_only)]
         return OrtValue(np.concatenate(values) if values else np.zeros(0, np.float32))
 
     def copy_buffer_to_parameters(
@@ -190,7 +190,7 @@ class Module:
                 received=f"{array.dtype}{list(array.shape)}",
                 remedy="trainable_only must be what it was when the buffer was made",
             )
-        names = self._chosen(trainable_only)
+        names = self._choose_names(trainable_only)
         if len(names) < len(self._state.parameters):
             self._state._require_values()
         values = [self._float(name) for name in names]
@@ -215,7 +215,7 @@ class Module:
         """
         self._state._require_values()
         model = onnx.ModelProto()
-        model.CopyFrom(self._evaluated())
+        model.CopyFrom(self._require_evaluation())
         if isinstance(graph_output_names, str) or not graph_output_names:
             raise DataError(
                 "The names of the outputs to export are not valid.",
@@ -237,7 +237,7 @@ class Module:
         graph.input.extend(stay)
         del model.metadata_props[:]
         check(model)
-        state_file.write(inference_model_uri, serialised(model))
+        state_file.write(inference_model_uri, serialise(model))
 
     def input_names(self) -> list[str]:
         """Return the inputs' names in the present mode. Raises DataError without a model for it."""
@@ -249,11 +249,11 @@ class Module:
         """Return the outputs' names in the present mode. Raises DataError without its model."""
         if self.training:
             return list(self._train_outputs)
-        return [output.name for output in self._evaluated().graph.output]
+        return [output.name for output in self._require_evaluation().graph.output]
 
     # --- inside -----------------------------------------------------------------------------------
 
-    def _compiled(self, model: onnx.ModelProto) -> tuple[TrainingSession, dict[str, Array]]:
+    def _compile(self, model: onnx.ModelProto) -> tuple[TrainingSession, dict[str, Array]]:
         """Return a session, and the parameters that are inputs of its steps.
 
         Trained parameters and running statistics are states of the session, in the memory of the
@@ -302,7 +302,7 @@ class Module:
         assert self._evaluation is not None
         return self._evaluation.run(None, {**feed, **values})
 
-    def _evaluated(self) -> onnx.ModelProto:
+    def _require_evaluation(self) -> onnx.ModelProto:
         if self._eval is None:
             raise DataError(
                 "The module has no evaluation model.",
@@ -313,7 +313,7 @@ class Module:
         return self._eval
 
     def _inputs_of_evaluation(self) -> list[onnx.ValueInfoProto]:
-        inputs = self._evaluated().graph.input
+        inputs = self._require_evaluation().graph.input
         return [i for i in inputs if i.name not in self._state.parameters]
 
     def _gradient(self, name: str) -> Array | None:
@@ -333,7 +333,7 @@ class Module:
             )
         return {n: np.asarray(self._session.state(f"total/{n}")) for n in self._trained_names}
 
-    def _chosen(self, trainable_only: bool) -> list[str]:
+    def _choose_names(self, trainable_only: bool) -> list[str]:
         return self._trained_names if trainable_only else self._names
 
     def _value(self, name: str) -> Array:
@@ -354,9 +354,9 @@ class Module:
 
 def _read(uri: Path, kind: str, state: CheckpointState) -> onnx.ModelProto:
     """Return the model of a file; check its kind, and that the state belongs to it."""
-    model = parsed(uri)
+    model = parse(uri)
     where = os.fspath(uri)
-    record = marked(model)
+    record = read_mark(model)
     old = {node.op_type for node in model.graph.node if node.domain == "com.microsoft"}
     if old & {"InPlaceAccumulatorV2", "InPlaceAccumulator", "AdamWOptimizer", "SGDOptimizerV2"}:
         raise ModelError(
@@ -430,6 +430,6 @@ def _like(info: onnx.ValueInfoProto, value: object) -> Array:
     return result
 
 
-def described(values: Mapping[str, Array]) -> str:
+def describe_types(values: Mapping[str, Array]) -> str:
     """Return names and types of arrays as text, for messages."""
     return ", ".join(f"{n}: {a.dtype}{list(a.shape)}" for n, a in values.items())

@@ -9,9 +9,9 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from steep.compat.on_device.training_module import Module, _read, described
+from steep.compat.on_device.training_module import Module, _read, describe_types
 from steep.compat.on_device.training_state import Array
-from steep.compat.onnxblock.artifacts import serialised
+from steep.compat.onnxblock.artifacts import serialise
 from steep.compat.onnxblock.optimizers import RATE, STEP, UPDATED, gradient_name
 from steep.compat.state_file import OptimizerState, blank
 from steep.errors import CheckpointError, DataError, ModelError
@@ -71,8 +71,8 @@ class Optimizer:
             )
         self._inputs = set(inputs)
         fresh = {name: _zeros(inputs[name]) for name in moments}
-        self._held = self._joined(fresh)
-        self._session = InferenceSession(serialised(model), module._options)
+        self._held = self._join_state(fresh)
+        self._session = InferenceSession(serialise(model), module._options)
 
     def step(self) -> None:
         """Update the parameters. The gradients stay until the next call after ``lazy_reset_grad``.
@@ -107,7 +107,7 @@ class Optimizer:
         """Return the rate of the next step."""
         return self._held.lr
 
-    def _joined(self, fresh: dict[str, Array]) -> OptimizerState:
+    def _join_state(self, fresh: dict[str, Array]) -> OptimizerState:
         """Return the optimizer state in the checkpoint state; add it there if it is missing.
 
         Raises CheckpointError: the checkpoint state has the moments of another optimizer.
@@ -119,8 +119,8 @@ class Optimizer:
         if types != {name: (a.dtype, a.shape) for name, a in fresh.items()}:
             raise CheckpointError(
                 "The state has the moments of another optimizer.",
-                expected=described(fresh) or "none",
-                received=described(state.moments) or "none",
+                expected=describe_types(fresh) or "none",
+                received=describe_types(state.moments) or "none",
                 remedy="save the checkpoint without include_optimizer_state to begin anew",
             )
         return state

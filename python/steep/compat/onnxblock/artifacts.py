@@ -118,7 +118,7 @@ def generate_artifacts(  # noqa: PLR0917 (ONNX Runtime's order)
             node=both[0],
             received="both: " + ", ".join(both),
         )
-    proto = _loaded(model)
+    proto = _load(model)
     more = _name_list("additional_output_names", additional_output_names)
     loss_inputs = _name_list("loss_input_names", loss_input_names)
     block = _WithLoss(loss_block, more)
@@ -131,15 +131,15 @@ def generate_artifacts(  # noqa: PLR0917 (ONNX Runtime's order)
     training, evaluation = block.to_model_proto()
     state = state_of(block.parameters())
     files = {
-        "training_model.onnx": serialised(training),
-        "eval_model.onnx": serialised(evaluation),
+        "training_model.onnx": serialise(training),
+        "eval_model.onnx": serialise(evaluation),
         "checkpoint": state_file.encode(state, with_optimizer=False),
     }
     if optimizer_block is not None:
         opset = next(o.version for o in proto.opset_import if not o.domain)
         with empty_base(max(opset, 15)):  # the first opset with CastLike
             optimizer_block(block.parameters())
-        files["optimizer_model.onnx"] = serialised(optimizer_block.to_model_proto())
+        files["optimizer_model.onnx"] = serialise(optimizer_block.to_model_proto())
     if nominal_checkpoint:
         state.nominal = True
         files["nominal_checkpoint"] = state_file.encode(state, with_optimizer=False)
@@ -167,7 +167,7 @@ def state_of(parameters: Parameters) -> state_file.TrainingState:
     return state_file.TrainingState(values, [tensor.name for tensor in parameters[0]])
 
 
-def serialised(model: onnx.ModelProto) -> bytes:
+def serialise(model: onnx.ModelProto) -> bytes:
     """Return a model's bytes. Raises ModelError if they are too many for a file."""
     try:
         content: bytes = model.SerializeToString()
@@ -181,10 +181,10 @@ def serialised(model: onnx.ModelProto) -> bytes:
         ) from error
 
 
-def _loaded(model: object) -> onnx.ModelProto:
+def _load(model: object) -> onnx.ModelProto:
     if isinstance(model, (str, os.PathLike)):
         path = Path(model)
-        model = parsed(path)
+        model = parse(path)
         try:
             onnx.load_external_data_for_model(model, str(path.parent))
         except (onnx.checker.ValidationError, OSError, ValueError) as error:
@@ -229,7 +229,7 @@ def _tensors(message: Message) -> Iterator[onnx.TensorProto]:
                 yield from _tensors(inner)
 
 
-def parsed(path: str | os.PathLike[str]) -> onnx.ModelProto:
+def parse(path: str | os.PathLike[str]) -> onnx.ModelProto:
     """Return the model of a file. Raises IoError, and ModelError if it is no model."""
     content = state_file.read(path)
     try:

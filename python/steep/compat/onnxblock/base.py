@@ -203,7 +203,7 @@ class Block(ABC):
         model = at_hand()
         result = onnx.ModelProto()
         result.CopyFrom(model)
-        graph = inferred(model).graph
+        graph = infer_types(model).graph
         del result.graph.value_info[:], result.graph.output[:]
         result.graph.value_info.extend(graph.value_info)
         result.graph.output.extend(graph.output)
@@ -288,14 +288,14 @@ def skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
 def info_of(model: onnx.ModelProto, name: str) -> onnx.ValueInfoProto | None:
     """Return the known type of a value, or None."""
     require_values(model, [name], "")
-    graph = inferred(model).graph
+    graph = infer_types(model).graph
     for info in (*graph.input, *graph.output, *graph.value_info):
         if info.name == name and info.type.HasField("tensor_type"):
             return info
     return None
 
 
-def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
+def infer_types(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model without large data, with the types that ONNX's inference finds.
 
     Raises ModelError if they contradict each other.

@@ -31,7 +31,7 @@ def mark(model: onnx.ModelProto, kind: str, parameters: Sequence[str] = ()) -> N
     model.metadata_props.add(key=ARTIFACT, value=json.dumps(record))
 
 
-def marked(model: onnx.ModelProto) -> dict[str, Any]:
+def read_mark(model: onnx.ModelProto) -> dict[str, Any]:
     """Return the record of ``mark``; {} if there is none."""
     for entry in model.metadata_props:
         if entry.key == ARTIFACT:
@@ -133,7 +133,7 @@ class TrainingBlock(Block):
         """
         result = super().__call__(*args, **kwargs)
         model = at_hand()
-        self._parameters = self._taken_out(model)
+        self._parameters = self._take_out(model)
         _set_outputs(model, _names(result))
         _require_scalar(model.graph.output[0])
         _require_path(model, [p.name for p in self._parameters[0]])
@@ -149,7 +149,7 @@ class TrainingBlock(Block):
         self._models = (training, evaluation)
         return result
 
-    def _taken_out(self, model: onnx.ModelProto) -> Parameters:
+    def _take_out(self, model: onnx.ModelProto) -> Parameters:
         """Turn the parameters into inputs of the model, and return them."""
         graph = model.graph
         there = {tensor.name: tensor for tensor in graph.initializer}

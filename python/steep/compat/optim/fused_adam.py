@@ -113,7 +113,7 @@ class FusedAdam(torch.optim.Optimizer):
         gradients = [p.grad for group in groups for p in group.parameters]
         if any(g.is_sparse for g in gradients):
             raise RuntimeError("FusedAdam takes no sparse gradients; torch.optim.SparseAdam does")
-        update = self._compiled(groups, [self._options(group.settings) for group in groups])
+        update = self._compile(groups, [self._options(group.settings) for group in groups])
         pairs = zip(gradients, update.parameters.values(), strict=True)
         update.step([g.to(p.dtype).contiguous() for g, p in pairs])
         assert self._shared_state is not None
@@ -132,7 +132,7 @@ class FusedAdam(torch.optim.Optimizer):
                 groups.append(_Group(settings, parameters))
         return groups
 
-    def _compiled(
+    def _compile(
         self, groups: list[_Group], options: list[_steep.OptimizerOptions]
     ) -> TensorUpdate:
         """Return the program for these parameters, with the settings ``options``."""

@@ -108,8 +108,8 @@ class ORTTrainer:
         self._net = _Described(model, loss_fn)
         precision = "fp16" if mixed.enabled else None
         self._module = ORTModule(self._net, fallback=None, precision=precision)
-        self._parameters = self._trained()
-        self._groups = self._grouped()
+        self._parameters = self._find_parameters()
+        self._groups = self._group_parameters()
         self._update: TensorUpdate | None = None
         self._pending: Mapping[str, Any] | None = None
 
@@ -125,7 +125,7 @@ class ORTTrainer:
         """
         info = self._train_step_info
         with torch.enable_grad(), in_mode(self._net, True):
-            outputs = self._called(args, kwargs)
+            outputs = self._call_module(args, kwargs)
             every = self.options.batch.gradient_accumulation_steps
             (outputs[self._loss_at] * (self._scale() / every)).backward()
         info.step += 1
@@ -136,7 +136,7 @@ class ORTTrainer:
     def eval_step(self, *args: torch.Tensor, **kwargs: torch.Tensor) -> Any:
         """Return the described outputs in evaluation mode, without an update."""
         with torch.no_grad(), in_mode(self._net, False):
-            return _alone(self._called(args, kwargs))
+            return _alone(self._call_module(args, kwargs))
 
     def save_as_onnx(self, path: str | os.PathLike[str], *inputs: torch.Tensor) -> None:
         """Write the model, without ``loss_fn``, as ONNX for inputs like these."""
@@ -234,7 +234,7 @@ class ORTTrainer:
         torch.save({"state": state, "user": dict(user_dict or {})}, content)
         return content.getvalue()
 
-    def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    def _call_module(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         arguments = dict(zip(self._inputs, args, strict=False)) | kwargs
         if len(args) + len(kwargs) != len(self._inputs) or set(arguments) != set(self._inputs):
             raise DataError(
@@ -300,7 +300,7 @@ class ORTTrainer:
         by_name = dict(zip(self._parameters, gradients, strict=True))
         self._update.step([by_name[name] for name in self._update.parameters])
 
-    def _trained(self) -> dict[str, torch.nn.Parameter]:
+    def _find_parameters(self) -> dict[str, torch.nn.Parameter]:
         parameters = dict(self.model.named_parameters())
         frozen = self.options.utils.frozen_weights
         for name in [*frozen, *self.optim_config.names()]:
@@ -312,7 +312,7 @@ class ORTTrainer:
             parameters[name].requires_grad_(False)
         return {name: p for name, p in parameters.items() if p.requires_grad}
 
-    def _grouped(self) -> list[tuple[list[str], Mapping[str, Any] | None]]:
+    def _group_parameters(self) -> list[tuple[list[str], Mapping[str, Any] | None]]:
         apart = self.optim_config.names()
         rest = [name for name in self._parameters if name not in apart]
         groups: list[tuple[list[str], Mapping[str, Any] | None]] = [(rest, None)]

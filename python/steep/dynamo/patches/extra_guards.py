@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from steep.patching.substitution import Substitution, replaces, substituted
+from steep.patching.substitution import Substitution, replaces, substitute
 from steep.torch_internals.dynamo import (
     AttributeMutationExisting,
     AttrSource,
@@ -101,7 +101,7 @@ def extra_guards() -> Iterator[None]:
     Traced code also keeps the ``maxlen`` of a deque, the order in which forward writes keys, and
     the attributes that forward writes after ``torch.cond`` or a tensor's ``register_hook``.
     """
-    with substituted(
+    with substitute(
         {
             EFFECTS_OF_DICT: _CurrentSideEffects(),
             FIND_IN_CLASS: _find_in_class,

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from steep.dynamo.patches.graph_breaks import refuse_if_used
 from steep.dynamo.patches.symbolic_math import function_for, takes_symbols
-from steep.patching.substitution import Substitution, replaces, substituted
+from steep.patching.substitution import Substitution, replaces, substitute
 from steep.patching.torch_versions import TENSOR_GETATTR
 from steep.torch_internals.dynamo import (
     AutogradFunctionApplyVariable as _Apply,
@@ -130,7 +130,7 @@ def extra_tracing(whole: bool = True) -> Iterator[None]:
     - A tensor made in forward that gets ``requires_grad``, as in checkpoints, or is returned.
     - A ``torch.autograd.Function`` with the same tensor as two arguments.
     """
-    with substituted(
+    with substitute(
         {
             CALL_SKIPPED: _warn,
             CALL_NUMPY: _calculate,
@@ -272,12 +272,12 @@ def _format(self: VariableTracker) -> str:
 def _of_truth(
     kind: type, convert: Callable[..., VariableTracker]
 ) -> Callable[..., VariableTracker]:
-    def converted(self: VariableTracker, tx: InstructionTranslatorBase) -> VariableTracker:
+    def convert_truth(self: VariableTracker, tx: InstructionTranslatorBase) -> VariableTracker:
         if isinstance(self.sym_num, torch.SymBool):
             return variables.ConstantVariable.create(kind(self.evaluate_expr()))
         return convert(self, tx)
 
-    return converted
+    return convert_truth
 
 
 _specializes = builder.is_int_specialization_case

@@ -51,7 +51,7 @@ def _or_check(jump: Jump, jumps_on: bool) -> Jump:
             return
         follows, target = tx.instruction_pointer, tx.indexof[inst.target]
         for start, truth in ((follows, not jumps_on), (target, jumps_on)):
-            error = _raised(tx, start)
+            error = _find_error(tx, start)
             if error is not None:
                 arguments = (tx.pop().as_proxy(), truth, *error)
                 tx.output.create_proxy("call_function", raise_where, arguments, {})
@@ -103,7 +103,7 @@ _OF_CONSTANTS = {"BINARY_OP": 2, "BINARY_MODULO": 2, "FORMAT_SIMPLE": 1, "FORMAT
 _LONGEST = 64  # most instructions of a side that are examined
 
 
-def _raised(tx: InstructionTranslatorBase, start: int) -> tuple[str, ...] | None:
+def _find_error(tx: InstructionTranslatorBase, start: int) -> tuple[str, ...] | None:
     """Return class and message of the error that the code at ``start`` raises, if it only raises.
 
     None if the code may do more.

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from steep.dynamo.patches.followed_functions import followed
+from steep.dynamo.patches.followed_functions import follow
 from steep.lowering.transformer_layers import attend, encode
-from steep.patching.substitution import Substitution, replaces, substituted
+from steep.patching.substitution import Substitution, replaces, substitute
 from steep.torch_internals.dynamo import trace_rules
 from steep.torch_internals.nn import (
     is_make_fx_tracing,
@@ -59,12 +59,12 @@ _plain = nn.TransformerEncoder.forward
 @replaces(FORWARD, TRACING, ATTEND, ENCODE)
 def layers_as_in_eager() -> Iterator[None]:
     """Give captured transformer layers the results that they have in eager PyTorch."""
-    with substituted(
+    with substitute(
         {
             FORWARD: _forward,
-            TRACING: followed(_never),
-            ATTEND: followed(attend),
-            ENCODE: followed(encode),
+            TRACING: follow(_never),
+            ATTEND: follow(attend),
+            ENCODE: follow(encode),
         }
     ):
         yield

@@ -48,7 +48,7 @@ def _attention(  # noqa: PLR0917, as ATen has it
     turned = opset18.Transpose(key, perm=[*axes[:-2], axes[-1], axes[-2]])
     scores = opset18.MatMul(opset18.Mul(query, root), opset18.Mul(turned, of_keys))
     if attn_mask is not None:
-        weights = _safe(opset18.Add(scores, _added(attn_mask, query)), -1, query.dtype)
+        weights = _safe(opset18.Add(scores, _to_summand(attn_mask, query)), -1, query.dtype)
     else:
         if is_causal:
             scores = opset18.Add(scores, _causal_attention_mask(query, key))
@@ -71,7 +71,7 @@ def _for_every_head(query: Value, key: Value, value: Value) -> tuple[Value, Valu
     return opset18.Gather(key, head, axis=axis), opset18.Gather(value, head, axis=axis)
 
 
-def _added(mask: Value, like: Value) -> Value:
+def _to_summand(mask: Value, like: Value) -> Value:
     """Return the mask as a summand of the scores: 0 where a boolean mask is True, else -inf."""
     if mask.dtype != ir.DataType.BOOL:
         return mask

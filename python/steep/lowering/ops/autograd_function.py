@@ -18,7 +18,7 @@ from torch.fx.node import Argument, Target
 from steep.lowering.ops.steep_nodes import steep_node
 from steep.lowering.ops.stop_gradient import stop_gradient
 from steep.lowering.ops.values import Translation, Value
-from steep.patching.substitution import Substitution, replaces, substituted
+from steep.patching.substitution import Substitution, replaces, substitute
 from steep.torch_internals.dynamo import (
     AutogradFunctionVariable,
     InstructionTranslatorBase,
@@ -76,7 +76,7 @@ def whole_backwards() -> Iterator[None]:
         return enable_grad(tx, enable) if enable else contextlib.nullcontext()
 
     enable_grad = higher_order_ops.dynamo_enable_grad
-    with substituted(
+    with substitute(
         {
             ENABLE_GRAD: as_it_is,
             MATERIALIZE_GRADS: _set_materialize_grads,
@@ -200,7 +200,7 @@ def _run(
     return results[0] if single else tuple(results)
 
 
-def valued(value: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+def replace_value(value: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
     """Return ``value`` with the gradient of ``source``, a tensor of the same shape."""
     value = stop_gradient(value.clone())
     name = torch.ops.steep.gradient_of(value)

@@ -18,9 +18,9 @@ import torch
 from onnxscript import ir, opset18
 
 from steep.lowering.ops.elementwise import ints, number
-from steep.lowering.ops.stop_gradient import detached, stop_gradient
+from steep.lowering.ops.stop_gradient import detach, stop_gradient
 from steep.lowering.ops.values import Operator, Translation, Value
-from steep.patching.substitution import Substitution, replaces, substituted
+from steep.patching.substitution import Substitution, replaces, substitute
 from steep.torch_internals.dispatch import fake_impls
 from steep.torch_internals.exporter import SymbolicTensor, building
 from steep.torch_internals.operators import OpOverload, aten
@@ -84,7 +84,7 @@ FAKES = {
 @replaces(*FAKES.values())
 def known_to_tracers() -> Iterator[None]:
     """Tell tracers the shapes of ``_ctc_loss``'s results; the second result gets an extent of 1."""
-    with substituted(dict.fromkeys(FAKES.values(), _empty)):
+    with substitute(dict.fromkeys(FAKES.values(), _empty)):
         yield
 
 
@@ -113,10 +113,10 @@ def _loss(
     of_row = opset18.Unsqueeze(lengths, column)
     labels = _labels(opset18.Cast(targets, to=7), lengths, longest, blank, len(targets.shape))
     states = opset18.Add(opset18.Add(longest, longest), column)
-    blanks = _filled(blank, rows, longest)
+    blanks = _fill(blank, rows, longest)
     pairs = opset18.Concat(*(opset18.Unsqueeze(t, ints(2)) for t in (blanks, labels)), axis=2)
     flat = opset18.Reshape(pairs, opset18.Concat(rows, opset18.Add(longest, longest), axis=0))
-    path = opset18.Concat(flat, _filled(blank, rows, column), axis=1)  # blank, label, …, blank
+    path = opset18.Concat(flat, _fill(blank, rows, column), axis=1)  # blank, label, …, blank
 
     def later(values: Value, by: int, fill: Value) -> Value:
         """Return, for each state, the value ``by`` states before."""
@@ -178,12 +178,12 @@ def _labels(targets: Value, lengths: Value, longest: Value, blank: int, rank: in
 
 def _log_sum(*values: Value) -> Value:
     """Return log Σ exp(values); at least one value must be finite."""
-    most = detached(opset18.Max(*values))
+    most = detach(opset18.Max(*values))
     terms = [opset18.Exp(opset18.Sub(v, most)) for v in values]
     return opset18.Add(most, opset18.Log(opset18.Sum(*terms)))
 
 
-def _filled(value: int, *shape: Value) -> Value:
+def _fill(value: int, *shape: Value) -> Value:
     return opset18.Expand(opset18.Constant(value_int=value), opset18.Concat(*shape, axis=0))
 
 

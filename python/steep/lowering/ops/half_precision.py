@@ -97,7 +97,7 @@ def _round_numbers(node: torch.fx.Node) -> None:
         return
     dtype = next(v.dtype for v in _tensors(node) if v.dtype in _HALVES)
 
-    def rounded(x: Argument) -> Argument:
+    def round_number(x: Argument) -> Argument:
         if isinstance(x, float):
             return torch.tensor(x, dtype=dtype).item()
         value = x.meta.get("val") if isinstance(x, torch.fx.Node) else None
@@ -108,8 +108,8 @@ def _round_numbers(node: torch.fx.Node) -> None:
         cast.meta = {**node.meta, "val": value.to(dtype)}
         return cast
 
-    node.args = tuple(map(rounded, node.args))
-    node.kwargs = {name: rounded(x) for name, x in node.kwargs.items()}
+    node.args = tuple(map(round_number, node.args))
+    node.kwargs = {name: round_number(x) for name, x in node.kwargs.items()}
 
 
 def _keep_powers(node: torch.fx.Node) -> None:

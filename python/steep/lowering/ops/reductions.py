@@ -12,7 +12,7 @@ from onnxscript import ir, opset18
 
 from steep.lowering.ops.elementwise import is_nan, log1p, number
 from steep.lowering.ops.steep_nodes import steep_node, with_gradient_of
-from steep.lowering.ops.stop_gradient import detached
+from steep.lowering.ops.stop_gradient import detach
 from steep.lowering.ops.values import Operator, Translation, Value
 from steep.patching.torch_versions import operators
 from steep.torch_internals.operators import OpOverload
@@ -74,7 +74,7 @@ def extreme_in_shares(
 
     ``multiplies``: other elements get 0 times the gradient, which is NaN if that is infinite.
     """
-    value = detached(reduce(x, axes, keepdims=1))
+    value = detach(reduce(x, axes, keepdims=1))
     hits = opset18.Or(opset18.Equal(x, value), opset18.And(is_nan(x), is_nan(value)))
     count = opset18.ReduceSum(opset18.Cast(hits, to=ir.DataType.INT64), axes, keepdims=keepdims)
     if multiplies:
@@ -83,7 +83,7 @@ def extreme_in_shares(
         extremes = opset18.Where(hits, x, number(0, x))
     total = opset18.ReduceSum(extremes, axes, keepdims=keepdims)
     source = opset18.Div(total, opset18.CastLike(count, x))
-    return with_gradient_of(detached(reduce(x, axes, keepdims=keepdims)), source)
+    return with_gradient_of(detach(reduce(x, axes, keepdims=keepdims)), source)
 
 
 def _extreme_of_all(reduce: Operator, of_two: Operator) -> Operator:
@@ -100,7 +100,7 @@ def _extreme_of_all(reduce: Operator, of_two: Operator) -> Operator:
         # an error if there are no elements
         first = opset18.Gather(flat, opset18.Constant(value_int=0), axis=0)
         checked = of_two(value, first)
-        return with_gradient_of(detached(checked), value) if floating else checked
+        return with_gradient_of(detach(checked), value) if floating else checked
 
     return extreme
 
@@ -129,7 +129,7 @@ def _binary_cross_entropy(
     The denominator p (1 - p) of the gradient is at least 1e-12.
     """
     zero, one, least = number(0, self), number(1, self), number(-100, self)
-    spread = detached(opset18.Mul(self, opset18.Sub(one, self)))
+    spread = detach(opset18.Mul(self, opset18.Sub(one, self)))
     inside = opset18.Greater(spread, number(_LEAST_SPREAD, self))
 
     def loss(log_p: Value, log_q: Value) -> Value:
@@ -138,12 +138,12 @@ def _binary_cross_entropy(
 
     p = opset18.Where(inside, self, number(0.5, self))
     within = loss(opset18.Log(p), log1p(opset18.Neg(p)))
-    probability = detached(self)
+    probability = detach(self)
     at_end = loss(
         opset18.Max(opset18.Log(probability), least),
         opset18.Max(opset18.Log(opset18.Sub(one, probability)), least),
     )
-    slope = opset18.Div(opset18.Sub(probability, detached(target)), number(_LEAST_SPREAD, self))
+    slope = opset18.Div(opset18.Sub(probability, detach(target)), number(_LEAST_SPREAD, self))
     change = opset18.Sub(
         opset18.Where(inside, zero, self), opset18.Where(inside, zero, probability)
     )
@@ -239,7 +239,7 @@ def _variance(
     wide = opset18.Cast(self, to=ir.DataType.DOUBLE)
     wide.shape = self.shape
     value, _ = _variance_and_mean(wide, dim, correction=correction, keepdim=True)
-    value = detached(opset18.CastLike(value, self))
+    value = detach(opset18.CastLike(value, self))
     (gradient,) = steep_node("GradientOf", [value])
     axes = opset18.Constant(value_ints=list(dim or range(len(self.shape))))
     count = opset18.ReduceProd(opset18.Gather(opset18.Shape(self), axes), keepdims=0)
@@ -270,21 +270,21 @@ def _distances(x1: Value, x2: Value) -> Value:
     def squares(x: Value) -> Value:
         return opset18.ReduceSum(opset18.Mul(x, x), of_rows, keepdims=1)
 
-    def turned(x: Value) -> Value:
+    def transpose(x: Value) -> Value:
         return opset18.Transpose(x, perm=[*range(last - 2), last - 1, last - 2])
 
     ones = [opset18.Expand(number(1, x), opset18.Shape(squares(x))) for x in (x1, x2)]
     left = opset18.Concat(opset18.Mul(x1, number(-2, x1)), squares(x1), ones[0], axis=-1)
     right = opset18.Concat(x2, ones[1], squares(x2), axis=-1)
-    square = opset18.MatMul(left, turned(right))
+    square = opset18.MatMul(left, transpose(right))
     zero = number(0, x1)
     negative = opset18.Less(square, zero)
-    y = detached(opset18.Sqrt(opset18.Where(negative, zero, square)))
+    y = detach(opset18.Sqrt(opset18.Where(negative, zero, square)))
     (gradient,) = steep_node("GradientOf", [y])
     none = opset18.Equal(y, zero)
     one = number(1, x1)
     ratio = opset18.Where(none, zero, opset18.Div(gradient, opset18.Where(none, one, y)))
-    by_columns = turned(ratio)
+    by_columns = transpose(ratio)
     slopes = [
         opset18.Sub(
             opset18.Mul(x, opset18.ReduceSum(share, of_rows, keepdims=1)),

@@ -15,7 +15,7 @@ from onnxscript.function_libs.torch_lib.ops.core import (
 from steep.lowering.ops.cumulative import known_length
 from steep.lowering.ops.elementwise import ints, is_nan, number
 from steep.lowering.ops.steep_nodes import steep_node, with_gradient_of
-from steep.lowering.ops.stop_gradient import detached
+from steep.lowering.ops.stop_gradient import detach
 from steep.lowering.ops.values import Extents, Number, Operator, Pair, Translation, Value
 from steep.patching.torch_versions import operators
 from steep.torch_internals.operators import OpOverload, aten
@@ -69,7 +69,7 @@ def _median(self: Value) -> Value:
     flat = opset18.Reshape(self, ints(-1))
     count = opset18.Shape(flat)
     half = opset18.Div(opset18.Add(count, ints(1)), ints(2))
-    lower, _ = opset18.TopK(detached(flat), half, largest=0)
+    lower, _ = opset18.TopK(detach(flat), half, largest=0)
     value = opset18.Squeeze(opset18.Slice(lower, ints(-1), opset18.Shape(lower)), ints(0))
     zero = number(0, self)
     hits = opset18.Equal(flat, value)
@@ -111,7 +111,7 @@ def _index_fill(self: Value, dim: int, index: Value, value: Number) -> Value:
     return filled if self.shape else opset18.Reshape(filled, opset18.Shape(self))
 
 
-def _sorted(self: Value, dim: int = -1, descending: bool = False) -> tuple[Value, Value]:
+def _sort(self: Value, dim: int = -1, descending: bool = False) -> tuple[Value, Value]:
     """Sort by TopK, which is stable and treats NaN as the largest."""
     if not self.shape:
         return opset18.Identity(self), opset18.Constant(value_int=0)
@@ -142,7 +142,7 @@ def _topk(
 def _sorted_stably(
     self: Value, *, stable: bool | None = None, dim: int = -1, descending: bool = False
 ) -> tuple[Value, Value]:
-    return _sorted(self, dim, descending)
+    return _sort(self, dim, descending)
 
 
 _COMPARED = 4096
@@ -217,7 +217,7 @@ def _with_shares(  # noqa: PLR0917, as ATen has it
     share, but gets no gradient. Source: ``scatter_reduce_backward`` in
     torch/csrc/autograd/FunctionsManual.cpp.
     """
-    result = detached(result)
+    result = detach(result)
     is_result = opset18.CastLike(opset18.Equal(self, result), self)
     hits = opset18.Equal(src, opset18.GatherElements(result, index, axis=dim))
     is_picked = opset18.CastLike(hits, self)
@@ -242,7 +242,7 @@ AS_IN_TORCH: dict[OpOverload, Translation] = operators(
         "aten.max.dim": _extreme(opset18.ArgMax),
         "aten.min.dim": _extreme(opset18.ArgMin),
         "aten.median.default": _median,
-        "aten.sort.default": _sorted,
+        "aten.sort.default": _sort,
         "aten.sort.stable": _sorted_stably,
         "aten.scatter_reduce.two": _scatter_reduce,
         "aten.searchsorted.Tensor": _searchsorted,

@@ -25,7 +25,7 @@ def steep_node(op: str, inputs: Sequence[Value], count: int = 1, **attributes: i
 def with_gradient_of(value: Value, source: Value) -> Value:
     """Return ``value`` with the gradient of ``source``, which has the same shape.
 
-    ``value`` must be ``detached``: without a gradient of its own.
+    ``value`` must be from ``detach``: without a gradient of its own.
     """
     (gradient,) = steep_node("GradientOf", [value])
     return steep_node("WithGradient", [value, source, gradient, gradient], outputs=1)[0]
@@ -34,8 +34,8 @@ def with_gradient_of(value: Value, source: Value) -> Value:
 def with_slopes(value: Value, *parts: tuple[Value, Value]) -> Value:
     """Return ``value`` with gradients g · slope for each pair (tensor, slope) in ``parts``.
 
-    Tensors and slopes are broadcast to the shape of ``value``, which must be ``detached``. Second
-    derivatives are those of the slopes.
+    Tensors and slopes are broadcast to the shape of ``value``, which must be from ``detach``.
+    Second derivatives are those of the slopes.
     """
     (gradient,) = steep_node("GradientOf", [value])
     shape = opset18.Shape(value)

@@ -17,7 +17,7 @@ from onnxscript.function_libs.torch_lib.ops.nn import aten_col2im
 from steep._steep import SAMPLE_VARIANCE_KEY
 from steep.lowering.ops.casts import cast
 from steep.lowering.ops.steep_nodes import steep_node, with_gradient_of
-from steep.lowering.ops.stop_gradient import detached
+from steep.lowering.ops.stop_gradient import detach
 from steep.lowering.ops.values import Extents, Number, Operator, Translation, Value
 from steep.patching.torch_versions import operators
 from steep.torch_internals.operators import OpOverload
@@ -151,13 +151,13 @@ _at_least_2d = _at_least({0: [0, 1], 1: [0]})
 _at_least_3d = _at_least({0: [0, 1, 2], 1: [0, 2], 2: [2]})
 
 
-def _squeezed(self: Value, dim: Sequence[int]) -> Value:
+def _squeeze(self: Value, dim: Sequence[int]) -> Value:
     """Return a tensor without the given axes; axes of another extent than 1 stay."""
     axes = sorted({d % len(self.shape) for d in dim if self.shape[d] == 1})
     return opset18.Squeeze(self, opset18.Constant(value_ints=axes)) if axes else self
 
 
-def _folded(self: Value, output_size: Extents, *window: Sequence[int]) -> Value:
+def _fold(self: Value, output_size: Extents, *window: Sequence[int]) -> Value:
     """Return ``col2im``: sums of windows at their places in an image of known extents."""
     sizes = output_size if isinstance(output_size, (list, tuple)) else [output_size]
     if not all(isinstance(n, int) for n in sizes):
@@ -165,22 +165,22 @@ def _folded(self: Value, output_size: Extents, *window: Sequence[int]) -> Value:
     return aten_col2im(self, output_size, *window)
 
 
-def _added_product(multiply: Operator, skips: bool = False) -> Operator:
+def _make_added_product(multiply: Operator, skips: bool = False) -> Operator:
     """Return beta · self + alpha · product; with beta 0, self is ignored, even if NaN.
 
     With ``skips`` and alpha 0 the product is ignored too, as in BLAS; gradients have no such
     exception.
     """
 
-    def added(self: Value, left: Value, right: Value, beta: float = 1, alpha: float = 1) -> Value:
+    def add(self: Value, left: Value, right: Value, beta: float = 1, alpha: float = 1) -> Value:
         product = multiply(left, right)
         if alpha == 0 and skips:
             scaled = opset18.Mul(self, _like(self, float(beta))) if beta else _like(self, 0.0)
             value = opset18.Expand(scaled, opset18.Shape(product))
-            return with_gradient_of(detached(value), added_up(self, product, beta, alpha))
-        return added_up(self, product, beta, alpha)
+            return with_gradient_of(detach(value), add_up(self, product, beta, alpha))
+        return add_up(self, product, beta, alpha)
 
-    def added_up(self: Value, product: Value, beta: float, alpha: float) -> Value:
+    def add_up(self: Value, product: Value, beta: float, alpha: float) -> Value:
         if alpha != 1:
             product = opset18.Mul(product, _like(product, float(alpha)))
         if beta == 0:
@@ -188,10 +188,10 @@ def _added_product(multiply: Operator, skips: bool = False) -> Operator:
         scaled = self if beta == 1 else opset18.Mul(self, _like(self, float(beta)))
         return opset18.Add(scaled, product)
 
-    return added
+    return add
 
 
-_addmm_without_product = _added_product(opset18.MatMul, skips=True)
+_addmm_without_product = _make_added_product(opset18.MatMul, skips=True)
 
 
 def _addmm(self: Value, mat1: Value, mat2: Value, beta: float = 1, alpha: float = 1) -> Value:
@@ -215,7 +215,7 @@ def _convolution_of_volumes(  # noqa: PLR0917, as ATen has it
     return aten_conv3d(input, weight, bias, stride, padding, dilation, groups)
 
 
-def _copied(self: Value, src: Value, non_blocking: bool = False) -> Value:
+def _copy(self: Value, src: Value, non_blocking: bool = False) -> Value:
     """Return the value of ``self`` after ``self.copy_(src)``: ``src`` in its dtype and extents."""
     same = self.shape is not None and self.shape == src.shape
     copy = opset18.CastLike(src, self) if self.dtype is None else cast(src, self.dtype)
@@ -288,19 +288,19 @@ TRAINED: dict[OpOverload, Translation] = operators(
         "aten.atleast_2d.Sequence": _at_least_2d[1],
         "aten.atleast_3d.default": _at_least_3d[0],
         "aten.atleast_3d.Sequence": _at_least_3d[1],
-        "aten.col2im.default": _folded,
-        "aten.addbmm.default": _added_product(_product_of_batches, skips=True),
+        "aten.col2im.default": _fold,
+        "aten.addbmm.default": _make_added_product(_product_of_batches, skips=True),
         "aten.addmm.default": _addmm,
-        "aten.addmv.default": _added_product(opset18.MatMul, skips=True),
+        "aten.addmv.default": _make_added_product(opset18.MatMul, skips=True),
         "aten.blackman_window.default": _window(0.42, -0.5, 0.08),
         "aten.hamming_window.default": _window(0.54, -0.46),
         "aten.hann_window.default": _window(0.5, -0.5),
-        "aten.baddbmm.default": _added_product(opset18.MatMul),
+        "aten.baddbmm.default": _make_added_product(opset18.MatMul),
         "aten.conv3d.default": _convolution_of_volumes,
-        "aten.copy.default": _copied,
+        "aten.copy.default": _copy,
         "aten.masked_select.default": _masked_select,
-        "aten.squeeze.dim": lambda self, dim: _squeezed(self, [dim] if self.shape else []),
-        "aten.squeeze.dims": _squeezed,
+        "aten.squeeze.dim": lambda self, dim: _squeeze(self, [dim] if self.shape else []),
+        "aten.squeeze.dims": _squeeze,
     }
 )
 """Translations by operator."""
