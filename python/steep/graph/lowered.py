@@ -119,7 +119,7 @@ class LoweredGraph:
         tensors: the tensors of a call.
         inputs: positions of the tensors that are inputs of the model.
         writes: results that are copied into arguments.
-        written: positions of these arguments.
+        write_targets: positions of these arguments.
         values: results from which outputs are made.
         outputs: how each output of the captured graph is made.
         checks: errors that are raised before anything is written.
