@@ -25,9 +25,9 @@ def _remedy() -> str:
 
     build = f"make -C {checkout} build"
     for distribution in distributions(name="steep"):
-        installed = Path(str(distribution.locate_file("steep")))
-        if installed.is_dir() and installed.resolve() != PACKAGE:
-            return f"{build}; or take {PACKAGE.parent} from PYTHONPATH, to use {installed}"
+        folder = Path(str(distribution.locate_file("steep")))
+        if folder.is_dir() and folder.resolve() != PACKAGE:
+            return f"{build}; or take {PACKAGE.parent} from PYTHONPATH, to use {folder}"
     return build
 
 

@@ -48,15 +48,15 @@ def backend(
             f"not {sorted(unknown)}"
         )
     verify, providers = settings.get("verify"), settings.get("providers")
-    disabled = settings.get("disabled_passes", ())
-    if providers is None and not disabled:
+    disabled_passes = settings.get("disabled_passes", ())
+    if providers is None and not disabled_passes:
         return _defaults[verify](graph_module, examples)
-    check_passes(disabled)
+    check_passes(disabled_passes)
     compiler = DynamoBackend(
         autocast_precision,
         verify=verify,
         providers=choices_of(providers),
-        disabled_passes=disabled,
+        disabled_passes=disabled_passes,
     )
     return compiler(graph_module, examples)
 

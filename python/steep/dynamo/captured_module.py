@@ -175,11 +175,11 @@ class CapturedModule:
             for change in sorted(self._changes(), key=lambda change: change.order):
                 stack.enter_context(change)
             errors = stack.enter_context(skipped_function_errors())
-            converted = self._convert(convert_by_dynamo, signals, frame)
-        self._note_breaks(frame[0].f_code, converted, graph_break_reasons[before:], errors)
-        if converted.guarded_code is not None:
-            self._guards.append(weakref.ref(converted.guarded_code.guard_manager))
-        return converted
+            conversion = self._convert(convert_by_dynamo, signals, frame)
+        self._note_breaks(frame[0].f_code, conversion, graph_break_reasons[before:], errors)
+        if conversion.guarded_code is not None:
+            self._guards.append(weakref.ref(conversion.guarded_code.guard_manager))
+        return conversion
 
     def _is_left(self, frame: FrameType, entry: CacheEntry | None) -> bool:
         """Return whether PyTorch runs a call by design; otherwise prepare its capture.
@@ -211,8 +211,8 @@ class CapturedModule:
         """Let Dynamo convert a frame; leave it to PyTorch if Dynamo fails at it."""
         try:
             with signals.tracing():
-                converted: ConvertFrameReturn = convert_by_dynamo(*frame)
-                return converted
+                conversion: ConvertFrameReturn = convert_by_dynamo(*frame)
+                return conversion
         except (Error, *_SAID):
             raise
         except Exception as e:
@@ -241,7 +241,7 @@ class CapturedModule:
     def _note_breaks(
         self,
         code: CodeType,
-        converted: ConvertFrameReturn,
+        conversion: ConvertFrameReturn,
         reasons: list[Any],
         errors: list[Exception],
     ) -> None:
@@ -260,11 +260,13 @@ class CapturedModule:
         ]
         self._say_breaks(breaks)
         is_skipped = (
-            converted.guarded_code is None and converted.skip_reason and not trace_rules.check(code)
+            conversion.guarded_code is None
+            and conversion.skip_reason
+            and not trace_rules.check(code)
         )
-        if is_skipped and converted.apply_to_code and here:
+        if is_skipped and conversion.apply_to_code and here:
             text = skipped_function_text(
-                code, converted.skip_reason, self.breaks if code in self._failed_code else breaks
+                code, conversion.skip_reason, self.breaks if code in self._failed_code else breaks
             )
             self.breaks += [text] if text not in self.breaks else []
 

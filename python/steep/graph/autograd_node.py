@@ -129,8 +129,8 @@ def differentiable(
             hooks = _Hooks()
             set_hooks(result, hooks)
             if i in graph.later_results:
-                watched = node.__dict__.setdefault("watched", {})
-                watched[i] = weakref.ref(result), hooks
+                record = node.__dict__.setdefault("watched", {})
+                record[i] = weakref.ref(result), hooks
     return results
 
 
@@ -155,8 +155,8 @@ def _refuse_late_hooks(ctx: FunctionCtx, gradients: Gradients) -> None:
     Such a hook would see the gradient without the other result's part, which this node adds. Hooks
     that forward registers are known at capture; hooks that are registered after forward are not.
     """
-    for i, (watched, hooks) in getattr(ctx, "watched", {}).items():
-        result = watched()
+    for i, (reference, hooks) in getattr(ctx, "watched", {}).items():
+        result = reference()
         if not hooks and (result is None or not result.retains_grad):
             continue
         if any(gradients[j] is not None for j in ctx.graph.later_results[i]):

@@ -63,32 +63,32 @@ def compile_with(
     as the rate of a dropout.
     """
     graph = graph_module.graph
-    fixed: frozenset[str] | None = frozenset() if takes_numbers(graph) else None
+    fixed_nodes: frozenset[str] | None = frozenset() if takes_numbers(graph) else None
     while True:
         try:
-            return _compile_once(graph_module, examples, context, fixed, graph_factory)
-        except CannotLower as refused:
-            if fixed is None:
+            return _compile_once(graph_module, examples, context, fixed_nodes, graph_factory)
+        except CannotLower as error:
+            if fixed_nodes is None:
                 raise
-            if refused.node not in fixed and reads_number(graph, refused.node):
-                fixed |= {refused.node}
-            elif refused.without_operator:  # no number is the cause
+            if error.node not in fixed_nodes and reads_number(graph, error.node):
+                fixed_nodes |= {error.node}
+            elif error.without_operator:  # no number is the cause
                 raise
             else:
-                fixed = None
-            log.debug("a graph is lowered again, with its numbers as constants: %s", refused)
+                fixed_nodes = None
+            log.debug("a graph is lowered again, with its numbers as constants: %s", error)
 
 
 def _compile_once(
     graph_module: torch.fx.GraphModule,
     examples: Sequence[Any],
     context: CaptureContext,
-    fixed: frozenset[str] | None,
+    fixed_nodes: frozenset[str] | None,
     graph_factory: Callable[[LoweredGraph], Made],
 ) -> Made:
     """Lower a captured graph and call ``graph_factory``; lower it anew if a cached model fails."""
     with _errors_refuse():
-        lowered = LoweredGraph(copy_graph(graph_module), examples, context, fixed)
+        lowered = LoweredGraph(copy_graph(graph_module), examples, context, fixed_nodes)
     try:
         with _errors_refuse():
             return graph_factory(lowered)
@@ -98,7 +98,7 @@ def _compile_once(
         log.warning("ignoring a graph of the cache that cannot be used: %s", e)
     anew = dataclasses.replace(context, read_cache=False)
     with _errors_refuse():
-        return graph_factory(LoweredGraph(copy_graph(graph_module), examples, anew, fixed))
+        return graph_factory(LoweredGraph(copy_graph(graph_module), examples, anew, fixed_nodes))
 
 
 @contextlib.contextmanager

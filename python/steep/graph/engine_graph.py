@@ -173,23 +173,23 @@ class EngineGraph:
         }
 
     def merge_saved_and_others(
-        self, saved: Sequence[torch.Tensor], others: Sequence[torch.Tensor]
+        self, saved_tensors: Sequence[torch.Tensor], others: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
         """Return the tensors of a call in order: those that autograd saved, and ``others``."""
-        tensors = dict(zip(self.saved_positions, saved, strict=False))
+        tensors = dict(zip(self.saved_positions, saved_tensors, strict=False))
         tensors.update(zip(self.other_positions, others, strict=True))
         return [tensors[i] for i in range(self.count)]
 
-    def differentiate(self, wanted: tuple[int, ...], among: tuple[int, ...]) -> EngineGraph:
+    def differentiate(self, positions: tuple[int, ...], among: tuple[int, ...]) -> EngineGraph:
         """Return the graph of this graph's gradients; it is made on first use.
 
         Its tensors are those of this graph, then the gradients of the results ``among``. Its
         results are the gradients of those ``wanted_inputs`` that the graph has. Its tensors at
-        ``wanted`` may be differentiated again.
+        ``positions`` may be differentiated again.
 
         Raises ModelError: the graph draws random numbers.
         """
-        before = self._gradient_graphs.get((wanted, among))
+        before = self._gradient_graphs.get((positions, among))
         if before is not None:
             return before
         if self.program.random:
@@ -215,12 +215,12 @@ class EngineGraph:
         inputs = [*self.inputs, *range(self.count, count)]
         reach = find_gradient_reach(gradients.graph)
         differentiable = {i for i, name in zip(inputs, names, strict=True) if name in reach}
-        graph = self._gradient_graphs[wanted, among] = EngineGraph(
+        graph = self._gradient_graphs[positions, among] = EngineGraph(
             gradients.SerializeToString(),
             names,
             inputs,
             count,
-            tuple(i for i in wanted if i in differentiable),
+            tuple(i for i in positions if i in differentiable),
             precision=self.precision,
             providers=self.providers,
             disabled_passes=self.disabled_passes,

@@ -132,13 +132,13 @@ class LoweredGraph:
         graph_module: torch.fx.GraphModule,
         examples: Sequence[Any],
         context: CaptureContext,
-        fixed: frozenset[str] | None = frozenset(),
+        fixed_nodes: frozenset[str] | None = frozenset(),
     ) -> None:
         self.context = context
         self.graph = graph = graph_module.graph
         # Placeholders that are extents go first: what remains of numbers are Python's.
         self.positions = take_sizes_from_tensors(graph)
-        self._numbers = Numbers(graph, fixed, context.fake_mode)
+        self._numbers = Numbers(graph, fixed_nodes, context.fake_mode)
         self._refuse_calls(graph_module)
         narrow = self._expand()
         # Outputs refer to nodes, and expansions replace nodes.
@@ -257,9 +257,9 @@ class LoweredGraph:
         if not self.checks:
             return
         call_values = self._call_values(arguments, values)
-        truths = [checked.output.of(call_values) for checked in self.checks]
-        for value, checked in zip(truths, self.checks, strict=True):
-            raise_where(value, checked.check.truth, *checked.check.error)
+        truths = [check.output.of(call_values) for check in self.checks]
+        for value, check in zip(truths, self.checks, strict=True):
+            raise_where(value, check.check.truth, *check.check.error)
 
     def _call_values(self, arguments: Sequence[Any], values: Sequence[torch.Tensor]) -> CallValues:
         like = [_like(v, e.example) for v, e in zip(values, self.values, strict=True)]

@@ -81,11 +81,11 @@ def _of_unnamed_extents(graph: torch.fx.Graph) -> list[str]:
             symbols |= free_symbols(value)
     operations = [n for n in graph.nodes if n.op.startswith("call_")]
     unnamed = {n for n in operations if _symbols_of(n) - symbols}
-    touched = [n in unnamed or not unnamed.isdisjoint(n.all_input_nodes) for n in operations]
+    depends = [n in unnamed or not unnamed.isdisjoint(n.all_input_nodes) for n in operations]
     if not unnamed:
         return []
-    last = len(touched) - touched[::-1].index(True)
-    return [n.name for n in operations[touched.index(True) : last]]
+    last = len(depends) - depends[::-1].index(True)
+    return [n.name for n in operations[depends.index(True) : last]]
 
 
 def _symbols_of(n: torch.fx.Node) -> set[Any]:

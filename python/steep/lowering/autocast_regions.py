@@ -35,15 +35,15 @@ def regions_of(graph: torch.fx.Graph, context: CaptureContext) -> Regions:
     around = context.autocast
     stack = [around]
     regions: dict[str, torch.dtype | None] = {}
-    entered: set[torch.fx.Node] = set()
+    entries: set[torch.fx.Node] = set()
     for n in graph.nodes:
         if n.target is enter_autocast:
             device, dtype, enabled, *_ = n.args
             if device == "cpu":
-                entered.add(n)
+                entries.add(n)
                 stack.append((dtype or context.autocast_dtype) if enabled else None)
         elif n.target is exit_autocast:
-            if n.args[0] in entered:
+            if n.args[0] in entries:
                 stack.pop()
         elif n.op.startswith("call_") and stack[-1] != around:
             regions[n.name] = stack[-1]

@@ -137,8 +137,8 @@ def _max_pool_to(target: OpOverload, axes: int) -> Callable[..., Any]:
 
     def pool(input: torch.Tensor, output_size: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
         if any(n != 1 for n in output_size):
-            pooled: tuple[torch.Tensor, torch.Tensor] = _decompositions[target](input, output_size)
-            return pooled
+            result: tuple[torch.Tensor, torch.Tensor] = _decompositions[target](input, output_size)
+            return result
         values, indices = input.flatten(-axes).max(-1, keepdim=True)
         shape = [*input.shape[:-axes], *[1] * axes]
         return values.view(shape), indices.view(shape)

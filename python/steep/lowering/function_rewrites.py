@@ -168,8 +168,8 @@ def _cosine_similarity(
 
     def direction(x: torch.Tensor) -> torch.Tensor:
         norm = torch.linalg.vector_norm(x, 2, dim, keepdim=True)
-        raised = eps + (norm - stop_gradient(norm))
-        return x / torch.where(norm < eps, raised, norm)
+        length = eps + (norm - stop_gradient(norm))
+        return x / torch.where(norm < eps, length, norm)
 
     return (direction(x1) * direction(x2)).sum(dim)
 
@@ -358,8 +358,8 @@ def _scale_by(function: Callable[..., torch.Tensor], factor: str) -> Callable[..
         if not isinstance(kwargs.get(factor), torch.Tensor) or len(args) < 2:
             return function(*args, **kwargs)
         scale = kwargs.pop(factor)
-        input, scaled, *others = args
-        return function(input, scaled * scale, *others, **kwargs)
+        input, value, *others = args
+        return function(input, value * scale, *others, **kwargs)
 
     return rewrite
 

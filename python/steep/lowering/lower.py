@@ -140,14 +140,12 @@ def refusal(e: Exception, at: torch.fx.Node | None = None) -> CannotLower:
         return CannotLower(str(e), "" if at is None else at.name, line_of(at))
     text = str(e).strip()
     reason = summary_of(e)
-    if untranslated := re.search(
-        r"Error when translating node .*?target=torch\.ops\.([\w.]+)\]", text
-    ):
-        reason = f"{_NO_OPERATOR} {untranslated.group(1)}"
+    if match := re.search(r"Error when translating node .*?target=torch\.ops\.([\w.]+)\]", text):
+        reason = f"{_NO_OPERATOR} {match.group(1)}"
         cause = _innermost(e)
         # raised by one of Steep's translations
         if isinstance(cause, NotImplementedError) and str(cause):
-            reason = f"{untranslated.group(1)}: {cause}"
+            reason = f"{match.group(1)}: {cause}"
     return cannot_lower(reason, at)
 
 

@@ -88,10 +88,10 @@ def _pair_with_types(
 
 def _wider(schema: onnx.defs.OpSchema, variable: str, kind: ir.DataType) -> ir.DataType | None:
     constraints = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
-    allowed = constraints.get(variable, [variable])
-    if kind not in _WIDER or _text(kind) in allowed:
+    types = constraints.get(variable, [variable])
+    if kind not in _WIDER or _text(kind) in types:
         return None
-    return next((wide for wide in _WIDER[kind] if _text(wide) in allowed), None)
+    return next((wide for wide in _WIDER[kind] if _text(wide) in types), None)
 
 
 def _text(kind: ir.DataType) -> str:

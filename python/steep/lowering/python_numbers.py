@@ -66,7 +66,7 @@ class Numbers:
     """
 
     def __init__(
-        self, graph: torch.fx.Graph, fixed: frozenset[str] | None, fake_mode: FakeTensorMode
+        self, graph: torch.fx.Graph, fixed_nodes: frozenset[str] | None, fake_mode: FakeTensorMode
     ) -> None:
         self._dtypes: list[torch.dtype] = []
         self.results: dict[torch.fx.Node, int] = {}
@@ -81,7 +81,7 @@ class Numbers:
             node: [u for u in node.users if not (u in numbers or u in extents or u.op == "output")]
             for node in numbers
         }
-        _fix(readers_of, fixed)
+        _fix(readers_of, fixed_nodes)
         last, inputs = placeholders[-1], []
         for node, readers in readers_of.items():
             if readers:
@@ -167,13 +167,13 @@ def _calculate(
 
 
 def _fix(
-    readers_of: dict[torch.fx.Node, list[torch.fx.Node]], fixed: frozenset[str] | None
+    readers_of: dict[torch.fx.Node, list[torch.fx.Node]], fixed_nodes: frozenset[str] | None
 ) -> None:
-    """Replace symbols by their present values in ``fixed`` operations, which adds guards."""
+    """Replace symbols by their present values in ``fixed_nodes``, which adds guards."""
     for node, readers in readers_of.items():
         example = node.meta["example_value"]
         for reader in list(readers):
-            is_fixed = fixed is None or reader.name in fixed
+            is_fixed = fixed_nodes is None or reader.name in fixed_nodes
             if is_fixed and not isinstance(example, torch.Tensor):
                 reader.replace_input_with(node, _kind(example)(example))
                 readers.remove(reader)

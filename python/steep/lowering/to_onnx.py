@@ -283,5 +283,5 @@ def _knowledge(env: ShapeEnv | None) -> str:
     if env is None:
         return ""
     guards = [str(g.expr) for g in env.guards]
-    asserted = [str(a.expr) for some in env.deferred_runtime_asserts.values() for a in some]
-    return f"{guards} {asserted} {env.replacements} {env.var_to_range}"
+    assertions = [str(a.expr) for some in env.deferred_runtime_asserts.values() for a in some]
+    return f"{guards} {assertions} {env.replacements} {env.var_to_range}"

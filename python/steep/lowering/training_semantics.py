@@ -147,10 +147,10 @@ class Watch(TorchFunctionMode):
         def stop(t: torch.Tensor) -> torch.Tensor:
             if id(t) in arguments:  # an argument, not a new tensor
                 return t
-            stopped = stop_gradient(t)
+            copy = stop_gradient(t)
             if is_view(t):
-                self.aliases[id(stopped)] = stopped
-            return stopped
+                self.aliases[id(copy)] = copy
+            return copy
 
         return tree_map_only(torch.Tensor, stop, result)
 
@@ -181,10 +181,10 @@ T = TypeVar("T")
 def _stop_all_but(arguments: T, targets: object) -> T:
     """Return arguments without gradients, except for the targets of the write."""
     kept_ids = {id(t) for t in tree_leaves(targets)}
-    stopped: T = tree_map_only(
+    result: T = tree_map_only(
         torch.Tensor, lambda t: t if id(t) in kept_ids else stop_gradient(t), arguments
     )
-    return stopped
+    return result
 
 
 def _works_in_place(func: Callable[..., Any]) -> bool:

@@ -321,9 +321,9 @@ class ORTModule(torch.nn.Module):
         # autocast's dtype decides what autocast regions inside forward compute in; Dynamo does not
         # guard it
         held_for = precision, whole, torch.get_autocast_dtype("cpu")
-        captured = self._captured.get(held_for)
-        if captured is None:
-            captured = self._captured[held_for] = capture_backend.make_captured_module(
+        capture = self._captured.get(held_for)
+        if capture is None:
+            capture = self._captured[held_for] = capture_backend.make_captured_module(
                 innermost(self._module),
                 precision,
                 self._reports.append,
@@ -335,13 +335,13 @@ class ORTModule(torch.nn.Module):
             )
         try:
             capture_backend.refuse_transforms()
-            result = captured(*args, **kwargs)
+            result = capture(*args, **kwargs)
         except (ModelError, ProviderError) as e:
             if self.fallback != "torch":
                 raise
             return self._run_in_torch(e, args, kwargs)
-        if not captured.ran_in_engine and not captured.left_on_purpose:
-            self._require_engine_ran(captured.breaks)
+        if not capture.ran_in_engine and not capture.left_on_purpose:
+            self._require_engine_ran(capture.breaks)
         return result
 
     def _require_engine_ran(self, breaks: list[str]) -> None:
@@ -514,8 +514,8 @@ def _with_signature(cls: type, module: torch.nn.Module) -> type:
     module has an attribute ``plan``, ``memory_report``, ``dump`` or ``profile``, the subclass
     returns the module's.
     """
-    wrapped = type(module)
-    classes = _classes.setdefault(wrapped, {})
+    module_class = type(module)
+    classes = _classes.setdefault(module_class, {})
     key = cls, frozenset(name for name in _MODULES_FIRST if hasattr(module, name))
     if key not in classes:
 
@@ -524,7 +524,7 @@ def _with_signature(cls: type, module: torch.nn.Module) -> type:
 
         # Without a signature, the forward keeps (*args, **kwargs).
         with contextlib.suppress(AttributeError, TypeError, ValueError):
-            forward.__signature__ = inspect.signature(wrapped.forward)  # type: ignore[attr-defined]
+            forward.__signature__ = inspect.signature(module_class.forward)  # type: ignore[attr-defined]
         forward.__doc__ = cls.forward.__doc__  # type: ignore[attr-defined]
         names: dict[str, object] = {name: _modules_own(name) for name in key[1]}
         names |= {"forward": forward, "__module__": __name__}

@@ -428,8 +428,10 @@ class DataParallel:
             raise failure
         i = next(i for i, other in enumerate(failures) if other)
         kind, text = failures[i]["kind"], failures[i].get("what") or failures[i]["text"]
-        raised = getattr(errors, kind, ProviderError) if kind in errors.__all__ else ProviderError
-        raise raised(
+        error_class = (
+            getattr(errors, kind, ProviderError) if kind in errors.__all__ else ProviderError
+        )
+        raise error_class(
             f"Rank {i} failed; no weight was changed.",
             node=f"rank {i}",
             op=failures[i].get("op", ""),
@@ -520,8 +522,8 @@ def _digest(text: str) -> tuple[float, float]:
     return float(int.from_bytes(start[:4], "big")), float(int.from_bytes(start[4:], "big"))
 
 
-def _tensor(shared: _steep.Tensor) -> torch.Tensor:
-    return torch.from_dlpack(shared)
+def _tensor(tensor: _steep.Tensor) -> torch.Tensor:
+    return torch.from_dlpack(tensor)
 
 
 def _states(

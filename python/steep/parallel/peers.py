@@ -46,11 +46,11 @@ class Peers:
         """Return the text of each process, in the order of ranks."""
         own = torch.frombuffer(bytearray(text.encode() + b"\0"), dtype=torch.uint8)
         extents = [int(extent) for (extent,) in self.gather([own.numel()])]
-        padded = torch.zeros(max(extents), dtype=torch.uint8)
-        padded[: own.numel()] = own
-        every = [torch.empty_like(padded) for _ in range(self.size)]
+        buffer = torch.zeros(max(extents), dtype=torch.uint8)
+        buffer[: own.numel()] = own
+        every = [torch.empty_like(buffer) for _ in range(self.size)]
         with self._together():
-            dist.all_gather(every, padded)
+            dist.all_gather(every, buffer)
         return [
             bytes(t[: extent - 1].tolist()).decode()
             for t, extent in zip(every, extents, strict=True)

@@ -137,10 +137,10 @@ class Change(Generic[T]):
     """
 
     def __init__(
-        self, context: contextlib.AbstractContextManager[T], declared: tuple[Substitution, ...]
+        self, context: contextlib.AbstractContextManager[T], entries: tuple[Substitution, ...]
     ) -> None:
         self._context = context
-        self.order = max(s.order for s in declared)
+        self.order = max(s.order for s in entries)
 
     def __enter__(self) -> T:
         """Replace the targets."""
@@ -157,9 +157,9 @@ class Change(Generic[T]):
 
 
 def replaces(
-    *declared: Substitution,
+    *entries: Substitution,
 ) -> Callable[[Callable[P, Iterator[T]]], Callable[P, Change[T]]]:
-    """Return a decorator as ``contextlib.contextmanager``, for functions that replace ``declared``.
+    """Return a decorator as ``contextlib.contextmanager``, for functions that replace ``entries``.
 
     The context managers also have an ``order``, in which several must be entered.
     """
@@ -169,7 +169,7 @@ def replaces(
 
         @functools.wraps(function)
         def change(*args: P.args, **kwargs: P.kwargs) -> Change[T]:
-            return Change(manager(*args, **kwargs), declared)
+            return Change(manager(*args, **kwargs), entries)
 
         return change
 

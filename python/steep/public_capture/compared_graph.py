@@ -68,8 +68,8 @@ class ComparedGraph:
     def _compare(self, arguments: Sequence[Any]) -> Sequence[Any]:
         state = torch.get_rng_state()
         leaves = _copies(arguments)
-        started = [_start(leaf) for leaf in leaves]
-        expected = self._graph_module(*started)
+        starts = [_start(leaf) for leaf in leaves]
+        expected = self._graph_module(*starts)
         exact = _InDouble(self._graph_module, _unwritten(leaves, arguments), state)
         torch.set_rng_state(state)  # both must draw the same random numbers
         copies = [
@@ -77,7 +77,7 @@ class ComparedGraph:
         ]
         results = self._run(*copies)
         self._check("result", _by_place(results), _by_place(expected), exact.results)
-        self._check("argument", _by_place(copies), _by_place(started), exact.arguments)
+        self._check("argument", _by_place(copies), _by_place(starts), exact.arguments)
         self._follow_backward(leaves, copies, expected, results, exact)
         return results
 
@@ -205,8 +205,8 @@ class _InDouble:
             try:
                 # backward hooks run under no_grad, and autocast would use 16-bit products
                 with torch.enable_grad(), torch.autocast("cpu", enabled=False):
-                    started = [_start(leaf) for leaf in leaves]
-                    self._run = leaves, started, self._graph_module(*started)
+                    starts = [_start(leaf) for leaf in leaves]
+                    self._run = leaves, starts, self._graph_module(*starts)
             except (RuntimeError, TypeError, ValueError):  # for example, it names a dtype
                 self._run = leaves, [], ()
             finally:

@@ -72,8 +72,8 @@ def compiled(
     # PyTorch's decomposition of fused attention passes weights to a backward that expects
     # logsumexp: its gradients are wrong. The math backend (products and a softmax) is correct.
     decompositions = torch.export.default_decompositions()
-    for fused in [op for op in decompositions if "scaled_dot_product" in str(op)]:
-        del decompositions[fused]
+    for fused_operator in [op for op in decompositions if "scaled_dot_product" in str(op)]:
+        del decompositions[fused_operator]
     with sdpa_kernel(SDPBackend.MATH):
         run: Callable[..., Any] = aot_module_simplified(
             graph_module,

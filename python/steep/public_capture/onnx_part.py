@@ -87,8 +87,8 @@ class OnnxPart:
 
     def _dense(self, arguments: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return the model's inputs, contiguous: a view of an argument where that is possible."""
-        ordered = zip(arguments, self.input_orders, strict=True)
-        return [_permute(t.detach(), order).contiguous() for t, order in ordered]
+        pairs = zip(arguments, self.input_orders, strict=True)
+        return [_permute(t.detach(), order).contiguous() for t, order in pairs]
 
     def __call__(self, *arguments: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
         """Return the results, with the memory layout of PyTorch's results.
@@ -192,20 +192,22 @@ def _model_of(
     try:
         with torch.no_grad(), _quiet("torch.onnx", "torch.export"):
             program = torch.export.export(graph_module, tuple(arguments), strict=False)
-            exported = torch.onnx.export(program, dynamo=True, verbose=False, optimize=False)
-        assert exported is not None  # None only if a file is given
-        return exported.model_proto
+            exported_program = torch.onnx.export(
+                program, dynamo=True, verbose=False, optimize=False
+            )
+        assert exported_program is not None  # None only if a file is given
+        return exported_program.model_proto
     except Exception as e:
         causes = [str(cause) for cause in _causes(e)]
-        untranslated = next(
+        operator_name = next(
             (m.group(1) for text in causes if (m := _UNTRANSLATED.search(text))), ""
         )
         reason = (
-            f"ONNX has no operator for {untranslated}"
-            if untranslated
+            f"ONNX has no operator for {operator_name}"
+            if operator_name
             else causes[-1].strip().split("\n")[0]
         )
-        raise CannotExport(reason, untranslated) from e
+        raise CannotExport(reason, operator_name) from e
 
 
 def _causes(e: BaseException | None) -> Iterator[BaseException]:

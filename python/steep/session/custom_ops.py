@@ -165,5 +165,5 @@ def _serialise(function: object) -> bytes:
             expected="text, bytes, an onnx.FunctionProto or a function of onnxscript",
             received=type(function).__name__,
         )
-    serialised: bytes = function.SerializeToString()
-    return serialised
+    content: bytes = function.SerializeToString()
+    return content

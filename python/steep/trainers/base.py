@@ -360,10 +360,12 @@ class Trainer:
             self._pending_state = moments
         else:
             roles, own = self._roles, self.model.state_dict()
-            shared = {**roles.names, **roles.statistics}
+            session_names = {**roles.names, **roles.statistics}
             # The weights are in place already; this call tells a session whose update was
             # interrupted.
-            self._session.set_weights({shared[k]: own[k] for k in weights if k in shared})
+            self._session.set_weights(
+                {session_names[k]: own[k] for k in weights if k in session_names}
+            )
             self._load_moments(moments)
 
     def save_checkpoint(self, path: str | os.PathLike[str], user: object = None) -> None:
@@ -436,7 +438,7 @@ class Trainer:
                 "change rarely",
                 remedy="ORTModule works with any optimizer",
             )
-        carried = {} if (before := self._session) is None else self._carry_over()
+        old_state = {} if (before := self._session) is None else self._carry_over()
         trained, buffers = self._trained_names(), dict(self._net.named_buffers())
         names = {id(t): n for n, t in (*buffers.items(), *self._net.named_parameters())}
         outputs = [o.name for o in lowered.model.graph.output]
@@ -461,18 +463,18 @@ class Trainer:
             )
         input_positions = [i for i in lowered.inputs if i not in states]
         own = set(states.values()) - set(of_graph)
-        returned = [write for write in lowered.writes if write.tensor not in states]
+        other_writes = [write for write in lowered.writes if write.tensor not in states]
         roles = _Roles(
             lowered,
             loss=next(k for k, v in enumerate(lowered.values) if v.node.target is the_loss),
             bindings=[(i, tensors[i], tensors[i].data_ptr()) for i in states],
             input_positions=input_positions,
-            targets=[write.argument for write in returned],
+            targets=[write.argument for write in other_writes],
             types=[torch.empty_like(tensors[i], device="meta") for i in input_positions],
             names={n.removeprefix("model."): n for n in of_graph},
             statistics={n.removeprefix("model."): n for n in own},
         )
-        step_outputs = [new_values[write.tensor] for write in returned] + outputs[count:]
+        step_outputs = [new_values[write.tensor] for write in other_writes] + outputs[count:]
         step_outputs.remove(outputs[count + roles.loss])
         groups = self._groups({name: name for name in of_graph})
         if self._parallel is not None:
@@ -498,7 +500,7 @@ class Trainer:
         if before is not None:
             there = {f"{OPTIMIZER}{k.partition('/')[0]}/{n}" for k, n in self._moments()}
             there |= {STEP, LOSS_SCALE}
-            self._load_moments({k: v for k, v in carried.items() if k in there})
+            self._load_moments({k: v for k, v in old_state.items() if k in there})
             session.run_count = before.run_count
             if self._lr is not None:
                 session.lr = self._lr

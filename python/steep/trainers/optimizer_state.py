@@ -170,10 +170,10 @@ class SharedState:
         """Put the moments of parameters that made a step into the optimizer's state."""
         if not self._hidden_states:
             return
-        stepped = [h for h in self._hidden_states if h.count > 0]
-        for own_state in stepped:
+        states = [h for h in self._hidden_states if h.count > 0]
+        for own_state in states:
             self._optimizer.state[own_state.parameter].update(own_state.tensors)
-        self._in_state += stepped
+        self._in_state += states
         self._hidden_states = [h for h in self._hidden_states if h.count == 0]
         self._last_ids = self._ids()
 

@@ -85,7 +85,7 @@ def read_updates(optimizer: torch.optim.Optimizer) -> list[Update]:
         raise ModelError(
             "The optimizer has no counterpart in the engine.",
             expected="of torch.optim: "
-            + ", ".join(supported.__name__ for supported in _KINDS)
+            + ", ".join(each.__name__ for each in _KINDS)
             + "; or a steep.Optimizer",
             received=type(optimizer).__name__,
             remedy="use ORTModule, which works with any optimizer",

@@ -82,19 +82,19 @@ def _find_value(
     graph = graph_module.graph
     nodes = list(graph.nodes)
     visited = {memory_of(n) for n in nodes if n.op == "placeholder"} | {None}
-    watched = []
+    candidates = []
     for n in nodes:
         if n.op.startswith("call_") and memory_of(n) not in visited:
             visited.add(memory_of(n))
-            watched.append(n)
-    _set_outputs(graph_module, watched)
+            candidates.append(n)
+    _set_outputs(graph_module, candidates)
     compiled = CompiledGraph(LoweredGraph(copy_graph(graph_module), arguments, context))
     copies = copies_of(arguments)
     inputs = compiled.prepare_inputs(copies)
     received = compiled.write_back_and_return(copies, compiled.run_engine(inputs))
-    names = {n.name for n in watched}
+    names = {n.name for n in candidates}
     expected, _ = run_in_torch(graph_module, copies_of(arguments), names, Masks(compiled, inputs))
-    for n, mine in zip(watched, received, strict=True):
+    for n, mine in zip(candidates, received, strict=True):
         difference = comparison.difference(mine, expected[n.name])
         if difference is not None and difference.relative > comparison.tolerance:
             return _place(

@@ -208,9 +208,9 @@ class Step(Comparison):
         self.verified.outcome.note(worst.relative)
         if worst.relative > self.tolerance:
             rounding = self._rounding(expected, exactly, least)
-            allowed = [max(self.tolerance, ROUNDINGS * r) for r in rounding]
+            limits = [max(self.tolerance, ROUNDINGS * r) for r in rounding]
             differences = [
-                d for d, most in zip(differences, allowed, strict=True) if d.relative > most
+                d for d, most in zip(differences, limits, strict=True) if d.relative > most
             ]
             if differences:
                 self._raise(max(differences, key=lambda d: d.relative), incoming)

@@ -96,13 +96,13 @@ class Module:
         self._options = session_options or SessionOptions()
         train = _read(train_model_uri, "training", state)
         self._names = [i.name for i in train.graph.input if i.name in state.parameters]
-        self._trained_names = [name for name in self._names if name in state._held.trained]
+        self._trained_names = [name for name in self._names if name in state._content.trained]
         if not self._trained_names:
             raise CheckpointError(
                 "The model trains no parameter of the state.",
                 node=os.fspath(train_model_uri),
                 expected=", ".join(i.name for i in train.graph.input),
-                received="trained: " + ", ".join(state._held.trained),
+                received="trained: " + ", ".join(state._content.trained),
             )
         self._train_outputs = [output.name for output in train.graph.output]
         self._session, self._parameter_inputs = self._compile(train)
@@ -197,7 +197,7 @@ class Module:
         for value in values:
             np.copyto(value, array[: value.size].reshape(value.shape))
             array = array[value.size :]
-        self._state._held.nominal = False
+        self._state._content.nominal = False
 
     def export_model_for_inferencing(
         self, inference_model_uri: Path, graph_output_names: Sequence[str]
@@ -228,7 +228,7 @@ class Module:
         model.graph.output.extend(outputs)
         names = prune(model.graph)
         graph = model.graph
-        for name in self._state._held.values:
+        for name in self._state._content.values:
             if name in names:
                 value = self._value(name)
                 graph.initializer.append(onnx.numpy_helper.from_array(value, name))
@@ -287,7 +287,7 @@ class Module:
         _count(self._train_inputs, arrays)
         self._session.lr = 0.0 if self._begins else 1.0
         feed = dict(zip(self._train_inputs, arrays, strict=True))
-        state = self._state._held
+        state = self._state._content
         self._session.run_count = state.draws
         result = self._session.step(**feed, **self._parameter_inputs)
         state.draws = self._session.run_count
@@ -337,7 +337,7 @@ class Module:
         return self._trained_names if trainable_only else self._names
 
     def _value(self, name: str) -> Array:
-        return self._state._held.values[name]
+        return self._state._content.values[name]
 
     def _float(self, name: str) -> Array:
         value = self._value(name)
@@ -386,7 +386,7 @@ def _read(uri: Path, kind: str, state: CheckpointState) -> onnx.ModelProto:
         )
     for value in model.graph.input:
         if value.name in state.parameters:
-            _require_like(value, state._held.values[value.name], where)
+            _require_like(value, state._content.values[value.name], where)
     return model
 
 

@@ -71,7 +71,7 @@ class Optimizer:
             )
         self._inputs = set(inputs)
         fresh = {name: _zeros(inputs[name]) for name in moments}
-        self._held = self._join_state(fresh)
+        self._optimizer_state = self._join_state(fresh)
         self._session = InferenceSession(serialise(model), module._options)
 
     def step(self) -> None:
@@ -84,37 +84,37 @@ class Optimizer:
             self._update(self._module._require_gradients())
 
     def _update(self, gradients: dict[str, Array]) -> None:
-        state = self._held
+        state = self._optimizer_state
         feed: dict[str, Array] = {
             RATE: np.float32(state.lr).reshape(()),
             STEP: np.int64(state.step + 1).reshape(()),
             **{gradient_name(name): gradient for name, gradient in gradients.items()},
-            **self._state._held.values,
+            **self._state._content.values,
             **state.moments,
         }
         arrays = {name: array for name, array in feed.items() if name in self._inputs}
         results = self._session.run(list(self._targets), arrays)
         for target, result in zip(self._targets.values(), results, strict=True):
-            values = state.moments if target in state.moments else self._state._held.values
+            values = state.moments if target in state.moments else self._state._content.values
             np.copyto(values[target], result)
         state.step += 1
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """Set the rate of the next steps. Raises DataError if it is negative or not finite."""
-        self._held.lr = _rate(learning_rate)
+        self._optimizer_state.lr = _rate(learning_rate)
 
     def get_learning_rate(self) -> float:
         """Return the rate of the next step."""
-        return self._held.lr
+        return self._optimizer_state.lr
 
     def _join_state(self, fresh: dict[str, Array]) -> OptimizerState:
         """Return the optimizer state in the checkpoint state; add it there if it is missing.
 
         Raises CheckpointError: the checkpoint state has the moments of another optimizer.
         """
-        state = self._state._held.optimizer
+        state = self._state._content.optimizer
         if state is None:
-            state = self._state._held.optimizer = OptimizerState(moments=fresh)
+            state = self._state._content.optimizer = OptimizerState(moments=fresh)
         types = {name: (a.dtype, a.shape) for name, a in state.moments.items()}
         if types != {name: (a.dtype, a.shape) for name, a in fresh.items()}:
             raise CheckpointError(
@@ -162,12 +162,12 @@ class LinearLRScheduler:
             )
         self._optimizer = optimizer
         self._warmup, self._total = warmup_step_count, total_step_count
-        optimizer._held.initial_lr = _rate(initial_lr)
+        optimizer._optimizer_state.initial_lr = _rate(initial_lr)
         self.step()
 
     def step(self) -> None:
         """Set the optimizer's rate according to its number of steps."""
-        state = self._optimizer._held
+        state = self._optimizer._optimizer_state
         if state.step < self._warmup:
             factor = state.step / self._warmup
         else:

@@ -109,9 +109,9 @@ def generate_artifacts(  # noqa: PLR0917 (ONNX Runtime's order)
     """
     _refuse(ort_format, custom_op_library)
     loss_block, optimizer_block = _loss(loss), _optimizer(optimizer)
-    trained = _name_list("requires_grad", requires_grad)
-    frozen = _name_list("frozen_params", frozen_params)
-    both = sorted(set(trained) & set(frozen))
+    trained_names = _name_list("requires_grad", requires_grad)
+    frozen_names = _name_list("frozen_params", frozen_params)
+    both = sorted(set(trained_names) & set(frozen_names))
     if both:
         raise DataError(
             "A parameter is both trained and frozen.",
@@ -122,9 +122,9 @@ def generate_artifacts(  # noqa: PLR0917 (ONNX Runtime's order)
     more = _name_list("additional_output_names", additional_output_names)
     loss_inputs = _name_list("loss_input_names", loss_input_names)
     block = _WithLoss(loss_block, more)
-    for name in trained:
+    for name in trained_names:
         block.requires_grad(name)
-    for name in frozen:
+    for name in frozen_names:
         block.requires_grad(name, False)
     with base(proto):
         block(*(loss_inputs or [output.name for output in proto.graph.output]))

@@ -43,9 +43,9 @@ class GraphFiles:
         def put(stage: str, content: bytes) -> None:
             write_file(str(self._folder / f"{self._prefix}{number}_{stage}"), content)
 
-        exported = graph.lowered.model.SerializeToString()
-        put(f"torch_exported_{mode}.onnx", exported)
-        if engine.model != exported:
+        onnx_bytes = graph.lowered.model.SerializeToString()
+        put(f"torch_exported_{mode}.onnx", onnx_bytes)
+        if engine.model != onnx_bytes:
             put(f"optimized_pre_grad_{mode}.onnx", engine.model)
         compiled = engine.program.compiled_model(graph.types, engine.gradients)
         put(f"optimized_{mode}.onnx", compiled)

@@ -103,10 +103,14 @@ class ORTTrainer:
         self.options: Any = settings
         self.optim_config, self.loss_fn, self.model = optim_config, loss_fn, model
         self._train_step_info = TrainStepInfo(optim_config)
-        mixed = settings.mixed_precision
-        self._scaler = (mixed.loss_scaler or DynamicLossScaler()) if mixed.enabled else None
+        mixed_precision = settings.mixed_precision
+        self._scaler = (
+            (mixed_precision.loss_scaler or DynamicLossScaler())
+            if mixed_precision.enabled
+            else None
+        )
         self._net = _Described(model, loss_fn)
-        precision = "fp16" if mixed.enabled else None
+        precision = "fp16" if mixed_precision.enabled else None
         self._module = ORTModule(self._net, fallback=None, precision=precision)
         self._parameters = self._find_parameters()
         self._groups = self._group_parameters()
@@ -302,13 +306,13 @@ class ORTTrainer:
 
     def _find_parameters(self) -> dict[str, torch.nn.Parameter]:
         parameters = dict(self.model.named_parameters())
-        frozen = self.options.utils.frozen_weights
-        for name in [*frozen, *self.optim_config.names()]:
+        frozen_names = self.options.utils.frozen_weights
+        for name in [*frozen_names, *self.optim_config.names()]:
             if name not in parameters:
                 raise DataError(
                     "There is no such parameter.", expected=", ".join(parameters), received=name
                 )
-        for name in frozen:
+        for name in frozen_names:
             parameters[name].requires_grad_(False)
         return {name: p for name, p in parameters.items() if p.requires_grad}
 

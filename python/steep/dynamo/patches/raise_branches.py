@@ -149,12 +149,12 @@ def _is_error(kind: object) -> bool:
     return issubclass(kind, Exception) and getattr(builtins, kind.__name__, None) is kind
 
 
-def _kind_and_message(raised: VariableTracker) -> tuple[str, ...] | None:
-    kind, message = raised, []
-    if isinstance(raised, ExceptionVariable):
-        kind, message = raised.exc_type, raised.args
-    elif isinstance(raised, BuiltinVariable):
-        kind = raised.fn
+def _kind_and_message(error: VariableTracker) -> tuple[str, ...] | None:
+    kind, message = error, []
+    if isinstance(error, ExceptionVariable):
+        kind, message = error.exc_type, error.args
+    elif isinstance(error, BuiltinVariable):
+        kind = error.fn
     if not _is_error(kind):
         return None
     texts = tuple(m.as_python_constant() for m in message)

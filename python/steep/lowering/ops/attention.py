@@ -45,8 +45,8 @@ def _attention(  # noqa: PLR0917, as ATen has it
     axes = list(range(len(key.shape)))  # before Mul, whose result has no known shape
     if enable_gqa and query.shape[-3] != key.shape[-3]:
         key, value = _for_every_head(query, key, value)
-    turned = opset18.Transpose(key, perm=[*axes[:-2], axes[-1], axes[-2]])
-    scores = opset18.MatMul(opset18.Mul(query, root), opset18.Mul(turned, of_keys))
+    transpose = opset18.Transpose(key, perm=[*axes[:-2], axes[-1], axes[-2]])
+    scores = opset18.MatMul(opset18.Mul(query, root), opset18.Mul(transpose, of_keys))
     if attn_mask is not None:
         weights = _safe(opset18.Add(scores, _to_summand(attn_mask, query)), -1, query.dtype)
     else:
@@ -61,8 +61,8 @@ def _attention(  # noqa: PLR0917, as ATen has it
 def _for_every_head(query: Value, key: Value, value: Value) -> tuple[Value, Value]:
     """Repeat keys and values of fewer heads (third axis from the end) for all query heads."""
     if len(query.shape) == 4:
-        repeated: tuple[Value, Value] = _attention_repeat_kv_for_group_query(query, key, value)
-        return repeated
+        pair: tuple[Value, Value] = _attention_repeat_kv_for_group_query(query, key, value)
+        return pair
     heads, of_keys = query.shape[-3], key.shape[-3]
     if not isinstance(heads, int) or not isinstance(of_keys, int):
         raise NotImplementedError("the number of heads is not known")

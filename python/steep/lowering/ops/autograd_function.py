@@ -176,13 +176,13 @@ def _run(
         for i, t in enumerate(results)
         if isinstance(t, torch.Tensor) and t.is_floating_point() and i not in constant
     ]
-    stopped = [stop_gradient(results[i]) for i in y]
-    names = dict(zip(y, (torch.ops.steep.gradient_of(t) for t in stopped), strict=True))
+    outputs = [stop_gradient(results[i]) for i in y]
+    names = dict(zip(y, (torch.ops.steep.gradient_of(t) for t in outputs), strict=True))
     result_gradients = [
         names[i] if i in names else torch.zeros_like(t) if isinstance(t, torch.Tensor) else None
         for i, t in enumerate(results)
     ]
-    constants = {id(results[i]): t for i, t in zip(y, stopped, strict=True)}
+    constants = {id(results[i]): t for i, t in zip(y, outputs, strict=True)}
     saved_values = [constants.get(id(t), t) for t in saved_values]
     gradients = Interpreter(backward, numbers).run(*result_gradients, *saved_values)
     if not isinstance(gradients, (tuple, list)):
@@ -194,8 +194,8 @@ def _run(
     ]
     if y and pairs:
         x, dx = zip(*pairs, strict=True)
-        stopped = torch.ops.steep.with_gradient(stopped, list(x), list(dx), list(names.values()))
-    for i, t in zip(y, stopped, strict=True):
+        outputs = torch.ops.steep.with_gradient(outputs, list(x), list(dx), list(names.values()))
+    for i, t in zip(y, outputs, strict=True):
         results[i] = t
     return results[0] if single else tuple(results)
 

@@ -131,7 +131,7 @@ def _loss(
     index = opset18.Expand(
         opset18.Unsqueeze(path, ints(0)), opset18.Concat(shape, rows, states, axis=0)
     )
-    emitted = opset18.GatherElements(log_probs, index, axis=2)  # [T, N, states]
+    emissions = opset18.GatherElements(log_probs, index, axis=2)  # [T, N, states]
     count = opset18.Range(
         *(opset18.Constant(value_int=0), opset18.Squeeze(shape), opset18.Constant(value_int=1))
     )
@@ -145,12 +145,12 @@ def _loss(
     )  # α before the first time step
 
     def step(alpha: Value, emission: Value, is_live: Value) -> Value:
-        jumped = opset18.Where(skips, later(alpha, 2, never), never)
-        came = _log_sum(alpha, later(alpha, 1, never), jumped)
+        two_back = opset18.Where(skips, later(alpha, 2, never), never)
+        came = _log_sum(alpha, later(alpha, 1, never), two_back)
         return opset18.Where(is_live, opset18.Add(came, emission), alpha)
 
     kinds = [log_probs.dtype, log_probs.dtype, ir.DataType.BOOL]
-    alpha = _scan(step, start, [emitted, live], kinds)
+    alpha = _scan(step, start, [emissions, live], kinds)
     end = opset18.Add(of_row, of_row)
     first = opset18.Sub(end, ints(1))
     before = opset18.GatherElements(alpha, opset18.Max(first, ints(0)), axis=1)
@@ -190,14 +190,16 @@ def _fill(value: int, *shape: Value) -> Value:
 _numbers = itertools.count()
 
 
-def _scan(step: Operator, state: Value, scanned: list[Value], kinds: list[ir.DataType]) -> Value:
-    """Return the last state of a Scan of ``step`` over slices of ``scanned`` along the first axis.
+def _scan(step: Operator, state: Value, sequences: list[Value], kinds: list[ir.DataType]) -> Value:
+    """Return the last state of a Scan of ``step`` over slices of ``sequences`` along axis 0.
 
-    ``kinds`` are the dtypes of the state and of each scanned value.
+    ``kinds`` are the dtypes of the state and of each sequence.
     """
     recorder: building.OpRecorder = onnxscript.evaluator.default()
     prefix = f"ctc_{next(_numbers)}_"
-    inputs = [SymbolicTensor(recorder.opset, f"{prefix}given_{i}") for i in range(1 + len(scanned))]
+    inputs = [
+        SymbolicTensor(recorder.opset, f"{prefix}given_{i}") for i in range(1 + len(sequences))
+    ]
     for value, kind in zip(inputs, kinds, strict=True):
         value.dtype = kind
     outside = len(recorder.nodes)
@@ -207,10 +209,10 @@ def _scan(step: Operator, state: Value, scanned: list[Value], kinds: list[ir.Dat
     for i, value in enumerate(v for node in body for v in node.outputs):
         value.name = f"{prefix}{i}"
     graph = ir.Graph(inputs, [result], nodes=body, name=f"{prefix}step")
-    attributes = [ir.AttrGraph("body", graph), ir.AttrInt64("num_scan_inputs", len(scanned))]
+    attributes = [ir.AttrGraph("body", graph), ir.AttrInt64("num_scan_inputs", len(sequences))]
     last = SymbolicTensor(recorder.opset)
     recorder.nodes.append(
-        ir.Node("", "Scan", [state, *scanned], attributes, outputs=[last], version=18)
+        ir.Node("", "Scan", [state, *sequences], attributes, outputs=[last], version=18)
     )
     return last
 

@@ -35,8 +35,8 @@ def _shift(x: Value, by: int, dim: int, fill: Value, back: bool = False) -> Valu
     part = (ints(by), ints(2**31)) if back else (ints(0), ints(-by))
     rest = opset18.Slice(x, *part, ints(dim))
     empty = opset18.Slice(x, ints(0), ints(by), ints(dim))
-    filled = opset18.Expand(fill, opset18.Shape(empty))
-    return opset18.Concat(*((rest, filled) if back else (filled, rest)), axis=dim)
+    padding = opset18.Expand(fill, opset18.Shape(empty))
+    return opset18.Concat(*((rest, padding) if back else (padding, rest)), axis=dim)
 
 
 def _int64(value: int) -> Value:
@@ -243,8 +243,8 @@ def _with_slopes_of_sums(x: Value, value: Value, dim: int) -> Value:
     y = detach(value)
     (gradient,) = steep_node("GradientOf", [y])
     zero = number(0, x)
-    signed = opset18.Or(opset18.Greater(gradient, zero), opset18.Less(gradient, zero))
-    counts = opset18.And(signed, opset18.Not(opset18.Equal(y, number(math.inf, x))))
+    has_sign = opset18.Or(opset18.Greater(gradient, zero), opset18.Less(gradient, zero))
+    counts = opset18.And(has_sign, opset18.Not(opset18.Equal(y, number(math.inf, x))))
     following = _shift(y, 1, dim, number(math.inf, x), back=True)
     distance = opset18.Where(opset18.Equal(y, following), zero, opset18.Sub(y, following))
     inputs = [opset18.Where(counts, gradient, zero), opset18.Exp(distance)]

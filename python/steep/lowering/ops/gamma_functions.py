@@ -35,8 +35,8 @@ _UNDER_FAR = (1.0, 3.543889200, 1.637067800)
 def _lgamma(self: Value) -> Value:
     """ln |Γ(x)|; infinite at 0, at negative integers and at ±∞."""
     x = _in_float64(self)
-    mirrored = opset18.LessOrEqual(x, number(0, x))
-    z = opset18.Where(mirrored, opset18.Sub(number(1, x), x), x)
+    is_mirrored = opset18.LessOrEqual(x, number(0, x))
+    z = opset18.Where(is_mirrored, opset18.Sub(number(1, x), x), x)
     small, w = _raise_small(z)
     factors = opset18.Where(small, z, number(1, x))
     product = factors
@@ -50,8 +50,8 @@ def _lgamma(self: Value) -> Value:
     series = opset18.Add(series, number(0.5 * math.log(2 * math.pi), x))
     value = opset18.Sub(opset18.Add(leading, series), opset18.Log(product))
     sine = opset18.Abs(opset18.Sin(opset18.Mul(number(math.pi, x), _to_nearest_integer(x))))
-    reflected = opset18.Sub(opset18.Sub(number(math.log(math.pi), x), opset18.Log(sine)), value)
-    value = opset18.Where(mirrored, reflected, value)
+    reflection = opset18.Sub(opset18.Sub(number(math.log(math.pi), x), opset18.Log(sine)), value)
+    value = opset18.Where(is_mirrored, reflection, value)
     infinite = opset18.Equal(opset18.Abs(x), number(math.inf, x))
     value = opset18.Where(infinite, number(math.inf, x), value)
     return with_slopes(detach(opset18.CastLike(value, self)), (self, _digamma(self)))
@@ -61,8 +61,8 @@ def _digamma(self: Value) -> Value:
     """The derivative of ln Γ(x); NaN at negative integers, and -∞ at 0, +∞ at -0."""
     x = _in_float64(self)
     zero = number(0, x)
-    mirrored = opset18.Less(x, zero)
-    z = opset18.Where(mirrored, opset18.Sub(number(1, x), x), x)
+    is_mirrored = opset18.Less(x, zero)
+    z = opset18.Where(is_mirrored, opset18.Sub(number(1, x), x), x)
     small, w = _raise_small(z)
     terms = [-b / (2 * k) for k, b in enumerate(_BERNOULLI, 1)]
     inverse = _inverse_square(w)
@@ -73,18 +73,18 @@ def _digamma(self: Value) -> Value:
     value = opset18.Sub(value, _sum_of_powers(z, small, 1))
     place = _to_nearest_integer(x)
     tangent = opset18.Tan(opset18.Mul(number(math.pi, x), place))
-    reflected = opset18.Sub(value, opset18.Div(number(math.pi, x), tangent))
+    reflection = opset18.Sub(value, opset18.Div(number(math.pi, x), tangent))
     pole = opset18.Equal(opset18.Abs(place), zero)
-    value = opset18.Where(mirrored, reflected, value)
-    value = opset18.Where(opset18.And(mirrored, pole), number(math.nan, x), value)
+    value = opset18.Where(is_mirrored, reflection, value)
+    value = opset18.Where(opset18.And(is_mirrored, pole), number(math.nan, x), value)
     slope = opset18.CastLike(_trigamma_of(x), self)
     return with_slopes(detach(opset18.CastLike(value, self)), (self, slope))
 
 
 def _trigamma_of(x: Value) -> Value:
     """The derivative of ``_digamma``, of a float64 tensor; differentiable as it is written."""
-    mirrored = opset18.Less(x, number(0.5, x))
-    z = opset18.Where(mirrored, opset18.Sub(number(1, x), x), x)
+    is_mirrored = opset18.Less(x, number(0.5, x))
+    z = opset18.Where(is_mirrored, opset18.Sub(number(1, x), x), x)
     small, w = _raise_small(z)
     inverse = _inverse_square(w)
     value = opset18.Add(
@@ -92,9 +92,9 @@ def _trigamma_of(x: Value) -> Value:
         opset18.Div(opset18.Mul(inverse, _polynomial(_BERNOULLI, inverse)), w),
     )
     value = opset18.Add(value, _sum_of_powers(z, small, 2))
-    place = opset18.Where(mirrored, _to_nearest_integer(x), number(0.5, x))
+    place = opset18.Where(is_mirrored, _to_nearest_integer(x), number(0.5, x))
     ratio = opset18.Div(number(math.pi, x), opset18.Sin(opset18.Mul(number(math.pi, x), place)))
-    return opset18.Where(mirrored, opset18.Sub(opset18.Mul(ratio, ratio), value), value)
+    return opset18.Where(is_mirrored, opset18.Sub(opset18.Mul(ratio, ratio), value), value)
 
 
 def _polygamma(n: int, self: Value) -> Value:

@@ -144,12 +144,12 @@ def _det(A: Value) -> Value:
     """
     if A.shape[-1] == 1:
         return opset18.Det(A)
-    transposed = _transpose(A)
-    info = steep_node("LU", [transposed], 3, check=False)[2]
+    transpose = _transpose(A)
+    info = steep_node("LU", [transpose], 3, check=False)[2]
     info.dtype = ir.DataType.INT32
     zero, none = number(0.0, A), number(math.nan, A)
     singular = opset18.Not(opset18.Equal(info, number(0, info)))
-    det = opset18.Where(singular, zero, detach(opset18.Det(transposed)))
+    det = opset18.Where(singular, zero, detach(opset18.Det(transpose)))
     finite = opset18.Less(opset18.Abs(det), number(math.inf, A))
     of_cofactors = opset18.Where(finite, number(1.0, A), none)
     scale = slope_or_again(opset18.Where(singular, zero, of_cofactors), of_cofactors)

@@ -87,10 +87,10 @@ def _floor_divide_integers(self: Value, other: Value) -> Value:
     if not self.dtype.is_signed():
         return aten_floor_divide(self, other)
     one = number(1, self)
-    turned = opset18.Equal(other, opset18.Neg(one))
-    by = opset18.Where(turned, one, other)
+    negates = opset18.Equal(other, opset18.Neg(one))
+    by = opset18.Where(negates, one, other)
     by.dtype = self.dtype
-    return opset18.Where(turned, opset18.Neg(self), aten_floor_divide(self, by))
+    return opset18.Where(negates, opset18.Neg(self), aten_floor_divide(self, by))
 
 
 def _divide(self: Value, other: Value, rounding_mode: str | None = None) -> Value:

@@ -99,8 +99,8 @@ def _extreme_of_all(reduce: Operator, of_two: Operator) -> Operator:
         flat = opset18.Reshape(self, opset18.Constant(value_ints=[-1]))
         # an error if there are no elements
         first = opset18.Gather(flat, opset18.Constant(value_int=0), axis=0)
-        checked = of_two(value, first)
-        return with_gradient_of(detach(checked), value) if floating else checked
+        result = of_two(value, first)
+        return with_gradient_of(detach(result), value) if floating else result
 
     return extreme
 
@@ -223,13 +223,13 @@ def _variance_and_mean(
     keepdim: bool = False,
 ) -> tuple[Value, Value]:
     axes = opset18.Constant(value_ints=list(dim or range(len(self.shape))))
-    kept = {"keepdims": int(bool(keepdim))}
-    centred = opset18.Sub(self, opset18.ReduceMean(self, axes, keepdims=1))
-    total = opset18.ReduceSum(opset18.Mul(centred, centred), axes, **kept)
+    flags = {"keepdims": int(bool(keepdim))}
+    deviations = opset18.Sub(self, opset18.ReduceMean(self, axes, keepdims=1))
+    total = opset18.ReduceSum(opset18.Mul(deviations, deviations), axes, **flags)
     count = opset18.ReduceProd(opset18.Gather(opset18.Shape(self), axes), keepdims=0)
     fewer = number(1 if correction is None else correction, self)
     freedom = opset18.Max(opset18.Sub(opset18.CastLike(count, self), fewer), number(0, self))
-    return opset18.Div(total, freedom), opset18.ReduceMean(self, axes, **kept)
+    return opset18.Div(total, freedom), opset18.ReduceMean(self, axes, **flags)
 
 
 def _variance(
@@ -246,8 +246,8 @@ def _variance(
     fewer = number(1 if correction is None else correction, self)
     freedom = opset18.Max(opset18.Sub(opset18.CastLike(count, self), fewer), number(0, self))
     factor = opset18.Mul(opset18.Div(number(2, self), freedom), gradient)
-    centred = opset18.Sub(self, opset18.ReduceMean(self, axes, keepdims=1))
-    slopes = opset18.Mul(factor, centred)
+    deviations = opset18.Sub(self, opset18.ReduceMean(self, axes, keepdims=1))
+    slopes = opset18.Mul(factor, deviations)
     result = steep_node("WithGradient", [value, self, slopes, gradient], outputs=1)[0]
     return result if keepdim else opset18.Squeeze(result, axes)
 

@@ -107,8 +107,8 @@ def _index_fill(self: Value, dim: int, index: Value, value: Number) -> Value:
     if others := [i for i in range(rank) if i != axis]:
         mask = opset18.Unsqueeze(mask, ints(*others))
     value = opset18.CastLike(value, x) if isinstance(value, ir.Value) else number(value, x)
-    filled = opset18.Where(mask, value, x)
-    return filled if self.shape else opset18.Reshape(filled, opset18.Shape(self))
+    result = opset18.Where(mask, value, x)
+    return result if self.shape else opset18.Reshape(result, opset18.Shape(self))
 
 
 def _sort(self: Value, dim: int = -1, descending: bool = False) -> tuple[Value, Value]:
@@ -196,9 +196,9 @@ def _scatter_reduce(  # noqa: PLR0917, as ATen has it
         axis=dim,
         reduction="add",
     )
-    missed = opset18.Equal(hits, zero)
-    base = self if include_self else opset18.Where(missed, self, zero)
-    count = opset18.Add(hits, one) if include_self else opset18.Where(missed, one, hits)
+    no_hits = opset18.Equal(hits, zero)
+    base = self if include_self else opset18.Where(no_hits, self, zero)
+    count = opset18.Add(hits, one) if include_self else opset18.Where(no_hits, one, hits)
     total = opset18.ScatterElements(base, index, src, axis=dim, reduction="add")
     if self.dtype is None or self.dtype.is_floating_point():
         return opset18.Div(total, count)

@@ -22,8 +22,8 @@ def stop_gradient(input: torch.Tensor) -> torch.Tensor:
     """Return a tensor with the same values, shape and dtype, without a gradient."""
     if not input.dtype.is_floating_point:
         return input
-    stopped: torch.Tensor = torch.ops.steep.stop_gradient(input)
-    return stopped
+    result: torch.Tensor = torch.ops.steep.stop_gradient(input)
+    return result
 
 
 def detach(x: Value) -> Value:

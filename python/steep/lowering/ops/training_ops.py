@@ -58,9 +58,9 @@ def _batch_norm(  # noqa: PLR0917, as ATen has it
     y.producer().metadata_props[SAMPLE_VARIANCE_KEY] = ""
     axes = [axis for axis in range(len(input.shape)) if axis != 1]
     of_batch = opset18.ReduceMean(input, opset18.Constant(value_ints=axes), keepdims=1)
-    centred = opset18.Sub(input, of_batch)
+    deviations = opset18.Sub(input, of_batch)
     mean_square = opset18.ReduceMean(
-        opset18.Mul(centred, centred), opset18.Constant(value_ints=axes), keepdims=0
+        opset18.Mul(deviations, deviations), opset18.Constant(value_ints=axes), keepdims=0
     )
     deviation = opset18.Sqrt(opset18.Add(mean_square, _like(mean_square, eps)))
     flat = opset18.Reshape(of_batch, opset18.Constant(value_ints=[-1]))
@@ -175,8 +175,8 @@ def _make_added_product(multiply: Operator, skips: bool = False) -> Operator:
     def add(self: Value, left: Value, right: Value, beta: float = 1, alpha: float = 1) -> Value:
         product = multiply(left, right)
         if alpha == 0 and skips:
-            scaled = opset18.Mul(self, _like(self, float(beta))) if beta else _like(self, 0.0)
-            value = opset18.Expand(scaled, opset18.Shape(product))
+            term = opset18.Mul(self, _like(self, float(beta))) if beta else _like(self, 0.0)
+            value = opset18.Expand(term, opset18.Shape(product))
             return with_gradient_of(detach(value), add_up(self, product, beta, alpha))
         return add_up(self, product, beta, alpha)
 
@@ -185,8 +185,8 @@ def _make_added_product(multiply: Operator, skips: bool = False) -> Operator:
             product = opset18.Mul(product, _like(product, float(alpha)))
         if beta == 0:
             return product
-        scaled = self if beta == 1 else opset18.Mul(self, _like(self, float(beta)))
-        return opset18.Add(scaled, product)
+        term = self if beta == 1 else opset18.Mul(self, _like(self, float(beta)))
+        return opset18.Add(term, product)
 
     return add
 
