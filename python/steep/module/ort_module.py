@@ -196,7 +196,7 @@ class ORTModule(torch.nn.Module):
             tuple(self._reports),
             tuple(why for module in self._captured.values() for why in module.breaks),
             self.fallback_calls,
-            tuple(self._other_methods.called),
+            tuple(self._other_methods.texts),
         )
 
     # If the wrapped module has an attribute of one of these four names, users get that one:
