@@ -294,11 +294,11 @@ class _Loss(LambdaVariable):
     def __init__(
         self,
         fn: Callable[..., VariableTracker],
-        options: dict[str, VariableTracker],
+        loss_options: dict[str, VariableTracker],
         **kwargs: object,
     ) -> None:
         super().__init__(fn, **kwargs)
-        self.loss_options = options
+        self.loss_options = loss_options
 
     def _getattr(self, tx: InstructionTranslatorBase, name: str) -> VariableTracker:
         """Return the value of an option or of another attribute."""
