@@ -42,7 +42,7 @@ class Arithmetic:
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         try:
             with mode, torch.no_grad(), without_transforms(), counting.counter:
-                counting.run(*[_make(g) for g in self._descriptions])
+                counting.run(*[_make_value(g) for g in self._descriptions])
         except Exception as e:  # noqa: BLE001 - such as of an operator that reads values
             log.info("the arithmetic of a graph cannot be counted: %s", e)
             return None
@@ -74,7 +74,7 @@ def _describe(value: object) -> object:
     return hint(value)
 
 
-def _make(description: object) -> object:
+def _make_value(description: object) -> object:
     return (
         torch.empty_strided(*description[:2], dtype=description[2])
         if isinstance(description, tuple)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from checkout import ROOT
-from steep._steep import __file__ as EXTENSION
 
 import steep
+from steep._steep import __file__ as EXTENSION
 
 SOURCES = Path(steep.__file__).parent
 FILES = (
