@@ -36,7 +36,7 @@ import steep
 Step = Callable[[], None]
 
 
-def stepping(run: Callable[..., torch.Tensor], module: torch.nn.Module, made: Made) -> Step:
+def stepping(run: Callable[..., torch.Tensor], module: torch.nn.Module, work: Made) -> Step:
     """Return what makes one step of training; a seed of its own gives all the same data."""
     optimizer = torch.optim.AdamW(
         [p for p in module.parameters() if p.requires_grad], lr=1e-4, fused=True
@@ -45,13 +45,13 @@ def stepping(run: Callable[..., torch.Tensor], module: torch.nn.Module, made: Ma
 
     def step() -> None:
         optimizer.zero_grad()
-        run(*made.batch(data)).backward()
+        run(*work.batch(data)).backward()
         optimizer.step()
 
     return step
 
 
-def contestants(made: Made, eager: bool) -> dict[str, Step]:
+def contestants(work: Made, eager: bool) -> dict[str, Step]:
     """Return the steps by name; every contestant has a copy of the model."""
     wraps: dict[str, Callable[[torch.nn.Module], Callable[..., torch.Tensor]]] = {
         "eager": lambda module: module,
@@ -62,8 +62,8 @@ def contestants(made: Made, eager: bool) -> dict[str, Step]:
         del wraps["compiled"]
     steps = {}
     for name, wrap in wraps.items():
-        module = copy.deepcopy(made.module)
-        steps[name] = stepping(wrap(module), module, made)
+        module = copy.deepcopy(work.module)
+        steps[name] = stepping(wrap(module), module, work)
     return steps
 
 
@@ -92,7 +92,7 @@ def measure(name: str, turns: int, eager: bool) -> float:
             if turn >= 3:
                 times[runner].append(time.perf_counter() - start)
     say("")
-    medians = {runner: statistics.median(taken) for runner, taken in times.items()}
+    medians = {runner: statistics.median(durations) for runner, durations in times.items()}
     best = min((r for r in medians if r != "steep"), key=lambda r: medians[r])
     ratio = statistics.median(
         theirs / ours for theirs, ours in zip(times[best], times["steep"], strict=True)
@@ -110,9 +110,9 @@ def measure(name: str, turns: int, eager: bool) -> float:
 def peak(name: str, runner: str) -> None:
     """Take ten steps; print the peak of this process's resident memory in MiB."""
     torch.manual_seed(0)
-    made = MODELS[name]()
-    run = made.module if runner == "eager" else steep.ORTModule(made.module)
-    step = stepping(run, made.module, made)
+    work = MODELS[name]()
+    run = work.module if runner == "eager" else steep.ORTModule(work.module)
+    step = stepping(run, work.module, work)
     for _ in range(10):
         step()
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)
@@ -127,8 +127,8 @@ def compare_memory(names: list[str]) -> None:
         for runner in ("eager", "steep"):
             say(f"{name}, {runner}: ten steps …")
             command = [sys.executable, __file__, name, "--child", runner]
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
-            peaks.append(int(done.stdout.split()[-1]))
+            process = subprocess.run(command, capture_output=True, text=True, check=True)
+            peaks.append(int(process.stdout.split()[-1]))
         say("")
         ratios.append(peaks[1] / peaks[0])
         print(f"| {name} | {peaks[0]} | {peaks[1]} | {ratios[-1]:.2f} |", flush=True)

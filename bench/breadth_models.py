@@ -95,12 +95,12 @@ def llama() -> Made:
 
 
 def llama_lora() -> Made:
-    made = llama()
-    made.module.requires_grad_(False)
-    for block in made.module.model.model.layers:
+    work = llama()
+    work.module.requires_grad_(False)
+    for block in work.module.model.model.layers:
         block.self_attn.q_proj = Adapted(block.self_attn.q_proj)
         block.self_attn.v_proj = Adapted(block.self_attn.v_proj)
-    return made
+    return work
 
 
 def mixtral() -> Made:

@@ -24,9 +24,9 @@ class Adapted(nn.Module):
 
 
 class Block(nn.Sequential):
-    def __init__(self, given: int, out: int) -> None:
+    def __init__(self, channels: int, out: int) -> None:
         super().__init__(
-            nn.Conv2d(given, out, 3, padding=1),
+            nn.Conv2d(channels, out, 3, padding=1),
             nn.GroupNorm(8, out),
             nn.SiLU(),
             nn.Conv2d(out, out, 3, padding=1),
@@ -101,9 +101,9 @@ class Messages(nn.Module):
         x = F.relu(self.first(x))
         source, target = edges
         for message, update in zip(self.message, self.update, strict=True):
-            sent = F.relu(message(torch.cat([x[source], x[target]], 1)))
+            messages = F.relu(message(torch.cat([x[source], x[target]], 1)))
             x = x + F.relu(
-                update(torch.cat([x, torch.zeros_like(x).index_add(0, target, sent)], 1))
+                update(torch.cat([x, torch.zeros_like(x).index_add(0, target, messages)], 1))
             )
         return self.head(x)
 
@@ -154,9 +154,9 @@ class Autoencoder(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         mean, log_variance = self.encoder(x).chunk(2, 1)
         z = mean + torch.randn_like(mean) * (0.5 * log_variance).exp()
-        found = self.decoder(self.first(z).view(-1, 64, 8, 8))
+        picture = self.decoder(self.first(z).view(-1, 64, 8, 8))
         apart = -0.5 * (1 + log_variance - mean**2 - log_variance.exp()).mean()
-        return F.mse_loss(found, x) + 0.01 * apart
+        return F.mse_loss(picture, x) + 0.01 * apart
 
 
 class Field(nn.Module):
@@ -181,8 +181,8 @@ class Points(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         layers: list[nn.Module] = []
-        for given, out in ((3, 64), (64, 128), (128, 512)):
-            layers += [nn.Conv1d(given, out, 1), nn.BatchNorm1d(out), nn.ReLU()]
+        for channels, out in ((3, 64), (64, 128), (128, 512)):
+            layers += [nn.Conv1d(channels, out, 1), nn.BatchNorm1d(out), nn.ReLU()]
         self.points = nn.Sequential(*layers)
         self.head = nn.Sequential(nn.Linear(512, 128), nn.ReLU(), nn.Linear(128, 10))
 

@@ -71,12 +71,12 @@ def main() -> None:
         for runner, wrap in runners().items():
             torch.manual_seed(0)
             calls[runner] = wrap(build())
-        found: dict[str, list[float]] = {runner: [] for runner in calls}
+        durations: dict[str, list[float]] = {runner: [] for runner in calls}
         for call in calls.values():
             microseconds(call, CALLS[name])
         for _, (runner, call) in itertools.product(range(args.rounds), calls.items()):
-            found[runner].append(microseconds(call, CALLS[name]))
-        for runner, times in found.items():
+            durations[runner].append(microseconds(call, CALLS[name]))
+        for runner, times in durations.items():
             print(f"| {name} | {runner} | {min(times):.0f} | {statistics.median(times):.0f} |")
 
 

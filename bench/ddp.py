@@ -115,11 +115,11 @@ def measure(work: str, args: argparse.Namespace) -> None:
             say(f"{work}, {name}: the first step …")
             command = [sys.executable, str(Path(__file__).resolve()), work, "--child", name]
             try:
-                found = Contestant(name, command, {"OMP_NUM_THREADS": "1", **environment})
+                one = Contestant(name, command, {"OMP_NUM_THREADS": "1", **environment})
             except RuntimeError as e:
                 print(f"| {work} | {name} | fails: {e} | | |")
                 continue
-            contestants[name] = found
+            contestants[name] = one
         for turn in range(args.turns):
             say(f"{work}: turn {turn + 1} of {args.turns}")
             for contestant in contestants.values():

@@ -99,14 +99,14 @@ def main() -> int:
         + "|---" * 5
         + "|"
     )
-    found: dict[str, list[float]] = {"torch": [], "steep": []}
+    perplexities: dict[str, list[float]] = {"torch": [], "steep": []}
     for seed in range(args.seeds):
-        runs = {e: train(e, corpus, args.epochs, args.steps, seed) for e in found}
+        runs = {e: train(e, corpus, args.epochs, args.steps, seed) for e in perplexities}
         for engine, (perplexity, _) in runs.items():
-            found[engine].append(perplexity)
+            perplexities[engine].append(perplexity)
         (theirs, their_s), (ours, our_s) = runs["torch"], runs["steep"]
         print(f"\r| {seed} | {theirs:.2f} | {ours:.2f} | {their_s:.0f} | {our_s:.0f} |", flush=True)
-    theirs, ours = (statistics.mean(found[e]) for e in ("torch", "steep"))
+    theirs, ours = (statistics.mean(perplexities[e]) for e in ("torch", "steep"))
     difference = ours / theirs - 1
     print(f"| mean | {theirs:.2f} | {ours:.2f} | | |\n\ndifference {difference:+.2%}")
     return int(abs(difference) > TOLERANCE)

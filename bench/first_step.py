@@ -73,10 +73,10 @@ def child(work: str, runner: str) -> None:
 def measure(work: str, runner: str, cache: str) -> dict[str, float]:
     command = [sys.executable, __file__, work, "--child", runner]
     environment = {**os.environ, "STEEP_CACHE": cache}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise SystemExit(done.stderr)
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+    process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if process.returncode != 0:
+        raise SystemExit(process.stderr)
+    return dict(json.loads(process.stdout.splitlines()[-1]))
 
 
 def main() -> None:
@@ -96,9 +96,9 @@ def main() -> None:
                 with tempfile.TemporaryDirectory() as folder:
                     for process in runs.values():
                         process.append(measure(work, runner, folder))
-            for name, found in runs.items():
+            for name, results in runs.items():
                 seconds, peak = (
-                    statistics.median(run[key] for run in found) for key in ("seconds", "peak")
+                    statistics.median(run[key] for run in results) for key in ("seconds", "peak")
                 )
                 print(f"| {work} | {runner} | {name} | {seconds:.2f} | {peak:.0f} |", flush=True)
     return None

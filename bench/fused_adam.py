@@ -79,15 +79,15 @@ def main() -> None:
         say("")
         for contestant in contestants:
             contestant.close()
-    found = {
+    durations = {
         name: [sum(both) / 2 for both in zip(*(c.medians() for c in pair), strict=True)]
         for name in (OURS, THEIRS)
         for pair in [[c for c in contestants if c.name == name]]
     }
     print("| 199 parameters | ms a step |\n|---|---|")
-    for name, times in found.items():
+    for name, times in durations.items():
         print(f"| {name} | {statistics.median(times) * 1e3:.1f} |")
-    print(f"\nFusedAdam is {times_faster(found[OURS], found[THEIRS]):.2f} times as fast.")
+    print(f"\nFusedAdam is {times_faster(durations[OURS], durations[THEIRS]):.2f} times as fast.")
     return None
 
 

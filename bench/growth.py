@@ -90,12 +90,12 @@ def chain(nodes: int) -> bytes:
     """y = v after v = v + tanh(v) again and again, of a parameter times x."""
     from onnx import TensorProto, helper, numpy_helper
 
-    made = [helper.make_node("Mul", ["x", "w"], ["v0"])]
+    nodes_of_graph = [helper.make_node("Mul", ["x", "w"], ["v0"])]
     for i in range(nodes // 2):
-        made.append(helper.make_node("Tanh", [f"v{i}"], [f"t{i}"]))
-        made.append(helper.make_node("Add", [f"v{i}", f"t{i}"], [f"v{i + 1}"]))
+        nodes_of_graph.append(helper.make_node("Tanh", [f"v{i}"], [f"t{i}"]))
+        nodes_of_graph.append(helper.make_node("Add", [f"v{i}", f"t{i}"], [f"v{i + 1}"]))
     graph = helper.make_graph(
-        made,
+        nodes_of_graph,
         "chain",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4])],
         [helper.make_tensor_value_info(f"v{nodes // 2}", TensorProto.FLOAT, ["n", 4])],
@@ -111,7 +111,7 @@ def compile_seconds(nodes: int) -> dict[str, float]:
     import steep
 
     model, x = chain(nodes), np.zeros((2, 4), np.float32)
-    found: dict[str, float] = {}
+    seconds: dict[str, float] = {}
     start = time.process_time()
     for stage in STAGES:
         if stage == "inference":
@@ -120,28 +120,28 @@ def compile_seconds(nodes: int) -> dict[str, float]:
             steep.TrainingSession(model, loss="mse", optimizer="adamw", lr=1e-3).step(x, x)
         else:
             steep.grad(model, wrt=["w"])
-        found[stage] = time.process_time() - start
+        seconds[stage] = time.process_time() - start
         start = time.process_time()
-    return found
+    return seconds
 
 
 def sweep_nodes(points: list[int], out: Path) -> None:
     """Every point in a process of its own."""
     print("| nodes | " + " | ".join(STAGES.values()) + " |\n|---" + "|---" * len(STAGES) + "|")
-    found: dict[int, dict[str, float]] = {}
+    seconds: dict[int, dict[str, float]] = {}
     for nodes in points:
         command = [sys.executable, __file__, "--compile", str(nodes)]
-        done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
-        found[nodes] = json.loads(done.stdout)
+        process = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+        seconds[nodes] = json.loads(process.stdout)
         print(
-            f"| {nodes:,} | " + " | ".join(f"{s:.2f} s" for s in found[nodes].values()) + " |",
+            f"| {nodes:,} | " + " | ".join(f"{s:.2f} s" for s in seconds[nodes].values()) + " |",
             flush=True,
         )
-        (out / "growth-nodes.json").write_text(json.dumps(found, indent=2) + "\n")
-    plot_nodes(found, out / "growth-nodes.png")
+        (out / "growth-nodes.json").write_text(json.dumps(seconds, indent=2) + "\n")
+    plot_nodes(seconds, out / "growth-nodes.png")
 
 
-def plot_nodes(found: dict[int, dict[str, float]], path: Path) -> None:
+def plot_nodes(seconds: dict[int, dict[str, float]], path: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -149,9 +149,9 @@ def plot_nodes(found: dict[int, dict[str, float]], path: Path) -> None:
 
     figure, axes = plt.subplots(figsize=(4.6, 3.6))
     for (stage, label), style in zip(STAGES.items(), ("o-", "s-", "^-"), strict=True):
-        axes.plot(list(found), [p[stage] for p in found.values()], style, label=label, ms=4)
+        axes.plot(list(seconds), [p[stage] for p in seconds.values()], style, label=label, ms=4)
     axes.set(xscale="log", yscale="log", xlabel="nodes of the model", ylabel="processor seconds")
-    axes.set_xticks(list(found), [f"{n:,}" for n in found], fontsize=8, rotation=30)
+    axes.set_xticks(list(seconds), [f"{n:,}" for n in seconds], fontsize=8, rotation=30)
     axes.minorticks_off()
     axes.grid(alpha=0.3)
     axes.legend(frameon=False, fontsize=8)
@@ -201,14 +201,14 @@ def line(sweep: str, value: int, point: dict[str, dict[str, Any]]) -> str:
     return f"| {sweep} {value} | " + " | ".join(cells) + " |"
 
 
-def plot(found: dict[str, dict[int, dict[str, dict[str, Any]]]], path: Path) -> None:
+def plot(sweeps: dict[str, dict[int, dict[str, dict[str, Any]]]], path: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, panels = plt.subplots(2, len(found), figsize=(3.6 * len(found), 6.4), squeeze=False)
-    for column, (sweep, points) in enumerate(found.items()):
+    figure, panels = plt.subplots(2, len(sweeps), figsize=(3.6 * len(sweeps), 6.4), squeeze=False)
+    for column, (sweep, points) in enumerate(sweeps.items()):
         for axes, what, unit in (
             (panels[0][column], "step_ms", "ms a step"),
             (panels[1][column], "peak_mib", "peak MiB"),
@@ -253,8 +253,8 @@ def main() -> None:
     sweeps = [s for s in args.sweeps if s != "nodes"]
     if not sweeps:
         return
-    known: dict[Shape, dict[str, dict[str, Any]]] = {}  # sweeps cross
-    found: dict[str, dict[int, dict[str, dict[str, Any]]]] = {}
+    results: dict[Shape, dict[str, dict[str, Any]]] = {}  # sweeps cross
+    results_of: dict[str, dict[int, dict[str, dict[str, Any]]]] = {}
     print("| point | " + " | ".join(LOOKS[n][0] for n in CONTESTANTS) + " |")
     print("|---" * (1 + len(CONTESTANTS)) + "|")
     suffix = "" if args.precision == "fp32" else f"-{args.precision}"
@@ -262,12 +262,12 @@ def main() -> None:
         base, points = SWEEPS[sweep]
         for value in args.points or points:
             shape = dataclasses.replace(base, **{sweep: value})
-            if shape not in known:
-                known[shape] = measure(shape, args)
-            found.setdefault(sweep, {})[value] = known[shape]
-            print(line(sweep, value, known[shape]), flush=True)
-            (args.out / f"growth{suffix}.json").write_text(json.dumps(found, indent=2) + "\n")
-            plot(found, args.out / f"growth{suffix}.png")
+            if shape not in results:
+                results[shape] = measure(shape, args)
+            results_of.setdefault(sweep, {})[value] = results[shape]
+            print(line(sweep, value, results[shape]), flush=True)
+            (args.out / f"growth{suffix}.json").write_text(json.dumps(results_of, indent=2) + "\n")
+            plot(results_of, args.out / f"growth{suffix}.png")
     print(f"\nwritten to {args.out / 'growth'}{suffix}.json and .png")
 
 

@@ -33,13 +33,13 @@ def contestants(length: int, document: int, window: int) -> dict[str, Callable[[
             self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
             self.first, self.second = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
 
-        def forward(self, x: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+        def forward(self, x: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
             normal = self.first(x)
             q, k, v = (
-                made(normal).view(*x.shape[:2], HEADS, -1).transpose(1, 2)
-                for made in (self.q, self.k, self.v)
+                projection(normal).view(*x.shape[:2], HEADS, -1).transpose(1, 2)
+                for projection in (self.q, self.k, self.v)
             )
-            y = functional.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+            y = functional.scaled_dot_product_attention(q, k, v, attn_mask=visible)
             x = x + self.out(y.transpose(1, 2).reshape(x.shape))
             return x + self.down(functional.gelu(self.up(self.second(x))))
 
@@ -51,22 +51,22 @@ def contestants(length: int, document: int, window: int) -> dict[str, Callable[[
             self.layers = nn.ModuleList(Layer() for _ in range(LAYERS))
             self.head = nn.Linear(WIDTH, WORDS)
 
-        def forward(self, ids: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+        def forward(self, ids: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
             x = self.words(ids)
             for layer in self.layers:
-                x = layer(x, seen)
+                x = layer(x, visible)
             if self.one_token:
                 x, ids = x[:, :1], ids[:, :1]
             return functional.cross_entropy(self.head(x).view(-1, WORDS), ids.reshape(-1))
 
     def stepping(
-        model: nn.Module, run: nn.Module, rows: int, seen: torch.Tensor
+        model: nn.Module, run: nn.Module, rows: int, visible: torch.Tensor
     ) -> Callable[[], None]:
         optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
         def step() -> None:
             optimizer.zero_grad()
-            run(torch.randint(0, WORDS, (rows, seen.shape[-1])), seen).backward()
+            run(torch.randint(0, WORDS, (rows, visible.shape[-1])), visible).backward()
             optimizer.step()
 
         return step
@@ -80,13 +80,13 @@ def contestants(length: int, document: int, window: int) -> dict[str, Callable[[
     }
     works = {name: (1, mask[None, None], False) for name, mask in masks.items()}
     works["one token"] = (8, torch.ones(8, 1, 128, 128, dtype=torch.bool), True)
-    found = {}
-    for name, (rows, seen, one_token) in works.items():
+    steps = {}
+    for name, (rows, pairs, one_token) in works.items():
         for engine in ("steep", "torch"):
             model = Decoder(one_token)
             run = steep.ORTModule(model) if engine == "steep" else model
-            found[f"{engine}, {name}"] = stepping(model, run, rows, seen)
-    return found
+            steps[f"{engine}, {name}"] = stepping(model, run, rows, pairs)
+    return steps
 
 
 def main() -> None:

@@ -36,10 +36,10 @@ HEADS, LENGTH = 8, 128
 class Apply(nn.Module):
     """A function as a module, with what it holds."""
 
-    def __init__(self, f: Callable[..., torch.Tensor], *held: nn.Module) -> None:
+    def __init__(self, f: Callable[..., torch.Tensor], *modules: nn.Module) -> None:
         super().__init__()
         self.f = f
-        self.held = nn.ModuleList(held)
+        self.held = nn.ModuleList(modules)
 
     def forward(self, *args: torch.Tensor) -> torch.Tensor:
         return self.f(*self.held, *args)
@@ -104,12 +104,12 @@ CASES = {f.__name__: f for f in (cross_entropy, layer_norm, gelu, attention, dro
 
 def step_of(module: nn.Module, case: Case) -> Callable[[], None]:
     """Forward and backward once; every gradient is made anew."""
-    wanted = [*module.parameters(), *(t for t in case.inputs if t.requires_grad)]
+    sources = [*module.parameters(), *(t for t in case.inputs if t.requires_grad)]
     with torch.no_grad():
         dy = torch.randn_like(case.module(*case.inputs))
 
     def step() -> None:
-        torch.autograd.grad(module(*case.inputs), wanted, dy)
+        torch.autograd.grad(module(*case.inputs), sources, dy)
 
     return step
 

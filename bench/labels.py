@@ -19,7 +19,7 @@ from turns import keep_memory, print_medians
 ROWS, LENGTH = 8, 128
 
 
-def contestants(counted: float) -> dict[str, Callable[[], None]]:
+def contestants(share: float) -> dict[str, Callable[[], None]]:
     import torch
     import torch.nn.functional as F
     from works import bert_model
@@ -46,8 +46,8 @@ def contestants(counted: float) -> dict[str, Callable[[], None]]:
     def by_hand(model: torch.nn.Module) -> Callable[..., torch.Tensor]:
         def loss(ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
             hidden = model.bert(input_ids=ids).last_hidden_state
-            wanted = labels != -100
-            return F.cross_entropy(model.cls(hidden[wanted]), labels[wanted])
+            counts = labels != -100
+            return F.cross_entropy(model.cls(hidden[counts]), labels[counts])
 
         return loss
 
@@ -61,19 +61,17 @@ def contestants(counted: float) -> dict[str, Callable[[], None]]:
         def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
             return self.model(input_ids=ids, labels=labels).loss
 
-    found = {}
-    for name, part in (("steep, every label", 1.0), ("steep", counted)):
+    steps = {}
+    for name, part in (("steep, every label", 1.0), ("steep", share)):
         model = Loss(bert_model())
-        found[name] = stepping(steep.ORTModule(model), model, part)
+        steps[name] = stepping(steep.ORTModule(model), model, part)
     model = bert_model()
-    found["steep, scores returned"] = stepping(
-        by_loss(model, steep.ORTModule(model)), model, counted
-    )
+    steps["steep, scores returned"] = stepping(by_loss(model, steep.ORTModule(model)), model, share)
     model = bert_model()
-    found["torch"] = stepping(by_loss(model, model), model, counted)
+    steps["torch"] = stepping(by_loss(model, model), model, share)
     model = bert_model()
-    found["torch, rows gathered by hand"] = stepping(by_hand(model), model, counted)
-    return found
+    steps["torch, rows gathered by hand"] = stepping(by_hand(model), model, share)
+    return steps
 
 
 def main() -> None:

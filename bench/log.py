@@ -40,19 +40,19 @@ class Conditions:
 
 def conditions(threads: int, isa: str | None) -> Conditions:
     """Return those of now, on this machine; ``isa`` is the widest that is used."""
-    described = subprocess.run(
+    description = subprocess.run(
         ["git", "-C", str(ROOT), "describe", "--always", "--dirty=, changed", "--exclude=*"],
         capture_output=True,
         text=True,
         check=False,
     )
-    used = ["one thread" if threads == 1 else f"{threads} threads", *([isa] if isa else [])]
+    settings = ["one thread" if threads == 1 else f"{threads} threads", *([isa] if isa else [])]
     names = {"Steep": steep_version(), "PyTorch": importlib.metadata.version("torch")}
     names |= {"Python": platform.python_version(), platform.system(): platform.release()}
     return Conditions(
         datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        described.stdout.strip() or "unknown",
-        ", ".join([processor(), *used]),
+        description.stdout.strip() or "unknown",
+        ", ".join([processor(), *settings]),
         ", ".join(f"{name} {version}" for name, version in names.items()),
     )
 
@@ -70,8 +70,8 @@ def processor() -> str:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
         return platform.processor() or platform.machine()
-    named = re.search(r"^model name\s*: (.*)$", text, re.M)
-    return named[1].strip() if named else platform.machine()
+    match = re.search(r"^model name\s*: (.*)$", text, re.M)
+    return match[1].strip() if match else platform.machine()
 
 
 def section(now: Conditions, tables: dict[str, list[Row]]) -> str:
@@ -82,8 +82,8 @@ def section(now: Conditions, tables: dict[str, list[Row]]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def add(page: Path, made: str) -> None:
+def add(page: Path, section: str) -> None:
     """Put a section in front of the others; make the page if there is none."""
     text = page.read_text() if page.exists() else HEAD
     head, mark, others = text.partition("\n## ")
-    page.write_text(f"{head.rstrip()}\n\n{made}" + (f"\n## {others}" if mark else ""))
+    page.write_text(f"{head.rstrip()}\n\n{section}" + (f"\n## {others}" if mark else ""))

@@ -67,8 +67,8 @@ def bert_batches(stream: Tensor) -> Iterator[tuple[Tensor, ...]]:
     random = torch.Generator().manual_seed(0)
     mask = int(WORKS["bert"].build().model.model.config.vocab_size) - 1
     for ids in blocks(stream):
-        hidden = torch.rand(ids.shape, generator=random) < 0.15
-        yield ids.masked_fill(hidden, mask), ids.masked_fill(~hidden, IGNORED)
+        gaps = torch.rand(ids.shape, generator=random) < 0.15
+        yield ids.masked_fill(gaps, mask), ids.masked_fill(~gaps, IGNORED)
 
 
 MAKERS = {"lm": language_model_batches, "bert": bert_batches, "gpt2": gpt2_batches}
@@ -113,14 +113,14 @@ def run(work: str, precision: str, seed: int, steps: int, corpus: data.Corpus) -
 
 def differences(runs: list[dict[str, Any]], work: str) -> dict[str, float]:
     """By which share bf16's mean over the seeds is above fp32's."""
-    found = {}
+    result = {}
     for what in ("last", "held_out"):
         mean = {
             p: statistics.mean(r[what] for r in runs if r["work"] == work and r["precision"] == p)
             for p in PRECISIONS
         }
-        found[what] = mean["bf16"] / mean["fp32"] - 1
-    return found
+        result[what] = mean["bf16"] / mean["fp32"] - 1
+    return result
 
 
 def plot(runs: list[dict[str, Any]], works: list[str], path: Path) -> None:
@@ -168,18 +168,18 @@ def main() -> int:
     for work in args.works:
         for seed in range(args.seeds):
             for precision in PRECISIONS:
-                made = run(work, precision, seed, args.steps, corpus)
-                runs.append(made)
+                record = run(work, precision, seed, args.steps, corpus)
+                runs.append(record)
                 print(
-                    f"{work:5} seed {seed} {precision}: last {LAST} steps {made['last']:.4f}, "
-                    f"held out {made['held_out']:.4f}, {made['seconds']:.0f} s",
+                    f"{work:5} seed {seed} {precision}: last {LAST} steps {record['last']:.4f}, "
+                    f"held out {record['held_out']:.4f}, {record['seconds']:.0f} s",
                     flush=True,
                 )
-        found = differences(runs, work)
-        good = good and all(abs(d) <= TOLERANCE for d in found.values())
+        changes = differences(runs, work)
+        good = good and all(abs(d) <= TOLERANCE for d in changes.values())
         print(
-            f"{work:5} bf16 against fp32: last {LAST} steps {100 * found['last']:+.3f} %, "
-            f"held out {100 * found['held_out']:+.3f} %",
+            f"{work:5} bf16 against fp32: last {LAST} steps {100 * changes['last']:+.3f} %, "
+            f"held out {100 * changes['held_out']:+.3f} %",
             flush=True,
         )
     summary = {work: differences(runs, work) for work in args.works}

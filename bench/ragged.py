@@ -19,7 +19,7 @@ from turns import keep_memory, print_medians
 ROWS, LENGTH, WORDS = 8, 128, 30522
 
 
-def contestants(shortest: int, counted: float) -> dict[str, Callable[[], None]]:
+def contestants(shortest: int, share: float) -> dict[str, Callable[[], None]]:
     import torch
     from works import bert_model
 
@@ -29,7 +29,7 @@ def contestants(shortest: int, counted: float) -> dict[str, Callable[[], None]]:
         ids = torch.randint(0, WORDS, (ROWS, LENGTH))
         lengths = torch.randint(shortest, LENGTH + 1, (ROWS, 1))
         mask = (torch.arange(LENGTH) < lengths).long()
-        counts = (torch.rand(ids.shape) < counted) & mask.bool()
+        counts = (torch.rand(ids.shape) < share) & mask.bool()
         return ids, mask, torch.where(counts, ids, torch.full_like(ids, -100))
 
     class Loss(torch.nn.Module):
@@ -58,17 +58,17 @@ def contestants(shortest: int, counted: float) -> dict[str, Callable[[], None]]:
 
         return step
 
-    found = {}
+    steps = {}
     for name, least, all_read in (
         ("steep, no padding", LENGTH, False),
         ("steep, padding computed", shortest, True),
         ("steep, padding left out", shortest, False),
     ):
         model = Loss(all_read)
-        found[name] = stepping(model, steep.ORTModule(model), least)
+        steps[name] = stepping(model, steep.ORTModule(model), least)
     model = Loss()
-    found["torch"] = stepping(model, model, shortest)
-    return found
+    steps["torch"] = stepping(model, model, shortest)
+    return steps
 
 
 def main() -> None:

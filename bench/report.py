@@ -108,15 +108,15 @@ def plot(rows: list[Row], path: Path) -> None:
     )
     labelled = set()
     for i, row in enumerate(rows):
-        shown = [n for n in COLOURS if n in row.results]
-        for k, name in enumerate(shown):
-            y = i + (k - (len(shown) - 1) / 2) * 0.85 / len(shown)
+        names = [n for n in COLOURS if n in row.results]
+        for k, name in enumerate(names):
+            y = i + (k - (len(names) - 1) / 2) * 0.85 / len(names)
             result = row.results[name]
             for axes, value in ((time_axes, result.step_ms), (memory_axes, result.peak_mib)):
                 if value is None:
                     continue
                 label = None if name in labelled else NAMES[name]
-                height = 0.8 / len(shown)
+                height = 0.8 / len(names)
                 axes.barh(y, value, height, color=COLOURS[name], label=label)
                 axes.text(value, y, f" {value:.0f}", va="center", fontsize=7)
                 labelled.add(name)

@@ -82,8 +82,8 @@ class Contestant:
             status = self.process.wait()
             self.errors.seek(0)
             # of a traceback, the error itself, without the lines that explain it
-            said = [line for line in self.errors.read().splitlines() if line[:1].strip()]
-            raise RuntimeError(said[-1] if said else f"ended with status {status}")
+            lines = [line for line in self.errors.read().splitlines() if line[:1].strip()]
+            raise RuntimeError(lines[-1] if lines else f"ended with status {status}")
         return json.loads(line)
 
     def ask(self, request: str) -> Any:
@@ -120,8 +120,8 @@ def say(text: str) -> None:
 
 
 def program(name: str) -> str | None:
-    built = (p for p in (HERE.parent / "build").rglob(name) if p.is_file())
-    return str(next(built, "")) or None
+    candidates = (p for p in (HERE.parent / "build").rglob(name) if p.is_file())
+    return str(next(candidates, "")) or None
 
 
 def limit_command(work: str, precision: str) -> list[str]:
@@ -138,17 +138,17 @@ def commands(work: str, args: argparse.Namespace, precision: str) -> dict[str, l
     if work in WORKS and not WORKS[work].loss_outside:
         names.remove("loss-inside")
     options = ["--precision", precision, "--threads", str(args.threads)]
-    found = {
+    result = {
         n: [sys.executable, str(HERE / "worker.py"), work, RUNNERS[n][0], *options] for n in names
     }
     if work in SMALL and (step := program("session_step")):
         small = SMALL[work]
         model = args.out / f"{work}.onnx"
         model.write_bytes(small.model())
-        found["c++"] = [step, str(model), small.loss, small.optimizer, str(ROWS)]
+        result["c++"] = [step, str(model), small.loss, small.optimizer, str(ROWS)]
     if work in WORKS and (limit := limit_command(work, precision)):
-        found["limit"] = limit
-    return found
+        result["limit"] = limit
+    return result
 
 
 def measure(work: str, args: argparse.Namespace, precision: str) -> Row:

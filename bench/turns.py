@@ -33,5 +33,5 @@ def print_medians(steps: Mapping[str, Callable[[], None]], turns: int, warm_up: 
             if turn >= warm_up:
                 times[name].append(1e3 * (time.perf_counter() - start))
         say(f"turn {turn + 1} of {turns + warm_up}")
-    for name, taken in times.items():
-        print(f"{name:32} {statistics.median(taken):8.0f} ms")
+    for name, durations in times.items():
+        print(f"{name:32} {statistics.median(durations):8.0f} ms")

@@ -86,10 +86,10 @@ def limit_ms(name: str, precision: str, steps: int) -> float | None:
     command = limit_command(name, precision)
     if not command:
         return None
-    done = subprocess.run(
+    process = subprocess.run(
         command, input=f"step {steps}\n", capture_output=True, text=True, check=True
     )
-    return statistics.median(json.loads(done.stdout.splitlines()[1])) * 1e3
+    return statistics.median(json.loads(process.stdout.splitlines()[1])) * 1e3
 
 
 def main() -> None:

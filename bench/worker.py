@@ -85,9 +85,9 @@ def small_step(name: str, runner: str) -> Step:
 
 def peak_mib() -> float:
     # Not getrusage, which starts from the size of the process that forked this one.
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert found is not None
-    return int(found.group(1)) / 1024
+    match = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert match is not None
+    return int(match.group(1)) / 1024
 
 
 def main() -> None:

@@ -165,9 +165,9 @@ def count_parameters(model: torch.nn.Module) -> None:
 
 
 def batch(
-    kind: str, config: Any, rows: int, length: int, named: str = "input_ids"
+    kind: str, config: Any, rows: int, length: int, main_input: str = "input_ids"
 ) -> dict[str, torch.Tensor]:
-    """Return what a model of this kind, whose main argument is ``named``, is called with."""
+    """Return what a model of this kind, whose main argument is ``main_input``, is called with."""
     if kind == "image":
         size = getattr(config, "image_size", 32)
         size = size if isinstance(size, int) else size[0]
@@ -175,47 +175,49 @@ def batch(
         labels = torch.randint(0, config.num_labels, (rows,))
         return {"pixel_values": torch.randn(rows, channels, size, size), "labels": labels}
     if kind in ("audio", "ctc", "speech"):
-        return sound(kind, config, rows, length, named)
+        return sound(kind, config, rows, length, main_input)
     words = torch.randint(3, WORDS, (rows, length))
     if isinstance(end := getattr(config, "eos_token_id", None), int):
         words[:, length - 6] = end  # the last one that is not padding
     mask = torch.ones_like(words)
     mask[0, length - 5 :] = 0  # padding, on the right
-    given = {"input_ids": words, "attention_mask": mask}
+    inputs = {"input_ids": words, "attention_mask": mask}
     if kind == "sequence":
-        return {**given, "labels": torch.randint(0, config.num_labels, (rows,))}
+        return {**inputs, "labels": torch.randint(0, config.num_labels, (rows,))}
     if kind == "token":
-        return {**given, "labels": torch.randint(0, config.num_labels, (rows, length))}
-    return {**given, "labels": words.masked_fill(mask == 0, -100)}
+        return {**inputs, "labels": torch.randint(0, config.num_labels, (rows, length))}
+    return {**inputs, "labels": words.masked_fill(mask == 0, -100)}
 
 
-def sound(kind: str, config: Any, rows: int, length: int, named: str) -> dict[str, torch.Tensor]:
+def sound(
+    kind: str, config: Any, rows: int, length: int, main_input: str
+) -> dict[str, torch.Tensor]:
     """Return samples, or a spectrum, as the model's main argument, with labels."""
     parts = [config, *(v for v in vars(config).values() if hasattr(v, "model_type"))]
     names = ("num_mel_bins", "input_feat_per_channel", "feature_projection_input_dim")
     bands = next((b for p in parts for n in names if (b := getattr(p, n, None))), 80)
     if config.model_type == "whisper":
-        given = torch.randn(rows, bands, 2 * config.max_source_positions)
+        samples = torch.randn(rows, bands, 2 * config.max_source_positions)
     elif config.model_type == "audio-spectrogram-transformer":
-        given = torch.randn(rows, config.max_length, bands)
-    elif named == "input_features":
-        given = torch.randn(rows, 4 * length, bands)
+        samples = torch.randn(rows, config.max_length, bands)
+    elif main_input == "input_features":
+        samples = torch.randn(rows, 4 * length, bands)
     else:
-        given = torch.randn(rows, SAMPLES[length])
-    heard = {named: given}
+        samples = torch.randn(rows, SAMPLES[length])
+    inputs = {main_input: samples}
     if kind == "audio":
-        return {**heard, "labels": torch.randint(0, config.num_labels, (rows,))}
+        return {**inputs, "labels": torch.randint(0, config.num_labels, (rows,))}
     if kind == "speech":
-        return {**heard, "labels": torch.randint(3, WORDS, (rows, length))}
-    mask = torch.ones(given.shape[:2], dtype=torch.int64)
-    return {**heard, "attention_mask": mask, "labels": torch.randint(3, WORDS, (rows, 4))}
+        return {**inputs, "labels": torch.randint(3, WORDS, (rows, length))}
+    mask = torch.ones(samples.shape[:2], dtype=torch.int64)
+    return {**inputs, "attention_mask": mask, "labels": torch.randint(3, WORDS, (rows, 4))}
 
 
-def step(net: torch.nn.Module, given: dict[str, torch.Tensor]) -> tuple[torch.Tensor, list[Any]]:
+def step(net: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> tuple[torch.Tensor, list[Any]]:
     """Loss and gradients."""
     net.zero_grad()
     torch.manual_seed(3)
-    loss = net(**given).loss
+    loss = net(**inputs).loss
     loss.backward()
     return loss.detach(), [p.grad for p in net.parameters()]
 
@@ -238,14 +240,14 @@ def compare(kind: str, name: str) -> dict[str, Any]:
     try:
         config = shrink(transformers.AutoConfig.for_model(name))
         config.pad_token_id = 0
-        named = KINDS[kind][name]
-        named = named if isinstance(named, str) else named[0]
-        made = getattr(transformers, named)
+        class_name = KINDS[kind][name]
+        class_name = class_name if isinstance(class_name, str) else class_name[0]
+        model_class = getattr(transformers, class_name)
         sketch = torch.nn.Module()
         with contextlib.suppress(Exception), torch.device("meta"):  # it takes no memory
-            sketch = made(copy.deepcopy(config))
+            sketch = model_class(copy.deepcopy(config))
         count_parameters(sketch)
-        model = made(config).train()
+        model = model_class(config).train()
         settle(model)
         count_parameters(model)
         fresh = copy.deepcopy(model)
@@ -253,8 +255,8 @@ def compare(kind: str, name: str) -> dict[str, Any]:
         for rows, length in CALLS:
             torch.manual_seed(5)
             many = ROWS[rows] if kind == "image" else rows
-            given = batch(kind, config, many, length, model.main_input_name)
-            expected.append((given, *step(model, given)))
+            inputs = batch(kind, config, many, length, model.main_input_name)
+            expected.append((inputs, *step(model, inputs)))
         for _, loss, gradients in expected:
             if not all(bool(t.isfinite().all()) for t in (loss, *gradients) if t is not None):
                 raise ValueError("its loss or a gradient is not finite")
@@ -263,54 +265,54 @@ def compare(kind: str, name: str) -> dict[str, Any]:
         with contextlib.suppress(RuntimeError):  # it keeps what has a history
             fresh = copy.deepcopy(model)
         torch.manual_seed(4)
-        if abs(float(model(**given).loss / loss) - 1) > 1e-5:
+        if abs(float(model(**inputs).loss / loss) - 1) > 1e-5:
             raise ValueError("its loss is random")
     except Exception as e:  # whatever such a configuration makes of the model
         return {"outcome": "left out", "why": first_line(e)}
     start = time.perf_counter()
-    refused = ""
+    refusal = ""
     for fallback in (None, "parts"):
         try:
             net = ORTModule(copy.deepcopy(fresh), fallback=fallback)
             why = ""
-            for given, *true in expected:
+            for inputs, *true in expected:
                 torch.manual_seed(5)
-                found = step(net, given)
-                off = difference(model, found, true)
-                if off and not agrees_as_well(fresh, fallback, given, found, true):
+                actual = step(net, inputs)
+                off = difference(model, actual, true)
+                if off and not agrees_as_well(fresh, fallback, inputs, actual, true):
                     why = why or off
         except Exception as e:
-            refused = refused or first_line(e)
+            refusal = refusal or first_line(e)
             continue
         seconds = round(time.perf_counter() - start, 1)
-        outcome = "differs" if why else "parts" if refused else "agrees"
-        return {"outcome": outcome, "why": why or refused, "seconds": seconds}
-    return {"outcome": "refused", "why": refused}
+        outcome = "differs" if why else "parts" if refusal else "agrees"
+        return {"outcome": outcome, "why": why or refusal, "seconds": seconds}
+    return {"outcome": "refused", "why": refusal}
 
 
 def difference(
-    model: torch.nn.Module, found: Any, expected: Any, within: float = 1e-4, slack: Any = None
+    model: torch.nn.Module, actual: Any, expected: Any, within: float = 1e-4, slack: Any = None
 ) -> str:
     """Say what of (loss, gradients) is off; "" where nothing is.
 
     ``slack`` is what each gradient may be off beside.
     """
-    error = abs(float(found[0] - expected[0])) / max(abs(float(expected[0])), 1e-6)
+    error = abs(float(actual[0] - expected[0])) / max(abs(float(expected[0])), 1e-6)
     if not error <= within / 10:
         return f"loss by {error:.1e}"
     allowed = slack or [0.0] * len(expected[1])
-    errors = relative_errors(found[1], expected[1])
+    errors = relative_errors(actual[1], expected[1])
     for (name, _), error, more in zip(model.named_parameters(), errors, allowed, strict=True):
         if not error <= max(within, more):  # NaN is none
             return f"{name} by {error:.1e}"
     return ""
 
 
-def relative_errors(found: list[Any], expected: list[Any]) -> list[float]:
+def relative_errors(actual: list[Any], expected: list[Any]) -> list[float]:
     """Of each gradient's largest entry, or of a thousandth of the model's, if that is more."""
     largest = max(float(g.abs().max()) for g in expected if g is not None)
     errors = []
-    for own, true in zip(found, expected, strict=True):
+    for own, true in zip(actual, expected, strict=True):
         if own is None and true is None:
             errors.append(0.0)
             continue
@@ -322,21 +324,21 @@ def relative_errors(found: list[Any], expected: list[Any]) -> list[float]:
 
 
 def agrees_as_well(
-    model: torch.nn.Module, fallback: str | None, given: Any, found: Any, theirs: Any
+    model: torch.nn.Module, fallback: str | None, inputs: Any, actual: Any, theirs: Any
 ) -> bool:
     """Are we as near to float64 as PyTorch's float32 is?
 
     In each gradient, but for a factor of 2; or in most, where our own float64 agrees in each: of
     gradients that rounding makes, one may well be twice as far as the other.
     """
-    wide = {k: v.double() if v.is_floating_point() else v for k, v in given.items()}
+    wide = {k: v.double() if v.is_floating_point() else v for k, v in inputs.items()}
     try:
         torch.manual_seed(5)
         true = step(copy.deepcopy(model).double(), wide)
     except Exception:  # not every model can be float64
         return False
-    own, errors = (relative_errors(g[1], true[1]) for g in (found, theirs))
-    if not difference(model, found, true, slack=[2 * e for e in errors]):
+    own, errors = (relative_errors(g[1], true[1]) for g in (actual, theirs))
+    if not difference(model, actual, true, slack=[2 * e for e in errors]):
         return True
     if statistics.median(own) > 2 * statistics.median(errors):
         return False
@@ -388,7 +390,7 @@ def reason(why: str) -> str:
     return why.replace("|", "\\|").replace("<", "\\<").replace("*", "\\*").strip()
 
 
-def write_docs(known: dict[str, Any], page: Path) -> None:
+def write_docs(outcomes: dict[str, Any], page: Path) -> None:
     """Put what was found into the page, from its heading on."""
     words = {"agrees": "whole", "parts": "in parts", "differs": "**differs**"}
     tables = []
@@ -396,11 +398,11 @@ def write_docs(known: dict[str, Any], page: Path) -> None:
     for kind, names in KINDS.items():
         rows = []
         for name in names:
-            if (found := known.get(f"{kind} {name}")) is None:
+            if (record := outcomes.get(f"{kind} {name}")) is None:
                 continue
-            outcome = words.get(found["outcome"], found["outcome"])
+            outcome = words.get(record["outcome"], record["outcome"])
             ends[outcome] += 1
-            why = f": {reason(found['why'])}" if found["why"] else ""
+            why = f": {reason(record['why'])}" if record["why"] else ""
             rows.append(f"| {name} | {outcome}{why} |")
         if rows:
             count = f"{len(rows)} of {len(names)} were run"
@@ -452,9 +454,9 @@ def main() -> None:
     args = parser.parse_args()
     os.environ["STEEP_CACHE"] = "off"
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    known = json.loads(args.out.read_text()) if args.out.exists() else {}
+    outcomes = json.loads(args.out.read_text()) if args.out.exists() else {}
     if args.write_docs:
-        write_docs(known, ROOT / "docs" / "models.md")
+        write_docs(outcomes, ROOT / "docs" / "models.md")
         return
     # Loaded once, for all processes.
     assert to_onnx._registry()
@@ -463,15 +465,15 @@ def main() -> None:
     jobs = [j for turn in turns for j in turn if j and (not args.only or j[1] in args.only)]
     for kind, name in (bar := tqdm(jobs, unit="model")):
         key = f"{kind} {name}"
-        if key in known and not args.only and known[key]["outcome"] not in args.again:
+        if key in outcomes and not args.only and outcomes[key]["outcome"] not in args.again:
             continue
         bar.set_postfix_str(key)
-        known[key] = apart(kind, name)
-        args.out.write_text(json.dumps(known, indent=1) + "\n")
+        outcomes[key] = apart(kind, name)
+        args.out.write_text(json.dumps(outcomes, indent=1) + "\n")
         if args.only:
-            print(key, known[key])
+            print(key, outcomes[key])
     for kind in args.kinds:
-        ends = Counter(o["outcome"] for k, o in known.items() if k.startswith(kind + " "))
+        ends = Counter(o["outcome"] for k, o in outcomes.items() if k.startswith(kind + " "))
         print(kind, dict(ends))
 
 

@@ -27,5 +27,5 @@ class Reference(griffe.Extension):
         """Rewrite the docstring of a module, class, function or attribute."""
         if obj.docstring:
             obj.docstring.value = EXAMPLE.sub(
-                lambda found: f"```pycon\n{found[0]}\n```", obj.docstring.value
+                lambda match: f"```pycon\n{match[0]}\n```", obj.docstring.value
             )

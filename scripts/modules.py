@@ -322,8 +322,8 @@ def run(case: Case, route: str | None, eager: bool) -> list[Any]:
     name = f"<module {case.seed} {'eager' if eager else 'steep'}>"
     source = case.source()
     linecache.cache[name] = (len(source), None, source.splitlines(True), name)
-    known = sys.modules["random_module"] = types.ModuleType("random_module")  # Dynamo imports it
-    space = vars(known)
+    home = sys.modules["random_module"] = types.ModuleType("random_module")  # Dynamo imports it
+    space = vars(home)
     exec(compile(source, name, "exec"), space)
     torch.manual_seed(case.seed)
     dtype = case.dtype if torch.get_default_dtype() == torch.float32 else torch.float64
@@ -332,7 +332,7 @@ def run(case: Case, route: str | None, eager: bool) -> list[Any]:
         net = torch.compile(module, backend=BACKENDS[route])
     elif not eager:
         net = ORTModule(module, fallback=route)
-    left: list[Any] = []
+    records: list[Any] = []
     for i, call in enumerate(case.calls):
         torch.manual_seed(i)
         exec(call.change, space | {"m": module} if "globals" not in call.change else space)
@@ -340,12 +340,12 @@ def run(case: Case, route: str | None, eager: bool) -> list[Any]:
             with contextlib.suppress(Exception):
                 net(torch.randn(call.rows, 5, dtype=dtype))
         leaf = torch.randn(call.rows, 4, dtype=dtype, requires_grad=call.into)
-        given = leaf * 1
+        argument = leaf * 1
         module.zero_grad()
         try:
             with torch.set_grad_enabled(call.grad):
-                result = net(given)
-            exec(call.write, {"given": given, "m": module})
+                result = net(argument)
+            exec(call.write, {"given": argument, "m": module})
             flat, _ = torch.utils._pytree.tree_flatten(result)
             tensors = [t for t in flat if isinstance(t, torch.Tensor)]
             losses = [
@@ -358,21 +358,24 @@ def run(case: Case, route: str | None, eager: bool) -> list[Any]:
         except Error:
             raise
         except Exception as error:  # PyTorch's own: the same type is wanted
-            left.append(raised_as(error))
+            records.append(raised_as(error))
             break
-        left.append([t if isinstance(t, torch.Tensor) else repr(t) for t in flat])
-        left.append([t.requires_grad for t in tensors])
-        left.append([leaf.grad, *(p.grad for p in module.parameters())])
-        left.append([given, *module.state_dict().values()])
-        left[-4:] = copy.deepcopy(
-            [[t.detach() if isinstance(t, torch.Tensor) else t for t in part] for part in left[-4:]]
+        records.append([t if isinstance(t, torch.Tensor) else repr(t) for t in flat])
+        records.append([t.requires_grad for t in tensors])
+        records.append([leaf.grad, *(p.grad for p in module.parameters())])
+        records.append([argument, *module.state_dict().values()])
+        records[-4:] = copy.deepcopy(
+            [
+                [t.detach() if isinstance(t, torch.Tensor) else t for t in part]
+                for part in records[-4:]
+            ]
         )
         with torch.no_grad():  # what is written to one is seen in what shares its memory
             for t in tensors:
                 if t.is_floating_point() and all(t is not p for p in module.parameters()):
                     t.add_(1)
-        left.append([t.detach().clone() for t in [*tensors, given, module.state]])
-    return left
+        records.append([t.detach().clone() for t in [*tensors, argument, module.state]])
+    return records
 
 
 def raised_as(error: Exception) -> str:
@@ -419,12 +422,12 @@ def agrees_in_double(case: Case) -> bool:
     torch._dynamo.reset()
     torch.set_default_dtype(torch.float64)
     try:
-        expected, found = (run(case, case.route, eager) for eager in (True, False))
+        expected, actual = (run(case, case.route, eager) for eager in (True, False))
     except Error:
         return False
     finally:
         torch.set_default_dtype(torch.float32)
-    return len(expected) == 5 * len(case.calls) and same(found, expected, within=1e-9)
+    return len(expected) == 5 * len(case.calls) and same(actual, expected, within=1e-9)
 
 
 def verdict(case: Case) -> str:  # noqa: PLR0911 (one for each answer)
@@ -432,35 +435,35 @@ def verdict(case: Case) -> str:  # noqa: PLR0911 (one for each answer)
     torch._dynamo.reset()
     expected = run(case, case.route, eager=True)
     try:
-        found = run(case, case.route, eager=False)
+        actual = run(case, case.route, eager=False)
     except InternalError as error:
         return f"differs: {error}"
     except Error as error:
         return "refused: " + str(error).splitlines()[0]
     narrow = case.dtype in NARROW or any("float16" in s or "half" in s for s in case.statements)
-    if same(found, expected, within=0.05 if narrow else 1e-4):
+    if same(actual, expected, within=0.05 if narrow else 1e-4):
         return "agrees"
-    for raised, runs, said in (
+    for raised, runs, answer in (
         # Ours keeps the value as it was, as torch.compile does: no gradient to compare with.
-        (expected, found, "runs where PyTorch raises"),
+        (expected, actual, "runs where PyTorch raises"),
         # Backward may read any argument again.
-        (found, expected, "raises where PyTorch runs: written before backward"),
+        (actual, expected, "raises where PyTorch runs: written before backward"),
     ):
         # its kernels ask for equal dtypes, and what is traced is not asked
         kinds = (WRITTEN, MIXED) if raised is expected else (WRITTEN,)
         if raised[-1] in kinds and same(raised[:-1], runs[: len(raised) - 1]):
-            return said
+            return answer
     # of the same dtypes, shapes and needs, and not by more than their size
-    if same(found, expected, within=1.0) and agrees_in_double(case):
+    if same(actual, expected, within=1.0) and agrees_in_double(case):
         return "agrees in float64; rounding is large"
-    if len(found) != len(expected) and case.route == "backend":
+    if len(actual) != len(expected) and case.route == "backend":
         torch._dynamo.reset()
-        if str(run(case, "PyTorch's", eager=False)) == str(found):
+        if str(run(case, "PyTorch's", eager=False)) == str(actual):
             return "torch.compile raises, whatever the backend"
-    if len(found) != len(expected):
-        return f"differs: ended with {str(found[-1])[:60]}, not {str(expected[-1])[:60]}"
+    if len(actual) != len(expected):
+        return f"differs: ended with {str(actual[-1])[:60]}, not {str(expected[-1])[:60]}"
     names = ["results", "needs of gradients", "gradients", "state", "aliases"]
-    i = next(i for i, (a, b) in enumerate(zip(found, expected, strict=True)) if not same(a, b))
+    i = next(i for i, (a, b) in enumerate(zip(actual, expected, strict=True)) if not same(a, b))
     return f"differs: {names[i % 5]} of call {i // 5}"
 
 
@@ -482,13 +485,13 @@ def main() -> int:
     options = parser.parse_args()
     counts: Counter[str] = Counter()
     for seed in (bar := tqdm(range(options.seed, options.seed + options.count), unit="module")):
-        said = verdict(case := Case(seed))
-        counts[said] += 1
-        if said.startswith("differs"):
-            bar.write(f"{said}\n{shrunk(case)}", file=sys.stdout)
-    for said, n in counts.most_common():
-        print(f"{n:6} {said[:110]}")
-    return any(said.startswith("differs") for said in counts)
+        answer = verdict(case := Case(seed))
+        counts[answer] += 1
+        if answer.startswith("differs"):
+            bar.write(f"{answer}\n{shrunk(case)}", file=sys.stdout)
+    for answer, n in counts.most_common():
+        print(f"{n:6} {answer[:110]}")
+    return any(answer.startswith("differs") for answer in counts)
 
 
 if __name__ == "__main__":

@@ -55,8 +55,8 @@ class Applied(torch.nn.Module):
 
     def forward(self, *tensors: torch.Tensor) -> Any:
         """Return the operator's results."""
-        given = iter(tensors)
-        leaves = [next(given) if leaf is torch.Tensor else leaf for leaf in self.rest]
+        rest = iter(tensors)
+        leaves = [next(rest) if leaf is torch.Tensor else leaf for leaf in self.rest]
         args, kwargs = tree_unflatten(leaves, self.spec)
         return [
             leaf * self.scale
@@ -77,8 +77,8 @@ def forms_of(info: Any, dtype: torch.dtype) -> Iterator[tuple[Any, list[Any], li
         if tensors and all(t.layout == torch.strided for t in tensors):
             forms.setdefault(key, (spec, rest, []))[2].append(tensors)
     # those whose extents change first
-    chosen = sorted(forms.values(), key=lambda form: -min(len(form[2]), SAMPLES))
-    yield from chosen[:FORMS]
+    best = sorted(forms.values(), key=lambda form: -min(len(form[2]), SAMPLES))
+    yield from best[:FORMS]
 
 
 def run(net: Any, tensors: list[torch.Tensor]) -> list[Any]:
@@ -88,24 +88,24 @@ def run(net: Any, tensors: list[torch.Tensor]) -> list[Any]:
     ]
     torch.manual_seed(0)
     results = tree_leaves(net(*leaves))
-    wanted = [r for r in results if isinstance(r, torch.Tensor) and r.requires_grad]
-    if wanted:
+    differentiable = [r for r in results if isinstance(r, torch.Tensor) and r.requires_grad]
+    if differentiable:
         weights = [
             torch.linspace(-1, 2, r.numel(), dtype=torch.float64).view(r.shape).to(r.dtype)
-            for r in wanted
+            for r in differentiable
         ]
-        torch.autograd.backward(wanted, weights)
+        torch.autograd.backward(differentiable, weights)
     return [*results, *(t.grad for t in leaves)]
 
 
-def differ(found: Any, expected: Any, least: float) -> bool:
+def differ(actual: Any, expected: Any, least: float) -> bool:
     """Whether two results are apart: in kind, dtype, shape, or by more than rounding."""
-    if not isinstance(expected, torch.Tensor) or not isinstance(found, torch.Tensor):
-        return type(found) is not type(expected) or found != expected
-    if found.dtype != expected.dtype or found.shape != expected.shape:
+    if not isinstance(expected, torch.Tensor) or not isinstance(actual, torch.Tensor):
+        return type(actual) is not type(expected) or actual != expected
+    if actual.dtype != expected.dtype or actual.shape != expected.shape:
         return True
     wide = torch.complex128 if expected.is_complex() else torch.float64
-    a, b = found.detach().to(wide), expected.detach().to(wide)
+    a, b = actual.detach().to(wide), expected.detach().to(wide)
     inside = b.isfinite()
     size = max(1.0, float(b[inside].abs().max())) if inside.any() else 1.0
     within = max(ALLOWED[expected.dtype], least) * size if expected.dtype in ALLOWED else 0
@@ -121,19 +121,19 @@ def compare_sample(module: Any, net: Any, tensors: list[Any], dtype: torch.dtype
     except Exception as error:
         expected = [type(error)]
     try:
-        found = run(net, tensors)
+        actual = run(net, tensors)
     except InternalError as error:
         return f"differs: {error}"
     except Error as error:
         raises = isinstance(expected[0], type)
         return "raises" if raises else "refused: " + str(error).splitlines()[0]
     except Exception as error:
-        found = [type(error)]
-    if len(found) != len(expected):
-        return f"differs: {str(found[0])[:60]} for {str(expected[0])[:60]}"
-    for i, (a, b) in enumerate(zip(found, expected, strict=True)):
+        actual = [type(error)]
+    if len(actual) != len(expected):
+        return f"differs: {str(actual[0])[:60]} for {str(expected[0])[:60]}"
+    for i, (a, b) in enumerate(zip(actual, expected, strict=True)):
         if differ(a, b, ALLOWED.get(dtype, 0)):
-            what = "result" if i < len(found) - len(tensors) else "gradient"
+            what = "result" if i < len(actual) - len(tensors) else "gradient"
             return f"differs: {what} {i}: {str(a)[:60]} for {str(b)[:60]}"
     return "agrees"
 
@@ -148,18 +148,20 @@ def compare(info: Any, dtype: torch.dtype) -> str:
         module = Applied(info.op, spec, rest)
         net = ORTModule(module)
         for k, tensors in enumerate(samples[:SAMPLES]):
-            said = compare_sample(module, net, tensors, dtype)
-            if said.startswith("differs"):
+            answer = compare_sample(module, net, tensors, dtype)
+            if answer.startswith("differs"):
                 where = f"call {k} of {[tuple(t.shape) for t in tensors]} {rest}"
-                return f"differs: {where[:150]}: {said.removeprefix('differs: ')}"
-            if said.startswith("refused"):
-                return said
+                return f"differs: {where[:150]}: {answer.removeprefix('differs: ')}"
+            if answer.startswith("refused"):
+                return answer
         report = net.report()
         if any(graph.in_torch or graph.exporter == "PyTorch" for graph in report.graphs):
             ran.add("parts")
         elif report.graphs:
             ran.add("PyTorch" if report.breaks else "engine")
-    return next((said for said in ("parts", "engine", "PyTorch") if said in ran), "no samples")
+    return next(
+        (answer for answer in ("parts", "engine", "PyTorch") if answer in ran), "no samples"
+    )
 
 
 def _stop(signal_number: int, frame: Any) -> None:
@@ -225,32 +227,32 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "op_db.json")
     parser.add_argument("--update", action="store_true", help="write the known differences anew")
     options = parser.parse_args()
-    found: dict[str, str] = json.loads(options.out.read_text()) if options.out.exists() else {}
+    answers: dict[str, str] = json.loads(options.out.read_text()) if options.out.exists() else {}
     jobs = jobs_of(options.only, options.dtypes)
     keys = {key_of(job) for job in jobs}
-    left = [job for job in jobs if key_of(job) not in found]
+    rest = [job for job in jobs if key_of(job) not in answers]
     options.out.parent.mkdir(parents=True, exist_ok=True)
     expected = known()
     # a process for each few: what one leaves behind in PyTorch touches few others
     with multiprocessing.get_context("spawn").Pool(options.jobs, maxtasksperchild=20) as pool:
-        bar = tqdm(pool.imap_unordered(outcome, left), total=len(left), unit="operator")
-        for key, said in bar:
-            found[key] = said
-            options.out.write_text(json.dumps(found, indent=1, sort_keys=True))
-            if said.startswith("differs") and key not in expected:
-                bar.write(f"{key}: {said}", file=sys.stdout)
-    found = {key: said for key, said in found.items() if key in keys}
-    for said, n in Counter(said.split(":")[0] for said in found.values()).most_common():
-        print(f"{n:6} {said}")
-    differing = {key: said for key, said in found.items() if said.startswith("differs")}
+        bar = tqdm(pool.imap_unordered(outcome, rest), total=len(rest), unit="operator")
+        for key, answer in bar:
+            answers[key] = answer
+            options.out.write_text(json.dumps(answers, indent=1, sort_keys=True))
+            if answer.startswith("differs") and key not in expected:
+                bar.write(f"{key}: {answer}", file=sys.stdout)
+    answers = {key: answer for key, answer in answers.items() if key in keys}
+    for answer, n in Counter(answer.split(":")[0] for answer in answers.values()).most_common():
+        print(f"{n:6} {answer}")
+    differing = {key: answer for key, answer in answers.items() if answer.startswith("differs")}
     if options.update:
         others = {key: why for key, why in expected.items() if key not in keys}
-        lines = {**others, **{key: expected.get(key, said) for key, said in differing.items()}}
+        lines = {**others, **{key: expected.get(key, answer) for key, answer in differing.items()}}
         head = "# What differs from PyTorch, and why: written by scripts/op_db.py --update.\n"
         KNOWN.parent.mkdir(exist_ok=True)
         KNOWN.write_text(head + "".join(f"{k}: {v}\n" for k, v in sorted(lines.items())))
         return 0
-    stale = sorted(key for key in expected if key in found and key not in differing)
+    stale = sorted(key for key in expected if key in answers and key not in differing)
     for key in stale:
         print(f"agrees by now, take it out of {KNOWN.relative_to(ROOT)}: {key}")
     return bool(stale or set(differing) - set(expected))

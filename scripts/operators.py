@@ -63,12 +63,12 @@ edit it.
 
 def schemas() -> dict[str, list[onnx.defs.OpSchema]]:
     """ONNX's operators by name, each with its versions, oldest first."""
-    found = defaultdict(list)
+    by_name = defaultdict(list)
     for schema in onnx.defs.get_all_schemas_with_history():
         if schema.domain in ("", "ai.onnx.preview", "ai.onnx.preview.training"):
-            found[schema.name].append(schema)
+            by_name[schema.name].append(schema)
     alive = {}
-    for name, versions in sorted(found.items()):
+    for name, versions in sorted(by_name.items()):
         versions.sort(key=lambda s: s.since_version)
         if not versions[-1].deprecated:
             alive[name] = versions
@@ -82,7 +82,7 @@ def node_tests() -> tuple[Counter[str], Counter[str]]:
         warnings.simplefilter("ignore")
         cases = onnx.backend.test.loader.load_model_tests(kind="node")
     all_tests: Counter[str] = Counter()
-    passed: Counter[str] = Counter()
+    passes: Counter[str] = Counter()
     ops: dict[str, set[str]] = {}
     for case in sorted(cases, key=lambda c: c.name):
         base = case.name.split("_expanded")[0]
@@ -90,24 +90,24 @@ def node_tests() -> tuple[Counter[str], Counter[str]]:
             ops[case.name] = {n.op_type for n in case.model.graph.node}
         for op in ops.get(base, ops.get(case.name, set())):
             all_tests[op] += 1
-            passed[op] += case.name not in expected
-    return all_tests, passed
+            passes[op] += case.name not in expected
+    return all_tests, passes
 
 
 def gradient_inputs(rows: list[Row]) -> set[int]:
     """Numbers of the inputs that get a gradient in some row."""
-    found: set[int] = set()
+    numbers: set[int] = set()
     for row in rows:
         arrays = row.arrays(np.float64)
         try:
             outputs = nodes.evaluate(row, arrays)
             seeds = [np.ones_like(y) if y.dtype.kind == "f" else None for y in outputs]
-            wrt = [i for i, x in enumerate(arrays) if nodes.is_float(x) and i not in found]
+            wrt = [i for i, x in enumerate(arrays) if nodes.is_float(x) and i not in numbers]
             slopes = nodes.gradients(row, arrays, seeds, wrt)
         except steep.Error:
             continue
-        found |= {i for i, g in slopes.items() if g is not None}
-    return found
+        numbers |= {i for i, g in slopes.items() if g is not None}
+    return numbers
 
 
 def allowed(schema: onnx.defs.OpSchema) -> dict[int, list[str]]:
@@ -153,9 +153,9 @@ def runs_in(dtype: np.dtype, row: Row, alike: set[int]) -> bool:
     """
     arrays = row.arrays(np.float32)
     floats = {i for i, x in enumerate(arrays) if nodes.is_float(x)}
-    for changed in (alike, alike | floats):
+    for group in (alike, alike | floats):
         typed = [
-            x if x is None or i not in changed else (np.abs(x) + 1).astype(dtype)
+            x if x is None or i not in group else (np.abs(x) + 1).astype(dtype)
             for i, x in enumerate(arrays)
         ]
         try:
@@ -168,7 +168,7 @@ def runs_in(dtype: np.dtype, row: Row, alike: set[int]) -> bool:
 
 def short_types(names: list[str]) -> str:
     """Families of types in few words."""
-    left = [SHORT.get(n, n) for n in names]
+    rest = [SHORT.get(n, n) for n in names]
     words = []
     for word, family in (
         ("floats", ["f64", "f32", "f16", "bf16"]),
@@ -177,13 +177,13 @@ def short_types(names: list[str]) -> str:
         ("int4", ["int4", "uint4"]),
         ("int2", ["int2", "uint2"]),
     ):
-        if set(family) <= set(left):
+        if set(family) <= set(rest):
             words.append(word)
-            left = [n for n in left if n not in family]
-    return ", ".join(words + sorted(left))
+            rest = [n for n in rest if n not in family]
+    return ", ".join(words + sorted(rest))
 
 
-def row_of(name: str, versions: list[onnx.defs.OpSchema], tests, passed) -> str:
+def row_of(name: str, versions: list[onnx.defs.OpSchema], tests, passes) -> str:
     """One line of the table."""
     newest = versions[-1]
     full = f"{newest.domain}.{name}" if newest.domain else name
@@ -192,18 +192,18 @@ def row_of(name: str, versions: list[onnx.defs.OpSchema], tests, passed) -> str:
     since = [v.since_version for v in versions]
     old = [v for v in since if v <= 7]
     opsets = ", ".join(str(v) for v in (old[-1:] + [v for v in since if v > 7]))
-    count = f"{passed[name]} of {tests[name]}" if tests[name] else "–"
+    count = f"{passes[name]} of {tests[name]}" if tests[name] else "–"
     kernels = ", ".join(dict.fromkeys(_steep.kernels(name)))
     if op is None:
-        kernels = kernels or "parts" * bool(passed[name])
+        kernels = kernels or "parts" * bool(passes[name])
     else:
         kernels = kernels or ("view" if op["view"] else "parts" if op["has_decompose"] else "")
     names = [p.name for p in newest.inputs]
     variadic = names and newest.inputs[-1].option.name == "Variadic"
     inputs = sorted(gradient_inputs(rows))
-    shown = [names[min(i, len(names) - 1)] + ("…" * bool(variadic)) for i in inputs]
+    labels = [names[min(i, len(names) - 1)] + ("…" * bool(variadic)) for i in inputs]
     stops = op is not None and op["stops_gradient"]
-    gradient = ", ".join(dict.fromkeys(shown)) or "none" * (stops or bool(rows))
+    gradient = ", ".join(dict.fromkeys(labels)) or "none" * (stops or bool(rows))
     if op is None and not rows and kernels == "parts" and newest.inputs:
         gradient = "through its parts"
     types = short_types(running_types(newest, rows))
@@ -213,10 +213,10 @@ def row_of(name: str, versions: list[onnx.defs.OpSchema], tests, passed) -> str:
 
 def text() -> str:
     """The whole file."""
-    tests, passed = node_tests()
+    tests, passes = node_tests()
     expected, total = suite.read_list(), len(suite.node_tests())
     kinds = ["passes"] * (total - len(expected)) + [o.kind for o in expected.values()]
-    body = "".join(row_of(n, v, tests, passed) for n, v in schemas().items())
+    body = "".join(row_of(n, v, tests, passes) for n, v in schemas().items())
     summary = suite.summary(kinds)
     return HEAD.format(summary=summary[0].upper() + summary[1:]) + body
 

@@ -79,11 +79,11 @@ def licence_files(part: Part) -> list[Path]:
     kind, _, name = part.package.partition(":")
     if kind == "pypi":
         files = importlib.metadata.distribution(name).files or []
-        found = [f for f in files if LICENCE_FILES.match(f.name) and f.suffix in ("", ".txt")]
+        matches = [f for f in files if LICENCE_FILES.match(f.name) and f.suffix in ("", ".txt")]
         # oneDNN's are in the package of its library, which the one of its headers needs
-        if not found and "-devel" in name:
+        if not matches and "-devel" in name:
             return licence_files(replace(part, package=part.package.replace("-devel", "")))
-        return [Path(str(f.locate())) for f in found]
+        return [Path(str(f.locate())) for f in matches]
     if kind == "deb":
         copyright_note = Path("/usr/share/doc", name, "copyright")
         gpl = [COMMON / "GPL-3"] if part.licence.startswith("GPL-3") else []
@@ -110,7 +110,7 @@ def component(part: Part) -> dict[str, Any]:
     kind, _, name = part.package.partition(":")
     expression = " " in part.licence
     licence = {"expression": part.licence} if expression else {"license": {"id": part.licence}}
-    made: dict[str, Any] = {
+    entry: dict[str, Any] = {
         "type": "library",
         "bom-ref": part.name,
         "name": part.name,
@@ -118,14 +118,14 @@ def component(part: Part) -> dict[str, Any]:
         "properties": [{"name": "steep:use", "value": part.use}],
     }
     if part.inside:
-        made["properties"].append({"name": "steep:part-of", "value": part.inside})
+        entry["properties"].append({"name": "steep:part-of", "value": part.inside})
     version = version_of(part.package)
     if version is not None:
-        made["version"] = version
+        entry["version"] = version
         where = "pypi" if kind == "pypi" else "deb/debian"
         quoted = version.replace("+", "%2B").replace(":", "%3A")
-        made["purl"] = f"pkg:{where}/{name.replace('+', '%2B')}@{quoted}"
-    return made
+        entry["purl"] = f"pkg:{where}/{name.replace('+', '%2B')}@{quoted}"
+    return entry
 
 
 def own_version() -> str:
@@ -141,7 +141,7 @@ def bill() -> dict[str, Any]:
     own = {"type": "library", "bom-ref": "steep", "name": "steep", "version": own_version()}
     own["purl"] = f"pkg:pypi/steep@{own['version']}"
     direct = sorted(p.name for p in PARTS if not p.inside)
-    brought = {p.inside: [p.name] for p in PARTS if p.inside}
+    parts_of = {p.inside: [p.name] for p in PARTS if p.inside}
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
@@ -150,7 +150,7 @@ def bill() -> dict[str, Any]:
         "components": [component(p) for p in PARTS],
         "dependencies": [
             {"ref": "steep", "dependsOn": direct},
-            *({"ref": ref, "dependsOn": parts} for ref, parts in brought.items()),
+            *({"ref": ref, "dependsOn": parts} for ref, parts in parts_of.items()),
         ],
     }
 

@@ -62,7 +62,7 @@ ROOMS = ("steep.lowering", "steep.lowering.ops", "steep.dynamo.patches")
 
 def declared() -> list[tuple[str, str, str, str, str]]:
     """Return target, file, order, releases of PyTorch and reason of each substitution."""
-    found = {}
+    file_of = {}
     for room in ROOMS:
         package = importlib.import_module(room)
         for module in pkgutil.iter_modules(package.__path__, f"{room}."):
@@ -76,9 +76,9 @@ def declared() -> list[tuple[str, str, str, str, str]]:
                     for s in v.values()
                     if type(s).__name__ == "Substitution"
                 ]
-                found.update({s: module.name for s in own if s not in found})
-    assert found.keys() == set(DECLARED), "a substitution is declared where nobody finds it"
-    rows = [(s.target, name, str(s.order or ""), releases(s), s.why) for s, name in found.items()]
+                file_of.update({s: module.name for s in own if s not in file_of})
+    assert file_of.keys() == set(DECLARED), "a substitution is declared where nobody finds it"
+    rows = [(s.target, name, str(s.order or ""), releases(s), s.why) for s, name in file_of.items()]
     return sorted(rows, key=lambda row: (row[1], row[0]))
 
 
@@ -93,10 +93,10 @@ def text() -> str:
     """Return the page."""
     package = Path(steep.__file__).parent
     lines = []
-    for target, name, order, known, why in declared():
+    for target, name, order, releases_of_pytorch, why in declared():
         file = Path(*name.split(".")[1:]).with_suffix(".py")
         assert (package / file).exists()
-        lines.append(f"| `{target}` | {order} | `{file}` | {known} | {why} |\n")
+        lines.append(f"| `{target}` | {order} | `{file}` | {releases_of_pytorch} | {why} |\n")
     settings = [
         f"| `{s.name}` | `{'sys.maxsize' if s.value == sys.maxsize else s.value}` | {s.why} |\n"
         for s in (*CAPTURE, *AUTOGRAD_GRAD, *REFUSED_ARRAYS)

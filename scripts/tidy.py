@@ -39,22 +39,22 @@ def our_commands(build: Path) -> list[tuple[Path, list[str]]]:
 def for_clang(command: list[str]) -> list[str]:
     """The flags of a compile command of GCC, for Clang."""
     unknown = ("-mtls-dialect", "-Wno-maybe-uninitialized")
-    known = [w for w in command[1:] if not w.startswith(unknown)]
+    flags = [w for w in command[1:] if not w.startswith(unknown)]
     # GCC's omp.h has an attribute with arguments, its std::stable_sort a deprecated call.
-    return [*known, "-D__malloc__(...)=", "-Wno-deprecated-declarations"]
+    return [*flags, "-D__malloc__(...)=", "-Wno-deprecated-declarations"]
 
 
 def fingerprint(source: Path, command: list[str], build: Path, tool: str) -> str:
     """A hash of everything of ours that clang-tidy's verdict on a file depends on."""
     # -MM lists the file and the headers it includes, system headers left out.
     listing = [w for w in command if w not in ("-c", "-o") and not w.endswith(".o")]
-    made = subprocess.run(
+    process = subprocess.run(
         [*listing, "-MM", "-MT", "x"], cwd=build, capture_output=True, text=True, check=True
     )
     digest = hashlib.sha256(tool.encode())
     digest.update(shlex.join(command).replace(str(ROOT), "").encode())
     digest.update((ROOT / ".clang-tidy").read_bytes())
-    for name in sorted(set(made.stdout.replace("\\\n", " ").split()[1:])):
+    for name in sorted(set(process.stdout.replace("\\\n", " ").split()[1:])):
         digest.update((build / name).read_bytes())
     return digest.hexdigest()
 

@@ -100,12 +100,12 @@ def _train(connection: Connection, steep: bool, plan: Plan) -> None:
     trainer.remove_callback(PrinterCallback)
     trainer.train()
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # KiB on Linux
-    done: dict[str, Any] = {"memory_mib": most // 1024}
+    summary: dict[str, Any] = {"memory_mib": most // 1024}
     if steep:
         trainer.save_model(str(plan.out))
-        found = model.report()
-        done |= {"graphs": len(found.graphs), "whole": found.whole, "report": str(found)}
-    connection.send(("done", done))
+        report = model.report()
+        summary |= {"graphs": len(report.graphs), "whole": report.whole, "report": str(report)}
+    connection.send(("done", summary))
 
 
 def _turns(connection: Connection) -> Any:
@@ -140,11 +140,11 @@ def _turns(connection: Connection) -> Any:
 
 def digest(model: Any) -> str:
     """Return a number that two models share if their weights are the same."""
-    found = hashlib.sha256()
+    hash_of_weights = hashlib.sha256()
     for name, value in model.state_dict().items():
-        found.update(name.encode())
-        found.update(value.contiguous().numpy().tobytes())
-    return found.hexdigest()
+        hash_of_weights.update(name.encode())
+        hash_of_weights.update(value.contiguous().numpy().tobytes())
+    return hash_of_weights.hexdigest()
 
 
 def keep_memory() -> None:

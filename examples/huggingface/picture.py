@@ -78,10 +78,10 @@ def _apart(axes: Any, result: Result) -> None:
     from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
     none = 1e-8  # stands for no difference: the next loss in float32 is further away
-    found = [(i, d) for i, d in enumerate(result.differences(), 1) if math.isfinite(d)]
-    axes.semilogy([i for i, _ in found], [max(d, none) for _, d in found], ".", color=INK, ms=4)
+    points = [(i, d) for i, d in enumerate(result.differences(), 1) if math.isfinite(d)]
+    axes.semilogy([i for i, _ in points], [max(d, none) for _, d in points], ".", color=INK, ms=4)
     axes.set_title("difference of the two losses", loc="left", fontsize=10)
-    axes.set_ylim(none / 2, max([2e-3, *(3 * d for _, d in found)]))
+    axes.set_ylim(none / 2, max([2e-3, *(3 * d for _, d in points)]))
     axes.set_xlabel("step")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.yaxis.set_major_locator(FixedLocator([none, 1e-6, 1e-4, 1e-2, 1, 100]))

@@ -40,17 +40,17 @@ class Contestant:
     def hear(self, kind: str) -> Any:
         """Return what comes next, which is to be of this kind."""
         try:
-            said, content = self.connection.recv()
+            message, content = self.connection.recv()
         except (EOFError, ConnectionResetError):
             self.process.join(10)
             raise RaceError(
                 f"{self.name}'s process ended with {self.process.exitcode}: "
                 "if that is -9, the system had no memory left"
             ) from None
-        if said == "failed":
+        if message == "failed":
             raise RaceError(f"{self.name} failed:\n{content}")
-        if said != kind:
-            raise RaceError(f"{self.name} said {said}, not {kind}")
+        if message != kind:
+            raise RaceError(f"{self.name} said {message}, not {kind}")
         return content
 
 
@@ -139,7 +139,7 @@ def _take_turns(
         each.ready = each.hear("ready")
     if both[0].ready != both[1].ready:
         raise RaceError(f"they begin with different models: {both[0].ready}, {both[1].ready}")
-    lengths = [1, *(min(turn, steps - done) for done in range(1, steps, turn))]
+    lengths = [1, *(min(turn, steps - step) for step in range(1, steps, turn))]
     for length in lengths:
         for each in both:
             each.connection.send(length)

@@ -51,10 +51,10 @@ def _files(path: Path) -> list[Path]:
             f"there is no {path}: give --text a file of UTF-8 text, or a folder with {kinds}; "
             "without --text it is Python's own documentation"
         )
-    found = sorted(f for f in path.rglob("*") if f.suffix in SUFFIXES and f.is_file())
-    if not found:
+    files = sorted(f for f in path.rglob("*") if f.suffix in SUFFIXES and f.is_file())
+    if not files:
         raise TextError(f"{path} has no text: --text reads {kinds} in a folder, or one file")
-    return found
+    return files
 
 
 def _content(file: Path) -> str:
@@ -84,14 +84,14 @@ def special_numbers(tokenizer: Any, task: str) -> dict[str, int]:
     """Return the numbers of special tokens, by their names in a model's configuration."""
     t = tokenizer
     begin, end = t.bos_token_id, t.eos_token_id
-    found = {
+    numbers = {
         "bos_token_id": t.cls_token_id if begin is None else begin,
         "eos_token_id": t.sep_token_id if end is None else end,
         "pad_token_id": t.pad_token_id,
         # what the decoder reads first: BART's writes after an end, T5's after a padding
         "decoder_start_token_id": {"infill": end, "spans": t.pad_token_id}.get(task),
     }
-    return {name: number for name, number in found.items() if number is not None}
+    return {name: number for name, number in numbers.items() if number is not None}
 
 
 class Rows:
@@ -142,17 +142,17 @@ class Rows:
     def _mask(self, count: int) -> dict[str, Tokens]:
         """Some tokens from all others: BERT; 80 % are masked, 10 % another word, 10 % as before."""
         bodies = self._bodies(count, self._length - 2)
-        chosen = self._random.random(bodies.shape).argsort(1)
-        chosen = chosen[:, : max(1, round(MASKED * bodies.shape[1]))]
+        places = self._random.random(bodies.shape).argsort(1)
+        places = places[:, : max(1, round(MASKED * bodies.shape[1]))]
         labels = np.full_like(bodies, IGNORED)
-        np.put_along_axis(labels, chosen, np.take_along_axis(bodies, chosen, 1), 1)
-        fate = self._random.random(chosen.shape)
-        other = self._random.integers(0, len(self._tokenizer), chosen.shape)
-        shown = np.take_along_axis(bodies, chosen, 1)
-        shown = np.where(
-            fate < 0.8, self._tokenizer.mask_token_id, np.where(fate < 0.9, other, shown)
+        np.put_along_axis(labels, places, np.take_along_axis(bodies, places, 1), 1)
+        fate = self._random.random(places.shape)
+        other = self._random.integers(0, len(self._tokenizer), places.shape)
+        tokens = np.take_along_axis(bodies, places, 1)
+        tokens = np.where(
+            fate < 0.8, self._tokenizer.mask_token_id, np.where(fate < 0.9, other, tokens)
         )
-        np.put_along_axis(bodies, chosen, shown, 1)
+        np.put_along_axis(bodies, places, tokens, 1)
         edge = np.full((count, 1), IGNORED, np.int64)
         return {
             "input_ids": self._between(bodies),
@@ -163,27 +163,27 @@ class Rows:
         """The text from one with a mask in the place of each of some spans: BART."""
         bodies = self._bodies(count, self._length - 2)
         mask = self._tokenizer.mask_token_id
-        shown = [
+        texts = [
             _replaced(body, starts, [mask] * len(starts))
             for body, starts in zip(bodies, self._starts(bodies, INFILLED), strict=True)
         ]
-        return {"input_ids": self._between(np.array(shown)), "labels": self._between(bodies)}
+        return {"input_ids": self._between(np.array(texts)), "labels": self._between(bodies)}
 
     def _spans(self, count: int) -> dict[str, Tokens]:
         """Some spans, each after its sentinel, from the text with the sentinels in it: T5."""
         bodies = self._bodies(count, self._length - 1)
         end = self._tokenizer.eos_token_id
-        shown, labels = [], []
+        inputs, labels = [], []
         for body, starts in zip(bodies, self._starts(bodies, MASKED), strict=True):
             sentinels = self._tokenizer.convert_tokens_to_ids(
                 [f"<extra_id_{i}>" for i in range(len(starts))]
             )
-            shown.append([*_replaced(body, starts, sentinels), end])
+            inputs.append([*_replaced(body, starts, sentinels), end])
             spans = [
                 [s, *body[start : start + SPAN]] for s, start in zip(sentinels, starts, strict=True)
             ]
             labels.append([*(token for span in spans for token in span), end])
-        return {"input_ids": np.array(shown, np.int64), "labels": np.array(labels, np.int64)}
+        return {"input_ids": np.array(inputs, np.int64), "labels": np.array(labels, np.int64)}
 
     def _starts(self, bodies: Tokens, part: float) -> list[Tokens]:
         """Of each row, where its spans begin: ascending, none over another, as many in each."""
@@ -198,9 +198,9 @@ class Rows:
 
 def _replaced(body: Tokens, starts: Tokens, by: list[int]) -> list[int]:
     """Put one token in the place of each span."""
-    kept: list[int] = []
+    tokens: list[int] = []
     after = 0
     for start, token in zip(starts, by, strict=True):
-        kept += [*body[after:start].tolist(), token]
+        tokens += [*body[after:start].tolist(), token]
         after = start + SPAN
-    return kept + body[after:].tolist()
+    return tokens + body[after:].tolist()

@@ -35,7 +35,7 @@ PACKAGES = ("torch", "transformers", "accelerate", "rich", "steep")
 LINES_EVERY = 10.0  # seconds, where there is no terminal
 
 
-def arguments(given: list[str] | None) -> argparse.Namespace:
+def arguments(words: list[str] | None) -> argparse.Namespace:
     """Read the command line; what is wrong with it ends the program with status 2."""
     parser = argparse.ArgumentParser(
         prog="train.py", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -58,7 +58,7 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--lr", type=float, help="learning rate; default: the configuration's")
     parser.add_argument("--seed", type=int, default=1234)
     parser.add_argument("--out", type=Path, default=Path("runs/huggingface"), help="run folder")
-    args = parser.parse_args(given)
+    args = parser.parse_args(words)
     args.steps = args.steps or (20 if args.full else 60)
     if args.length < 16:
         parser.error("--length must be 16 or more: of fewer tokens too few are left to guess")
@@ -67,10 +67,10 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
         args.configurations = {Path(name).stem: configuration(name) for name in names}
         if len(args.configurations) < len(set(names)):
             raise ValueError("two models of one name would write to one folder: rename a file")
-        for name, found in args.configurations.items():
-            if args.length > found.get("longest", args.length):
+        for name, config in args.configurations.items():
+            if args.length > config.get("longest", args.length):
                 raise ValueError(
-                    f"{name} takes rows of at most {found['longest']}: --length is more"
+                    f"{name} takes rows of at most {config['longest']}: --length is more"
                 )
         args.name, args.paragraphs = texts.read(args.text)
     except (ValueError, texts.TextError) as error:
@@ -98,39 +98,39 @@ def configuration(name: str) -> dict[str, Any]:
         raise ValueError(f"there is no model {name}: choose of {', '.join(NAMES)}, or all")
     file = HERE / "configs" / f"{name}.json" if name in NAMES else Path(name)
     try:
-        found = dict(json.loads(file.read_text(encoding="utf-8")))
+        config = dict(json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
         raise ValueError(f"{file} is no configuration: {error}") from None
-    needed = ("model", "tokenizer", "task", "always", "small", "full", "learning_rate")
-    absent = [key for key in needed if key not in found]
+    keys = ("model", "tokenizer", "task", "always", "small", "full", "learning_rate")
+    absent = [key for key in keys if key not in config]
     if absent:
         raise ValueError(f"{file} has no {', '.join(absent)}: see those in {HERE / 'configs'}")
-    if found["task"] not in texts.TASKS:
-        raise ValueError(f"{file} has the task {found['task']}, not of {', '.join(texts.TASKS)}")
-    return found
+    if config["task"] not in texts.TASKS:
+        raise ValueError(f"{file} has the task {config['task']}, not of {', '.join(texts.TASKS)}")
+    return config
 
 
-def planned(args: argparse.Namespace, name: str, found: dict[str, Any]) -> Plan:
+def make_plan(args: argparse.Namespace, name: str, setup: dict[str, Any]) -> Plan:
     """Train the tokenizer, cut the text into rows, and say all that is to be done.
 
     Raises TextError where the text is too short.
     """
     size = "full" if args.full else "small"
-    config = {**found["always"], **found[size]}
-    tokenizer = texts.train_tokenizer(found["tokenizer"], args.paragraphs, config["vocab_size"])
+    config = {**setup["always"], **setup[size]}
+    tokenizer = texts.train_tokenizer(setup["tokenizer"], args.paragraphs, config["vocab_size"])
     rows = texts.Rows(tokenizer, args.paragraphs, args.length, args.seed)
     print(
-        f"{name}: {found['model']}, {size}; {len(tokenizer):,} words by {found['tokenizer']}, "
+        f"{name}: {setup['model']}, {size}; {len(tokenizer):,} words by {setup['tokenizer']}, "
         f"{rows.size:,} tokens of text",
         flush=True,
     )
     plan = Plan(
-        model=found["model"],
-        config=config | texts.special_numbers(tokenizer, found["task"]),
-        rows=rows.make(found["task"], args.steps * args.batch),
+        model=setup["model"],
+        config=config | texts.special_numbers(tokenizer, setup["task"]),
+        rows=rows.make(setup["task"], args.steps * args.batch),
         batch=args.batch,
         steps=args.steps,
-        learning_rate=args.lr or found["learning_rate"][size],
+        learning_rate=args.lr or setup["learning_rate"][size],
         bf16=args.bf16,
         seed=args.seed,
         out=args.out / name / "model",
@@ -188,14 +188,14 @@ class Watch:
 
     def show(self, each: race.Contestant) -> None:
         """Say how far it is."""
-        done, task = len(each.losses), self._tasks[each.name]
+        step, task = len(each.losses), self._tasks[each.name]
         speed = self._tokens / each.seconds[-1]
         text = f"loss {each.losses[-1]:.3f}  {speed:,.0f} tokens/s"
-        self._bars.update(task, completed=done, text=text)
+        self._bars.update(task, completed=step, text=text)
         now = time.monotonic()
         if not self._live and now - self._shown > LINES_EVERY:
             self._shown = now
-            print(f"{each.name:8} step {done}  {text}", flush=True)
+            print(f"{each.name:8} step {step}  {text}", flush=True)
 
 
 def tokens_of(plan: Plan) -> int:
@@ -213,10 +213,12 @@ def report(args: argparse.Namespace, name: str, plan: Plan, result: race.Result)
         f"losses   {race.largest(apart[: race.CLOSE])} apart at most in the first "
         f"{len(apart[: race.CLOSE])} steps, {race.largest(apart)} in all {len(apart)}"
     )
-    ready, done = result.steep.ready, result.steep.done
-    if done:
-        whole = "and nothing in PyTorch" if done["whole"] else f"and PyTorch:\n{done['report']}"
-        print(f"engine   {done['graphs']} graph{'s' * (done['graphs'] != 1)}, {whole}")
+    ready, summary = result.steep.ready, result.steep.done
+    if summary:
+        whole = (
+            "and nothing in PyTorch" if summary["whole"] else f"and PyTorch:\n{summary['report']}"
+        )
+        print(f"engine   {summary['graphs']} graph{'s' * (summary['graphs'] != 1)}, {whole}")
     write_losses(folder / "losses.csv", result)
     drawn = result.steps > 1 and picture.draw(
         result,
@@ -229,7 +231,7 @@ def report(args: argparse.Namespace, name: str, plan: Plan, result: race.Result)
     where = (
         "race.png losses.csv" if drawn else "losses.csv (race.png needs two steps and matplotlib)"
     )
-    print(f"written  {folder}: {where}{' model/' if done else ''}", flush=True)
+    print(f"written  {folder}: {where}{' model/' if summary else ''}", flush=True)
     step = result.parted_at(precision)
     if step is None:
         return True
@@ -279,14 +281,14 @@ def _table(plan: Plan, result: race.Result) -> None:
     Console(width=88).print(table)
 
 
-def main(given: list[str] | None = None) -> int:
+def main(words: list[str] | None = None) -> int:
     """Train each model. Returns 0; 1: losses differ, or one fails; 2: wrong input; 130: Ctrl-C."""
-    args = arguments(given)
+    args = arguments(words)
     race.prepare()
     agree = True
-    for name, found in args.configurations.items():
+    for name, config in args.configurations.items():
         try:
-            plan = planned(args, name, found)
+            plan = make_plan(args, name, config)
             with Interrupt() as interrupt, Watch(plan) as watch:
                 result = race.run(plan, args.turn, watch.show, lambda: interrupt.asked)
         except (texts.TextError, OSError) as error:

@@ -23,20 +23,20 @@ class ProgressLine:
         self.live = sys.stdout.isatty()
         self._shown = 0.0
 
-    def show(self, done: float, text: str) -> None:
-        """done: fraction of the whole run."""
+    def show(self, fraction: float, text: str) -> None:
+        """fraction: of the whole run."""
         now = time.monotonic()
         if now - self._shown < (0.1 if self.live else 10.0):
             return
         self._shown = now
         if not self.live:
-            print(f"{done:4.0%}  {text}", flush=True)
+            print(f"{fraction:4.0%}  {text}", flush=True)
             return
         columns = shutil.get_terminal_size().columns
         width = max(10, min(24, columns - len(text) - 8))
-        filled = done * width
+        filled = fraction * width
         bar = "█" * int(filled) + "▏▎▍▌▋▊▉"[int(filled % 1 * 7)] * (int(filled) < width)
-        print(f"\r\x1b[K{bar:·<{width}} {done:4.0%}  {text}"[: columns + 4], end="", flush=True)
+        print(f"\r\x1b[K{bar:·<{width}} {fraction:4.0%}  {text}"[: columns + 4], end="", flush=True)
 
     def note(self, text: str) -> None:
         """Print a line that stays."""

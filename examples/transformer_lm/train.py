@@ -82,8 +82,8 @@ def rate(step: int, total: int, peak: float) -> float:
     warmup = max(1, total // 20)
     if step < warmup:
         return peak * (step + 1) / warmup
-    done = (step - warmup) / max(1, total - warmup)
-    return peak * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * done)))
+    progress = (step - warmup) / max(1, total - warmup)
+    return peak * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * progress)))
 
 
 def evaluate(trainer: Any, columns: Tensor, bptt: int) -> float:
@@ -117,9 +117,9 @@ def main() -> None:
     if args.resume:
         if not (args.out / "run.json").exists() or not checkpoint.exists():
             raise SystemExit(f"there is nothing to resume in {args.out}")
-        saved = json.loads((args.out / "run.json").read_text())
-        saved.update({k: saved.get(k) and Path(saved[k]) for k in ("data", "provider")})
-        vars(args).update(saved)
+        record = json.loads((args.out / "run.json").read_text())
+        record.update({k: record.get(k) and Path(record[k]) for k in ("data", "provider")})
+        vars(args).update(record)
     args.out.mkdir(parents=True, exist_ok=True)
 
     torch.manual_seed(args.seed)
@@ -209,7 +209,7 @@ def run(  # noqa: PLR0917
     """Train from `state` on, and keep it up to date. False when Ctrl-C ended it."""
     line = ProgressLine()
     limit = 60 * args.minutes
-    begun, before = time.monotonic(), state["seconds"]
+    start, before = time.monotonic(), state["seconds"]
     window, words = time.monotonic(), 0
     speed, loss = 0.0, float("nan")
     batches = list(data.batches(train, args.bptt))
@@ -223,7 +223,7 @@ def run(  # noqa: PLR0917
         words += len(target)
         state["step"] = step = step + 1
         state["sum"] += loss
-        state["seconds"] = before + time.monotonic() - begun
+        state["seconds"] = before + time.monotonic() - start
         epoch = (step - 1) // per_epoch + 1
         if step % LOG_EVERY == 0:
             now = time.monotonic()
@@ -238,12 +238,12 @@ def run(  # noqa: PLR0917
                 learning_rate=optimizer.param_groups[0]["lr"],
                 words_per_second=speed,
             )
-        left = (total - step) * state["seconds"] / step
+        seconds = (total - step) * state["seconds"] / step
         speed = speed or words / (time.monotonic() - window)
         line.show(
             step / total,
             f"epoch {epoch}/{args.epochs}  loss {loss:.3f}  "
-            f"ppl {perplexity(loss):,.0f}  {speed:,.0f} words/s  {clock(left)} left",
+            f"ppl {perplexity(loss):,.0f}  {speed:,.0f} words/s  {clock(seconds)} left",
         )
         out_of_time = state["seconds"] > limit
         if step % per_epoch == 0 or out_of_time:

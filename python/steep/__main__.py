@@ -11,8 +11,8 @@ from pathlib import Path
 def _program() -> Path | None:
     """Return the path of the program: in the package (wheel) or in the build folder (checkout)."""
     here = Path(__file__).resolve().parent
-    found = [here / "bin/steep", here.parents[1] / "build/release/steep"]
-    return next((p for p in found if p.is_file() and os.access(p, os.X_OK)), None)
+    candidates = [here / "bin/steep", here.parents[1] / "build/release/steep"]
+    return next((p for p in candidates if p.is_file() and os.access(p, os.X_OK)), None)
 
 
 def main() -> None:

@@ -49,8 +49,8 @@ def announce() -> None:
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder())  # type: ignore[arg-type]
     registry = sys.modules.get(_REGISTRY)
-    known = getattr(registry, "_BACKENDS", None)  # later releases may not have it
-    if isinstance(known, dict) and NAME not in known:
+    backends = getattr(registry, "_BACKENDS", None)  # later releases may not have it
+    if isinstance(backends, dict) and NAME not in backends:
         from importlib.metadata import EntryPoint
 
-        known[NAME] = EntryPoint(NAME, VALUE, GROUP)
+        backends[NAME] = EntryPoint(NAME, VALUE, GROUP)

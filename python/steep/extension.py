@@ -25,9 +25,9 @@ def _remedy() -> str:
 
     build = f"make -C {checkout} build"
     for distribution in distributions(name="steep"):
-        installed = Path(str(distribution.locate_file("steep")))
-        if installed.is_dir() and installed.resolve() != PACKAGE:
-            return f"{build}; or take {PACKAGE.parent} from PYTHONPATH, to use {installed}"
+        folder = Path(str(distribution.locate_file("steep")))
+        if folder.is_dir() and folder.resolve() != PACKAGE:
+            return f"{build}; or take {PACKAGE.parent} from PYTHONPATH, to use {folder}"
     return build
 
 
@@ -90,13 +90,13 @@ def require(version: str) -> None:
         if str(error).startswith("STEEP_"):  # it was found, but this variable is not valid
             raise _not_read(str(error)) from None
         raise _not_loaded(str(error)) from error
-    found = getattr(extension, "__version__", "one that does not say")
-    if found != version:
+    received_version = getattr(extension, "__version__", "one that does not say")
+    if received_version != version:
         raise InstallationError(
             "The compiled part of Steep and its Python files are of different versions.",
             node=str(extension.__file__),
             expected=f"version {version}",
-            received=f"version {found}",
+            received=f"version {received_version}",
             remedy=_remedy(),
         )
 

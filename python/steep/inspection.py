@@ -13,7 +13,7 @@ from steep import _steep
 StrPath = str | os.PathLike[str]
 
 
-def dumped(dump: Callable[[str], str], html: StrPath | None, passes: bool) -> str:
+def make_dump(dump: Callable[[str], str], html: StrPath | None, passes: bool) -> str:
     """Return a dump as text; also write it as a page to the path ``html``, if given.
 
     ``dump`` is called with "text", "passes" or "html". Raises IoError.
@@ -24,7 +24,7 @@ def dumped(dump: Callable[[str], str], html: StrPath | None, passes: bool) -> st
 
 
 @contextlib.contextmanager
-def profiled(
+def record_profile(
     start: Callable[[], None], write: Callable[[str], None], path: StrPath
 ) -> Iterator[None]:
     """Record all kernels in the ``with`` block; write the trace at the end. Raises IoError."""
@@ -45,14 +45,14 @@ class ProfiledGraph(Protocol):
         """Return the events as JSON; times are relative to the start."""
 
 
-def trace_of(recorded: Sequence[tuple[ProfiledGraph, float]]) -> str:
+def trace_of(profiles: Sequence[tuple[ProfiledGraph, float]]) -> str:
     """End these profiles; return one trace, with a process for each.
 
     Each profile comes with its start time in seconds.
     """
-    first = min((began for _, began in recorded), default=0.0)
+    first = min((began for _, began in profiles), default=0.0)
     events: list[dict[str, Any]] = []
-    for number, (graph, began) in enumerate(recorded, 1):
+    for number, (graph, began) in enumerate(profiles, 1):
         for event in json.loads(graph.end_profile())["traceEvents"]:
             event["pid"] = number
             if "ts" in event:

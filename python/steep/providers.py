@@ -57,8 +57,8 @@ def get_available_providers() -> list[str]:
 def _load_installed() -> None:
     for point in entry_points(group=_GROUP):
         try:
-            found = point.load()
-            register_provider(found() if callable(found) else found)
+            provider = point.load()
+            register_provider(provider() if callable(provider) else provider)
         except Exception as e:  # noqa: BLE001 - foreign code must not break calls
             name = f"{point.name} ({point.value})"
             log.warning("the provider %s cannot be loaded: %s: %s", name, type(e).__name__, e)

@@ -121,7 +121,7 @@ def blank(shape: Sequence[int], dtype: DTypeLike) -> np.ndarray[Any, Any]:
 def encode(state: TrainingState, with_optimizer: bool) -> bytes:
     """Return the bytes of the file."""
     optimizer = state.optimizer if with_optimizer else None
-    told: dict[str, Any] = {
+    record: dict[str, Any] = {
         "trained": state.trained,
         "nominal": state.nominal,
         "draws": state.draws,
@@ -129,18 +129,18 @@ def encode(state: TrainingState, with_optimizer: bool) -> bytes:
     }
     tensors = {f"parameter/{name}": array for name, array in state.values.items()}
     if state.nominal:
-        told["shapes"] = [
+        record["shapes"] = [
             [name, _NAMES[array.dtype], list(array.shape)] for name, array in state.values.items()
         ]
         tensors = {}
     if optimizer is not None:
-        told["optimizer"] = {
+        record["optimizer"] = {
             "step": optimizer.step,
             "lr": optimizer.lr.hex(),
             "initial_lr": optimizer.initial_lr.hex(),
         }
         tensors |= {f"moment/{name}": array for name, array in optimizer.moments.items()}
-    header: dict[str, Any] = {"__metadata__": {"format": _FORMAT, "state": json.dumps(told)}}
+    header: dict[str, Any] = {"__metadata__": {"format": _FORMAT, "state": json.dumps(record)}}
     begin = 0
     for name, array in tensors.items():
         end = begin + array.nbytes
@@ -165,18 +165,18 @@ def decode(content: bytes, where: str) -> TrainingState:
         tensors = {
             name: _tensor(entry, data) for name, entry in header.items() if name != "__metadata__"
         }
-        told = json.loads(header["__metadata__"]["state"])
-        if told["nominal"]:
-            values = {name: blank(shape, _DTYPES[d]) for name, d, shape in told["shapes"]}
+        record = json.loads(header["__metadata__"]["state"])
+        if record["nominal"]:
+            values = {name: blank(shape, _DTYPES[d]) for name, d, shape in record["shapes"]}
         else:
             values = _under("parameter/", tensors)
-        properties = {name: _property(pair) for name, pair in told["properties"].items()}
-        trained, draws = list(told["trained"]), int(told["draws"])
-        state = TrainingState(values, trained, properties, None, told["nominal"], draws)
+        properties = {name: _property(pair) for name, pair in record["properties"].items()}
+        trained, draws = list(record["trained"]), int(record["draws"])
+        state = TrainingState(values, trained, properties, None, record["nominal"], draws)
         if not set(state.trained) <= set(values):
             raise ValueError("a trained parameter has no value")
-        if "optimizer" in told:
-            numbers = told["optimizer"]
+        if "optimizer" in record:
+            numbers = record["optimizer"]
             state.optimizer = OptimizerState(
                 int(numbers["step"]),
                 float.fromhex(numbers["lr"]),
@@ -253,10 +253,10 @@ def _parts(content: bytes, where: str) -> tuple[dict[str, Any], memoryview]:
     try:
         header = json.loads(content[8 : 8 + size])
         metadata = header["__metadata__"]
-        known, digest = metadata["format"] == _FORMAT, metadata.pop("sha256", "")
+        is_current, digest = metadata["format"] == _FORMAT, metadata.pop("sha256", "")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _broken(where, "a header that cannot be parsed") from error
-    if not known:
+    if not is_current:
         raise _broken(where, f"a file of the format {metadata['format']!r}")
     data = memoryview(content)[8 + size :]
     if digest != _digest(header, [data]):
@@ -278,8 +278,8 @@ def _tensor(entry: Mapping[str, Any], data: memoryview) -> np.ndarray[Any, Any]:
         raise ValueError("a tensor lies outside of the file")
     if end - begin != math.prod(shape) * dtype.itemsize:
         raise ValueError("a tensor's bytes are not those of its shape")
-    made: np.ndarray[Any, Any] = np.frombuffer(data[begin:end], dtype).reshape(shape).copy()
-    return made
+    array: np.ndarray[Any, Any] = np.frombuffer(data[begin:end], dtype).reshape(shape).copy()
+    return array
 
 
 def _under(prefix: str, tensors: Mapping[str, Any]) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def keep(modules: Mapping[str, ModuleType]) -> None:
     _modules.update(modules)
 
 
-def kept() -> dict[str, ModuleType]:
+def loaded_modules() -> dict[str, ModuleType]:
     """Return the loaded modules of the installed package, by name."""
     return dict(_modules)
 

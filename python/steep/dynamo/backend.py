@@ -41,24 +41,24 @@ def backend(
     ``torch.compile``'s configuration decides which guards there are: by default Dynamo does not
     notice hooks that are added later.
     """
-    known = options or {}
-    if unknown := {*known} - {"verify", "providers", "disabled_passes"}:
+    settings = options or {}
+    if unknown := {*settings} - {"verify", "providers", "disabled_passes"}:
         raise ValueError(
             'the backend "steep" has the options "verify", "providers" and "disabled_passes", '
             f"not {sorted(unknown)}"
         )
-    verify, providers = known.get("verify"), known.get("providers")
-    disabled = known.get("disabled_passes", ())
-    if providers is None and not disabled:
+    verify, providers = settings.get("verify"), settings.get("providers")
+    disabled_passes = settings.get("disabled_passes", ())
+    if providers is None and not disabled_passes:
         return _defaults[verify](graph_module, examples)
-    check_passes(disabled)
-    chosen = DynamoBackend(
+    check_passes(disabled_passes)
+    compiler = DynamoBackend(
         autocast_precision,
         verify=verify,
         providers=choices_of(providers),
-        disabled_passes=disabled,
+        disabled_passes=disabled_passes,
     )
-    return chosen(graph_module, examples)
+    return compiler(graph_module, examples)
 
 
 _defaults = {

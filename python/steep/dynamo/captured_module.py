@@ -45,7 +45,7 @@ from steep.lowering.reasons import (
     summary_of,
 )
 from steep.patching.dynamo_settings import CAPTURE, values_of
-from steep.patching.restore import unlogged, without_transforms
+from steep.patching.restore import silence_loggers, without_transforms
 from steep.patching.signals import DelayedSignals
 from steep.patching.substitution import Change
 from steep.torch_internals.dynamo import (
@@ -130,19 +130,21 @@ class CapturedModule:
         weakref.finalize(self, _let_go, self._guards).atexit = False
         me = weakref.ref(self)  # no reference cycle: a deleted module is freed at once
 
-        def configured(*frame: Any) -> ConvertFrameReturn:
+        def capture_frame(*frame: Any) -> ConvertFrameReturn:
             with convert_frame.compile_lock:  # replacements in PyTorch affect all threads
                 return me()._capture_frame(convert_by_dynamo, *frame)  # type: ignore[union-attr]
 
-        note_backend(configured, convert_by_dynamo)
-        context.callback = configured
+        note_backend(capture_frame, convert_by_dynamo)
+        context.callback = capture_frame
         # Its forward, since global module hooks must run for the user's modules alone.
         self._call = context(module).forward
         # code objects at which Dynamo failed; PyTorch runs them
         self._failed_code: set[Any] = set()
         self._first = first  # None until the first capture
         self._recaptures = Recaptures(fallback_advice if whole else "")
-        self._changed: set[tuple[int, int]] = set()  # extents that changed: (argument, dimension)
+        self._varying_extents: set[tuple[int, int]] = (
+            set()
+        )  # extents that changed: (argument, dimension)
 
     @property
     def ran_in_engine(self) -> bool:
@@ -164,20 +166,20 @@ class CapturedModule:
             return left_this_time()
         before = len(graph_break_reasons)
         settings = config.patch(**values_of(CAPTURE), ignore_logging_functions=_log_lines())
-        chatter = unlogged("torch._dynamo", "torch._subclasses.fake_tensor")
+        chatter = silence_loggers("torch._dynamo", "torch._subclasses.fake_tensor")
         # Left in the reverse order: PyTorch gets its functions back, then transforms that a failure
         # left open are closed, and at last signals' handlers run.
-        with DelayedSignals() as held, settings, chatter, contextlib.ExitStack() as stack:
+        with DelayedSignals() as signals, settings, chatter, contextlib.ExitStack() as stack:
             stack.enter_context(without_transforms())
             # where several replace the same function, the last one is called first
             for change in sorted(self._changes(), key=lambda change: change.order):
                 stack.enter_context(change)
-            left = stack.enter_context(skipped_function_errors())
-            converted = self._convert(convert_by_dynamo, held, frame)
-        self._note_breaks(frame[0].f_code, converted, graph_break_reasons[before:], left)
-        if converted.guarded_code is not None:
-            self._guards.append(weakref.ref(converted.guarded_code.guard_manager))
-        return converted
+            errors = stack.enter_context(skipped_function_errors())
+            conversion = self._convert(convert_by_dynamo, signals, frame)
+        self._note_breaks(frame[0].f_code, conversion, graph_break_reasons[before:], errors)
+        if conversion.guarded_code is not None:
+            self._guards.append(weakref.ref(conversion.guarded_code.guard_manager))
+        return conversion
 
     def _is_left(self, frame: FrameType, entry: CacheEntry | None) -> bool:
         """Return whether PyTorch runs a call by design; otherwise prepare its capture.
@@ -204,20 +206,20 @@ class CapturedModule:
         ]
 
     def _convert(
-        self, convert_by_dynamo: Callable[..., Any], held: DelayedSignals, frame: tuple[Any, ...]
+        self, convert_by_dynamo: Callable[..., Any], signals: DelayedSignals, frame: tuple[Any, ...]
     ) -> ConvertFrameReturn:
         """Let Dynamo convert a frame; leave it to PyTorch if Dynamo fails at it."""
         try:
-            with held.tracing():
-                converted: ConvertFrameReturn = convert_by_dynamo(*frame)
-                return converted
+            with signals.tracing():
+                conversion: ConvertFrameReturn = convert_by_dynamo(*frame)
+                return conversion
         except (Error, *_SAID):
             raise
         except Exception as e:
             why = summary_of(e) + place(getattr(e, "real_stack", None))
             if self._whole or isinstance(e, ResumePrologueTracingError):
                 raise self._not_one_graph(why) from e
-            self.backend.local.failed.append((frame[0].f_code, why))
+            self.backend.local.failures.append((frame[0].f_code, why))
             return left_to_pytorch(e, for_good=frame[0].f_code in self._failed_code)
 
     def _note_why(self, frame: FrameType, entry: CacheEntry | None) -> str:
@@ -239,30 +241,32 @@ class CapturedModule:
     def _note_breaks(
         self,
         code: CodeType,
-        converted: ConvertFrameReturn,
+        conversion: ConvertFrameReturn,
         reasons: list[Any],
-        left: list[Exception],
+        errors: list[Exception],
     ) -> None:
         """Record, and log once, the code that PyTorch runs outside of graphs.
 
-        ``left`` are the errors for which PyTorch runs a whole function.
+        ``errors`` are those for which PyTorch runs a whole function.
         """
         # Two buckets of gradients have two graphs, but there is no code between them.
         reasons = [r for r in reasons if not r.reason.startswith("DDPOptimizer")]
-        found = [(r.reason, r.user_stack) for r in reasons]
-        found += [(str(e), getattr(e, "real_stack", None)) for e in left]
+        causes = [(r.reason, r.user_stack) for r in reasons]
+        causes += [(str(e), getattr(e, "real_stack", None)) for e in errors]
         # a break inside of PyTorch's code is reported at the user's line that called it
         here = f" ({code.co_filename}:{code.co_firstlineno})" if is_users(code.co_filename) else ""
         breaks = [
-            graph_break_text(why, stack, here) for why, stack in found if here or place(stack)
+            graph_break_text(why, stack, here) for why, stack in causes if here or place(stack)
         ]
         self._say_breaks(breaks)
-        skipped = (
-            converted.guarded_code is None and converted.skip_reason and not trace_rules.check(code)
+        is_skipped = (
+            conversion.guarded_code is None
+            and conversion.skip_reason
+            and not trace_rules.check(code)
         )
-        if skipped and converted.apply_to_code and here:
+        if is_skipped and conversion.apply_to_code and here:
             text = skipped_function_text(
-                code, converted.skip_reason, self.breaks if code in self._failed_code else breaks
+                code, conversion.skip_reason, self.breaks if code in self._failed_code else breaks
             )
             self.breaks += [text] if text not in self.breaks else []
 
@@ -292,11 +296,11 @@ class CapturedModule:
         for i, (tensor, size) in enumerate(zip(tensors, sizes, strict=True)):
             first = self._first[i] if i < len(self._first) else ()
             if len(first) == len(size):
-                self._changed |= {(i, d) for d, n in enumerate(size) if n != first[d]}
+                self._varying_extents |= {(i, d) for d, n in enumerate(size) if n != first[d]}
             varying = [
                 d
                 for d, n in enumerate(size)
-                if len(size) < IMAGE or d == 0 or n in lengths or (i, d) in self._changed
+                if len(size) < IMAGE or d == 0 or n in lengths or (i, d) in self._varying_extents
             ]
             maybe_mark_dynamic(tensor, varying)
 
@@ -307,12 +311,12 @@ class CapturedModule:
             ModelError: a graph cannot run in the engine, or there would be too many.
         """
         local = self.backend.local
-        local.arguments, local.failed = tree_leaves((args, kwargs)), []
+        local.arguments, local.failures = tree_leaves((args, kwargs)), []
         try:
             result = self._call(*args, **kwargs)
             # Not reached if PyTorch raises too: then the call was wrong, not the tracer.
-            self._failed_code.update(code for code, _ in local.failed)
-            self._say_breaks([f"PyTorch's tracer fails: {why}" for _, why in local.failed])
+            self._failed_code.update(code for code, _ in local.failures)
+            self._say_breaks([f"PyTorch's tracer fails: {why}" for _, why in local.failures])
         except BackendCompilerFailed as e:
             if isinstance(e.inner_exception, Error):
                 raise e.inner_exception from e

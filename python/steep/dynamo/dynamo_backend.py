@@ -62,7 +62,7 @@ class _CallState(threading.local):
         training: whether the captured module is in training mode.
         place: FILE:LINE of the captured function.
         because: the guard of an earlier graph that failed.
-        failed: the functions at which Dynamo failed, and why.
+        failures: the functions at which Dynamo failed, and why.
     """
 
     arguments: Sequence[Any] = ()
@@ -71,7 +71,7 @@ class _CallState(threading.local):
     because = ""
 
     def __init__(self) -> None:
-        self.failed: list[tuple[CodeType, str]] = []
+        self.failures: list[tuple[CodeType, str]] = []
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,12 +81,12 @@ class _Compiled:
     Attributes:
         call: runs it.
         graphs: its parts that run in the engine.
-        refused: why PyTorch runs the operations between them.
+        refusals: why PyTorch runs the operations between them.
     """
 
     call: Callable[..., Any]
     graphs: Sequence[RunnableGraph]
-    refused: Sequence[CannotLower] = ()
+    refusals: Sequence[CannotLower] = ()
 
 
 class DynamoBackend:
@@ -130,7 +130,7 @@ class DynamoBackend:
         self.verify = verify
         self.local = _CallState()
         self.ran_in_engine = False  # whether any graph has
-        self.said: set[str] = set()
+        self.logged_texts: set[str] = set()
         # A set in order of creation; a graph leaves it when Dynamo drops the graph.
         self.graphs: weakref.WeakKeyDictionary[RunnableGraph, None] = weakref.WeakKeyDictionary()
 
@@ -148,7 +148,7 @@ class DynamoBackend:
             verify=self.graph_factory is CompiledGraph and should_verify(self.verify),
         )
         deliver_signals()
-        captured = copy_graph(graph_module)  # the report counts its arithmetic later
+        original = copy_graph(graph_module)  # the report counts its arithmetic later
         try:
             compiled = self._compile(graph_module, examples, context)
         except NothingToRun:
@@ -156,12 +156,12 @@ class DynamoBackend:
         except CannotLower as e:
             reason = str(e) if e.place else f"{e} ({self.local.place}): {e.remedy}"
             # recorded before _leave_to_pytorch may raise: report() lists refused graphs too
-            self._record(captured, start, reason=reason)
+            self._record(original, start, reason=reason)
             self._leave_to_pytorch(reason, e)
             return in_pytorch(graph_module)
-        self._record(captured, start, compiled.graphs, compiled.refused)
+        self._record(original, start, compiled.graphs, compiled.refusals)
         self.graphs.update(dict.fromkeys(compiled.graphs))
-        self._say_refused(compiled.refused)
+        self._say_refused(compiled.refusals)
         # after the compilation: the check is on the arguments of the whole graph, not of a part
         advice = self.fallback_advice if self.strict else ""
         call = guard_aliasing(
@@ -185,10 +185,10 @@ class DynamoBackend:
                 if self.strict:
                     raise
                 compile_part = compile_verified if context.verify else compile_captured
-                call, parts, refused = compile_parts(
+                call, parts, refusals = compile_parts(
                     graph_module, examples, context, e, compile_part
                 )
-                return _Compiled(call, [*parts], refused)
+                return _Compiled(call, [*parts], refusals)
 
     def _leave_to_pytorch(self, reason: str, e: CannotLower) -> None:
         """Log that PyTorch runs a graph. Raises ModelError if it must not."""
@@ -201,13 +201,13 @@ class DynamoBackend:
         write_log("breaks", f"PyTorch runs a graph that cannot be lowered to ONNX: {reason}")
         log.warning("PyTorch runs a graph that cannot be lowered to ONNX: %s", reason)
 
-    def _say_refused(self, refused: Sequence[CannotLower]) -> None:
+    def _say_refused(self, refusals: Sequence[CannotLower]) -> None:
         """Log the operations that PyTorch runs between parts; each warning comes once."""
-        for why in refused:
+        for why in refusals:
             write_log("breaks", f"PyTorch runs one operation between two graphs: {why}")
-        for text in {str(why) for why in refused} - self.said:
+        for text in {str(why) for why in refusals} - self.logged_texts:
             log.warning("PyTorch runs one operation between two graphs: %s", text)
-            self.said.add(text)
+            self.logged_texts.add(text)
 
     def _entry(
         self, graph_module: torch.fx.GraphModule, call: Callable[..., Any]
@@ -232,10 +232,10 @@ class DynamoBackend:
 
     def _record(
         self,
-        captured: torch.fx.GraphModule,
+        original: torch.fx.GraphModule,
         start: float,
         graphs: Sequence[RunnableGraph] = (),
-        refused: Sequence[CannotLower] = (),
+        refusals: Sequence[CannotLower] = (),
         reason: str = "",
     ) -> None:
         """Report a captured graph; ``reason`` says why PyTorch runs all of it."""
@@ -248,8 +248,8 @@ class DynamoBackend:
             place=self.local.place,
             because=self.local.because,
             operators=sum(graph.lowered.operators for graph in graphs),
-            in_torch=tuple(dict.fromkeys(str(why) for why in refused)),
-            arithmetic=Arithmetic(captured, None if reason else {why.node for why in refused}),
+            in_torch=tuple(dict.fromkeys(str(why) for why in refusals)),
+            arithmetic=Arithmetic(original, None if reason else {why.node for why in refusals}),
             outcomes=tuple(p.outcome for p in graphs if isinstance(p, VerifiedGraph)),
         )
         write_log("graphs", str(report))

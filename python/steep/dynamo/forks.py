@@ -27,7 +27,7 @@ class _Fork:
     """State of the fork in progress, and of the fork that made this process."""
 
     def __init__(self) -> None:
-        self.held: list[Any] = []
+        self.locks: list[Any] = []
         self.torn = False  # another thread was capturing when this process was forked
 
 
@@ -48,26 +48,26 @@ def refuse_to_capture() -> None:
 
 def _wait() -> None:
     end = time.monotonic() + WAIT
-    _fork.held = []
+    _fork.locks = []
     for lock in (loading, getattr(sys.modules.get(_TRACER), "compile_lock", None)):
         if lock is not None and lock.acquire(timeout=max(0.0, end - time.monotonic())):
-            _fork.held.append(lock)
+            _fork.locks.append(lock)
 
 
 def _go_on() -> None:
-    for lock in _fork.held:
+    for lock in _fork.locks:
         lock.release()
-    _fork.held = []
+    _fork.locks = []
 
 
 def _enter_child() -> None:
-    held = _fork.held
+    locks = _fork.locks
     _go_on()
     tracer: Any = sys.modules.get(_TRACER)
-    if loading not in held:
+    if loading not in locks:
         globals()["loading"] = threading.RLock()
         _fork.torn = True
-    if hasattr(tracer, "compile_lock") and tracer.compile_lock not in held:
+    if hasattr(tracer, "compile_lock") and tracer.compile_lock not in locks:
         tracer.compile_lock = threading.RLock()
         _fork.torn = True
 

@@ -66,10 +66,10 @@ class Reason:
 
 def why_again(frame: FrameType, entry: CacheEntry) -> Reason:
     """Return which guard of the function's latest graph a call fails."""
-    given = (entry.guard_manager, entry.code, frame.f_locals, entry.compile_id, None, True)
-    said = get_guard_fail_reason(*given).strip()  # graph number, condition, source line, stack
-    condition = re.sub(r"^\d+/\d+: ", "", said).partition("  # ")[0].partition("\n")[0].strip()
-    lines = re.findall(r'File "([^"]+)", line (\d+)', said)
+    args = (entry.guard_manager, entry.code, frame.f_locals, entry.compile_id, None, True)
+    failure = get_guard_fail_reason(*args).strip()  # graph number, condition, source line, stack
+    condition = re.sub(r"^\d+/\d+: ", "", failure).partition("  # ")[0].partition("\n")[0].strip()
+    lines = re.findall(r'File "([^"]+)", line (\d+)', failure)
     return Reason(condition, ":".join(lines[-1]) if lines else _line(frame.f_code, condition))
 
 
@@ -101,7 +101,7 @@ class Recaptures:
     def __init__(self, fallback_advice: str) -> None:
         self._fallback_advice = fallback_advice
         self._reasons: dict[tuple[CodeType, int], list[Reason]] = {}
-        self._said: set[tuple[CodeType, str]] = set()
+        self._said_subjects: set[tuple[CodeType, str]] = set()
 
     def add(self, frame: FrameType, reason: Reason) -> str:
         """Count one more capture. Return why PyTorch should run this call; "" to capture it.
@@ -142,9 +142,9 @@ class Recaptures:
         return f"{name} where no graph of it fits: {reason.subject} changes ({reason.line})"
 
     def _say(self, frame: FrameType, reason: Reason, what: str, kind: str = "") -> None:
-        said = (frame.f_code, kind or reason.subject)
-        if said not in self._said:
-            self._said.add(said)
+        subject = (frame.f_code, kind or reason.subject)
+        if subject not in self._said_subjects:
+            self._said_subjects.add(subject)
             log.warning("%s; to have one graph, %s", what, reason.remedy)
 
 

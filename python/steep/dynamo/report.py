@@ -33,8 +33,8 @@ class GraphReport:
 
         None: not all of the graph was compared (``verify=True`` requests it; see ``ORTModule``).
         """
-        found = [o.largest for o in self.outcomes if o.largest is not None]
-        return max(found) if found and len(found) == len(self.outcomes) else None
+        differences = [o.largest for o in self.outcomes if o.largest is not None]
+        return max(differences) if differences and len(differences) == len(self.outcomes) else None
 
     @property
     def flops(self) -> tuple[int, int] | None:
@@ -75,8 +75,8 @@ class Report:
     @property
     def whole(self) -> bool:
         """Whether the engine runs all of every graph so far, and PyTorch ran no call."""
-        left = any(g.exporter == "PyTorch" or g.in_torch for g in self.graphs)
-        return not (left or self.breaks or self.fallback_calls or self.other_methods)
+        in_pytorch = any(g.exporter == "PyTorch" or g.in_torch for g in self.graphs)
+        return not (in_pytorch or self.breaks or self.fallback_calls or self.other_methods)
 
     @property
     def share(self) -> float | None:
@@ -84,10 +84,10 @@ class Report:
 
         None if there is no arithmetic, or a graph's could not be counted.
         """
-        counted = [g.flops for g in self.graphs]
-        known = [c for c in counted if c is not None]
-        total = sum(here + there for here, there in known)
-        return sum(here for here, _ in known) / total if total and None not in counted else None
+        counts = [g.flops for g in self.graphs]
+        pairs = [c for c in counts if c is not None]
+        total = sum(here + there for here, there in pairs)
+        return sum(here for here, _ in pairs) / total if total and None not in counts else None
 
     def __str__(self) -> str:
         """Return a list with one item for each graph."""

@@ -58,7 +58,7 @@ def export(
         # On failure torch.export prints its graph to stderr.
         with export_mode(), contextlib.redirect_stderr(io.StringIO()), _nothing_kept(module):
             # Capturing here keeps torch.onnx from trying further, slower ways of capture.
-            captured = torch.export.export(
+            exported_program = torch.export.export(
                 flat,
                 tuple(t.detach() for t in tensors),
                 dynamic_shapes={"tensors": shapes},
@@ -66,7 +66,7 @@ def export(
             )
             with torch.no_grad():  # with gradients, attention would be decomposed differently
                 program = torch.onnx.export(
-                    captured,
+                    exported_program,
                     (),
                     dynamo=True,
                     custom_translation_table=TRANSLATIONS,
@@ -77,11 +77,11 @@ def export(
                 )
             assert program is not None and program.exported_program is not None
             signature = program.exported_program.graph_signature
-            given = dict(zip(signature.user_inputs, names, strict=True))
-            written = [given[name] for name in signature.user_inputs_to_mutate.values()]
-            written += [n.removeprefix(_PREFIX) for n in signature.buffers_to_mutate.values()]
-            if written:
-                raise RuntimeError(f"forward writes into {written[0]}")
+            name_of = dict(zip(signature.user_inputs, names, strict=True))
+            targets = [name_of[name] for name in signature.user_inputs_to_mutate.values()]
+            targets += [n.removeprefix(_PREFIX) for n in signature.buffers_to_mutate.values()]
+            if targets:
+                raise RuntimeError(f"forward writes into {targets[0]}")
     except Exception as e:  # the exporters raise any error
         raise ModelError(
             f"The module {type(module).__name__} could not be exported to ONNX.",
@@ -89,9 +89,9 @@ def export(
             remedy="change the code named above",
         ) from e
     graph: Any = program.model.graph
-    held = {n for n, _ in flat.named_parameters(remove_duplicate=False)}
-    held |= {n for n, _ in flat.named_buffers(remove_duplicate=False)}
-    states = {name: name.removeprefix(_PREFIX) for name in graph.initializers if name in held}
+    own = {n for n, _ in flat.named_parameters(remove_duplicate=False)}
+    own |= {n for n, _ in flat.named_buffers(remove_duplicate=False)}
+    states = {name: name.removeprefix(_PREFIX) for name in graph.initializers if name in own}
     for name in states:  # other initializers are constants
         value = graph.initializers.pop(name)
         value.const_value = None
@@ -103,7 +103,7 @@ def export(
 def _nothing_kept(module: torch.nn.Module) -> Iterator[None]:
     """Raise RuntimeError if forward stores tensors in attributes; restore the attributes."""
     before = [(m, name, dict(vars(m))) for name, m in module.named_modules()]
-    kept = ""
+    attribute = ""
     try:
         yield
     finally:
@@ -115,11 +115,11 @@ def _nothing_kept(module: torch.nn.Module) -> Iterator[None]:
                 # not count
                 own = m.named_parameters(recurse=False, remove_duplicate=False)
                 if not any(parameter.startswith(f"{name}_") for parameter, _ in own):
-                    kept = f"{path}.{name}".lstrip(".")
+                    attribute = f"{path}.{name}".lstrip(".")
             vars(m).clear()
             vars(m).update(attributes)
-    if kept:
-        raise RuntimeError(f"forward keeps {kept} from one call to the next")
+    if attribute:
+        raise RuntimeError(f"forward keeps {attribute} from one call to the next")
 
 
 def _tensors_in(value: object) -> list[torch.Tensor]:

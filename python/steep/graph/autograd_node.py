@@ -49,35 +49,39 @@ def has_tangents(arguments: Sequence[Any]) -> bool:
 
 
 class EngineFunction(torch.autograd.Function):
-    """A run of a graph as one node of autograd: ``apply(graph, tensors, *wanted)``.
+    """A run of a graph as one node of autograd: ``apply(graph, tensors, *inputs)``.
 
-    ``tensors`` are all inputs of the run; ``wanted`` are those whose gradients backward returns.
+    ``tensors`` are all inputs of the run; ``inputs`` are those whose gradients backward returns.
     """
 
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: FunctionCtx, graph: EngineGraph, tensors: list[torch.Tensor], *wanted: torch.Tensor
+        ctx: FunctionCtx, graph: EngineGraph, tensors: list[torch.Tensor], *inputs: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         """Return the results; save the tensors that backward needs."""
-        results, ctx.run, read = graph.run(tensors, gradients=True)
+        results, ctx.run, is_read = graph.run(tensors, gradients=True)
         ctx.graph = graph
         ctx.pointers = [t.data_ptr() for t in tensors]
         ctx.set_materialize_grads(False)
         # The engine holds the values. Saving these tensors makes PyTorch detect changes before
         # backward, and refuse a second backward without retain_graph.
-        held = [r for r, saved in zip(results, graph.saved_results or read, strict=True) if saved]
+        saved_results = [
+            r
+            for r, is_saved in zip(results, graph.saved_results or is_read, strict=True)
+            if is_saved
+        ]
         ctx.mark_non_differentiable(
             *(r for r, constant in zip(results, graph.constant_results, strict=True) if constant)
         )
         # Aliases keep the tensors' present memory, and share their version counters.
         aliases = [t.detach() for t in tensors]
         ctx.tensors = tensors
-        ctx.save_for_backward(*(aliases[i] for i in graph.saved), *held)
-        ctx.unsaved = [aliases[i] for i in graph.unsaved]
-        ctx.versions = [version_of(t) for t in ctx.unsaved]
-        ctx.shapes = [(t.shape, t.dtype) for t in wanted]
-        copied = graph.inputs if graph.is_differentiated_again else ()
-        ctx.copies = [tensors[i].detach().clone() for i in copied]
+        ctx.save_for_backward(*(aliases[i] for i in graph.saved_positions), *saved_results)
+        ctx.others = [aliases[i] for i in graph.other_positions]
+        ctx.versions = [version_of(t) for t in ctx.others]
+        ctx.shapes = [(t.shape, t.dtype) for t in inputs]
+        positions = graph.inputs if graph.is_differentiated_again else ()
+        ctx.copies = [tensors[i].detach().clone() for i in positions]
         return tuple(results)
 
     @staticmethod
@@ -86,38 +90,38 @@ class EngineFunction(torch.autograd.Function):
     ) -> tuple[torch.Tensor | None, ...]:
         """Return a gradient, or None, for each argument of apply()."""
         # raises if a tensor was changed in place or freed
-        saved, graph = ctx.saved_tensors, ctx.graph
+        saved_tensors, graph = ctx.saved_tensors, ctx.graph
         if all(g is None for g in gradients):
             return (None,) * (2 + len(graph.wanted_inputs))
         _refuse_late_hooks(ctx, gradients)
-        aliases = graph.merge_saved_and_others(saved, ctx.unsaved)
-        changed = [version_of(t) for t in ctx.unsaved] != ctx.versions
+        aliases = graph.merge_saved_and_others(saved_tensors, ctx.others)
+        changed = [version_of(t) for t in ctx.others] != ctx.versions
         if torch.is_grad_enabled():  # create_graph=True
             there = zip(ctx.tensors, aliases, ctx.pointers, strict=True)
             stays = all(a.data_ptr() == at for a, at in zip(aliases, ctx.pointers, strict=True))
             changed |= stays and ctx.run.shows_writes()
             if changed or any(t.data_ptr() not in (a.data_ptr(), at) for t, a, at in there):
-                raise _changed()
+                raise _error_of_changes()
             # writes by .data or NumPy do not change the version counter: compare values
             copies = ctx.copies or [from_dlpack(c) for c in ctx.run.copies()]
             if not all(map(_same_bytes, copies, (aliases[i] for i in graph.inputs))):
-                raise _changed()
+                raise _error_of_changes()
             graph.is_differentiated_again = True
             return None, None, *_differentiable_backward(graph, [*ctx.tensors], gradients)
-        found = _over_batch(
+        input_gradients = _over_batch(
             gradients, lambda each: _plain_backward(ctx, each, aliases, changed=changed)
         )
-        if saved and not graph_is_kept():
+        if saved_tensors and not graph_is_kept():
             # free the copies of inputs; a second backward raises at saved_tensors
             ctx.run = ctx.copies = None
-        return None, None, *found
+        return None, None, *input_gradients
 
 
 def differentiable(
-    graph: EngineGraph, tensors: list[torch.Tensor], wanted: Sequence[torch.Tensor]
+    graph: EngineGraph, tensors: list[torch.Tensor], inputs: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
     """Run a graph as a node of autograd; return its results, prepared for hooks on them."""
-    results = list(EngineFunction.apply(graph, tensors, *wanted))
+    results = list(EngineFunction.apply(graph, tensors, *inputs))
     for i in graph.hook_order:
         result = results[i]
         if (node := result.grad_fn) is not None:
@@ -125,8 +129,8 @@ def differentiable(
             hooks = _Hooks()
             set_hooks(result, hooks)
             if i in graph.later_results:
-                watched = node.__dict__.setdefault("watched", {})
-                watched[i] = weakref.ref(result), hooks
+                record = node.__dict__.setdefault("watched", {})
+                record[i] = weakref.ref(result), hooks
     return results
 
 
@@ -151,8 +155,8 @@ def _refuse_late_hooks(ctx: FunctionCtx, gradients: Gradients) -> None:
     Such a hook would see the gradient without the other result's part, which this node adds. Hooks
     that forward registers are known at capture; hooks that are registered after forward are not.
     """
-    for i, (watched, hooks) in getattr(ctx, "watched", {}).items():
-        result = watched()
+    for i, (reference, hooks) in getattr(ctx, "watched", {}).items():
+        result = reference()
         if not hooks and (result is None or not result.retains_grad):
             continue
         if any(gradients[j] is not None for j in ctx.graph.later_results[i]):
@@ -174,12 +178,12 @@ def _plain_backward(
     graph = ctx.graph
     arrays = [None if g is None else to_dlpack(g.contiguous()) for g in gradients]
     # memory that was freed and filled again since forward, as FSDP does
-    moved = graph.moved(aliases, ctx.pointers)
-    capsules = graph.program.backward(ctx.run, arrays, moved, changed, graph_is_kept())
-    found = [None if c is None else from_dlpack(c) for c in capsules]
-    if None in capsules and graph.connected:
-        _fill_in_zeros(graph, found, gradients, ctx.shapes)
-    return found
+    new_inputs = graph.find_moved_inputs(aliases, ctx.pointers)
+    capsules = graph.program.backward(ctx.run, arrays, new_inputs, changed, graph_is_kept())
+    input_gradients = [None if c is None else from_dlpack(c) for c in capsules]
+    if None in capsules and graph.reach_of_results:
+        _fill_in_zeros(graph, input_gradients, gradients, ctx.shapes)
+    return input_gradients
 
 
 def _over_batch(
@@ -196,18 +200,20 @@ def _over_batch(
         return backward(gradients)
     innermost = max(levels)
     columns: list[Sequence[torch.Tensor | None]] = []
-    made = None
+    innermost_batch = None
     for g, batch in zip(gradients, batches, strict=True):
         if batch is not None and batch.level == innermost:
-            made = batch
+            innermost_batch = batch
             columns.append(batch.rows())
         else:
             columns.append([g])
-    assert made is not None
+    assert innermost_batch is not None
     count = max(map(len, columns))
     rows = zip(*(c if len(c) == count else [*c] * count for c in columns), strict=True)
     each = zip(*(_over_batch(row, backward) for row in rows), strict=True)
-    return [None if None in found else made.again(torch.stack(found)) for found in each]
+    return [
+        None if None in column else innermost_batch.again(torch.stack(column)) for column in each
+    ]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -245,7 +251,7 @@ def _same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
     return bool(torch.equal(one, other))
 
 
-def _changed() -> DataError:
+def _error_of_changes() -> DataError:
     return DataError(
         "Values that forward read were changed since, and derivatives of gradients need them.",
         expected="the values that forward read",
@@ -255,16 +261,16 @@ def _changed() -> DataError:
 
 def _fill_in_zeros(
     graph: EngineGraph,
-    found: list[torch.Tensor | None],
+    input_gradients: list[torch.Tensor | None],
     gradients: Gradients,
     shapes: Sequence[tuple[torch.Size, torch.dtype]],
 ) -> None:
     """Replace None by zeros where PyTorch gives a gradient, since optimizers skip None."""
-    given = zip(graph.connected, gradients, strict=True)
-    reach = set().union(*(each for each, g in given if g is not None))
+    pairs = zip(graph.reach_of_results, gradients, strict=True)
+    reach = set().union(*(each for each, g in pairs if g is not None))
     for k, i in enumerate(graph.wanted_inputs):
-        if found[k] is None and i in reach:
-            found[k] = torch.zeros(shapes[k][0], dtype=shapes[k][1])
+        if input_gradients[k] is None and i in reach:
+            input_gradients[k] = torch.zeros(shapes[k][0], dtype=shapes[k][1])
 
 
 def _differentiable_backward(
@@ -273,7 +279,7 @@ def _differentiable_backward(
     """Run backward as a differentiable graph of its own, for derivatives of the gradients."""
     among = tuple(i for i, g in enumerate(gradients) if g is not None)
     tensors += [g for g in gradients if g is not None]
-    wanted = tuple(i for i, t in enumerate(tensors) if t.requires_grad)
-    again = graph.differentiated(wanted, among)
+    positions = tuple(i for i, t in enumerate(tensors) if t.requires_grad)
+    again = graph.differentiate(positions, among)
     inputs = [tensors[i] for i in again.wanted_inputs]
     return graph.gradients_from(list(EngineFunction.apply(again, tensors, *inputs)))

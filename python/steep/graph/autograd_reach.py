@@ -8,7 +8,7 @@ import torch
 from torch.autograd.graph import Node
 
 
-def connected(results: Sequence[object], inputs: Sequence[torch.Tensor]) -> list[set[int]]:
+def find_reach(results: Sequence[object], inputs: Sequence[torch.Tensor]) -> list[set[int]]:
     """Return, for each result, the positions of the inputs that autograd reaches from it.
 
     These include inputs whose gradients are always zero, for example through ``floor``.

@@ -46,15 +46,15 @@ def take_sizes_from_tensors(graph: torch.fx.Graph) -> list[int]:
             for axis, extent in enumerate(value.shape):
                 if isinstance(extent, torch.SymInt):
                     where.setdefault(str(extent), (node, axis))
-    kept = []
+    positions = []
     with graph.inserting_after(placeholders[-1] if placeholders else None):
         for i, node in enumerate(placeholders):
             value = node.meta["example_value"]
             if not isinstance(value, torch.SymInt) or str(value) not in where:
-                kept.append(i)
+                positions.append(i)
                 continue
             size = graph.call_function(aten.sym_size.int, where[str(value)])
             size.meta["example_value"] = value
             node.replace_all_uses_with(size)
             graph.erase_node(node)
-    return kept
+    return positions

@@ -29,7 +29,7 @@ from steep.lowering.extents import hint
 from steep.lowering.lower import CannotLower, cannot_lower, refusal
 from steep.lowering.python_numbers import reads_number, takes_numbers
 from steep.lowering.unsupported import refuse_sparse, refuse_without_derivative
-from steep.onnx_graph.gradient_reach import reached
+from steep.onnx_graph.gradient_reach import find_gradient_reach
 from steep.patching.signals import deliver_signals
 
 Made = TypeVar("Made")
@@ -63,32 +63,32 @@ def compile_with(
     as the rate of a dropout.
     """
     graph = graph_module.graph
-    fixed: frozenset[str] | None = frozenset() if takes_numbers(graph) else None
+    fixed_nodes: frozenset[str] | None = frozenset() if takes_numbers(graph) else None
     while True:
         try:
-            return _compile_once(graph_module, examples, context, fixed, graph_factory)
-        except CannotLower as refused:
-            if fixed is None:
+            return _compile_once(graph_module, examples, context, fixed_nodes, graph_factory)
+        except CannotLower as error:
+            if fixed_nodes is None:
                 raise
-            if refused.node not in fixed and reads_number(graph, refused.node):
-                fixed |= {refused.node}
-            elif refused.without_operator:  # no number is the cause
+            if error.node not in fixed_nodes and reads_number(graph, error.node):
+                fixed_nodes |= {error.node}
+            elif error.without_operator:  # no number is the cause
                 raise
             else:
-                fixed = None
-            log.debug("a graph is lowered again, with its numbers as constants: %s", refused)
+                fixed_nodes = None
+            log.debug("a graph is lowered again, with its numbers as constants: %s", error)
 
 
 def _compile_once(
     graph_module: torch.fx.GraphModule,
     examples: Sequence[Any],
     context: CaptureContext,
-    fixed: frozenset[str] | None,
+    fixed_nodes: frozenset[str] | None,
     graph_factory: Callable[[LoweredGraph], Made],
 ) -> Made:
     """Lower a captured graph and call ``graph_factory``; lower it anew if a cached model fails."""
     with _errors_refuse():
-        lowered = LoweredGraph(copy_graph(graph_module), examples, context, fixed)
+        lowered = LoweredGraph(copy_graph(graph_module), examples, context, fixed_nodes)
     try:
         with _errors_refuse():
             return graph_factory(lowered)
@@ -98,7 +98,7 @@ def _compile_once(
         log.warning("ignoring a graph of the cache that cannot be used: %s", e)
     anew = dataclasses.replace(context, read_cache=False)
     with _errors_refuse():
-        return graph_factory(LoweredGraph(copy_graph(graph_module), examples, anew, fixed))
+        return graph_factory(LoweredGraph(copy_graph(graph_module), examples, anew, fixed_nodes))
 
 
 @contextlib.contextmanager
@@ -117,14 +117,14 @@ def _tell_first(e: Exception) -> None:
     """Log the first error of each type and place: a defect in Steep would look like a refusal."""
     place = traceback.extract_tb(e.__traceback__)[-1]
     first = (type(e), place.filename, place.lineno)
-    if first not in _told:
-        _told.add(first)
+    if first not in _told_reasons:
+        _told_reasons.add(first)
         kind = f"{type(e).__module__}.{type(e).__qualname__}"
         where = f"{place.filename}:{place.lineno}"
         write_log("breaks", f"a graph cannot be lowered, since {where} raised {kind}: {e}")
 
 
-_told: set[tuple[type, str, int | None]] = set()
+_told_reasons: set[tuple[type, str, int | None]] = set()
 
 
 class CompiledGraph:
@@ -135,25 +135,25 @@ class CompiledGraph:
         self.lowered = lowered
         context, inputs = lowered.context, lowered.inputs
         fakes = [tensor.fake for tensor in lowered.tensors]
-        connected = [write.connected for write in lowered.writes]
-        connected += [value.connected for value in lowered.values]
+        reach_of_results = [write.reach for write in lowered.writes]
+        reach_of_results += [value.reach for value in lowered.values]
         model = lowered.model if context.rewrite is None else context.rewrite(lowered.model)
-        wanted = []
+        wanted_inputs = []
         if context.grad_mode:
-            reach, joined = reached(model.graph), set().union(*connected)
-            asked = [i for i in inputs if fakes[i].requires_grad]
-            wanted = [i for i in asked if i in joined or f"arg_{i}" in reach]
+            reach, history = find_gradient_reach(model.graph), set().union(*reach_of_results)
+            candidates = [i for i in inputs if fakes[i].requires_grad]
+            wanted_inputs = [i for i in candidates if i in history or f"arg_{i}" in reach]
         self.engine_graph = EngineGraph(
             model.SerializeToString(),
             [f"arg_{i}" for i in inputs],
             inputs,
             len(fakes),
-            tuple(in_gradient_order(lowered.graph, wanted)),
+            tuple(in_gradient_order(lowered.graph, wanted_inputs)),
             precision=context.precision,
             providers=context.providers,
             disabled_passes=context.disabled_passes,
             memory_limit=context.memory_limit,
-            connected=connected if wanted else (),
+            reach_of_results=reach_of_results if wanted_inputs else (),
             saved_inputs=[tensor.saved for tensor in lowered.tensors],
             saved_results=[False for _ in lowered.writes] + [v.saved for v in lowered.values],
             inputs_in_place=[tensor.in_place for tensor in lowered.tensors],
@@ -174,14 +174,14 @@ class CompiledGraph:
         lowered, constant = self.lowered, self.engine_graph.constant_results
         refuse_sparse(lowered.graph)
         refuse_without_derivative(lowered.graph)
-        for write, lost in zip(lowered.writes, constant, strict=False):
-            if write.changes_history and (lost or lowered.changes_modes):
+        for write, is_constant in zip(lowered.writes, constant, strict=False):
+            if write.changes_history and (is_constant or lowered.changes_modes):
                 writer = first_writer(lowered.graph, lowered.tensors[write.tensor].fake)
                 reason = "forward changes an argument that needs a gradient"
                 raise cannot_lower(reason, writer, "change it after forward, under no_grad()")
-        for value, lost in zip(lowered.values, constant[len(lowered.writes) :], strict=True):
+        for value, is_constant in zip(lowered.values, constant[len(lowered.writes) :], strict=True):
             example, node = value.example, value.node
-            if lost and isinstance(example, torch.Tensor) and example.requires_grad:
+            if is_constant and isinstance(example, torch.Tensor) and example.requires_grad:
                 reason = f"the gradient of {node.name} gets lost"
                 raise cannot_lower(reason, node, "detach() what needs no gradient")
 
@@ -194,9 +194,9 @@ class CompiledGraph:
     def prepare_inputs(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
         """Return the engine's inputs, with random numbers that are drawn now."""
         tensors = self.lowered.call_tensors(arguments)
-        for k, i in enumerate(self.lowered.taken):
+        for k, i in enumerate(self.lowered.positions):
             # backward may read the value before the write; autograd cannot save inference tensors
-            if i in self.lowered.written or tensors[k].is_inference():
+            if i in self.lowered.write_targets or tensors[k].is_inference():
                 tensors[k] = tensors[k].clone()
             # a copy for the engine: later writes to the original do no harm
             elif not tensors[k].is_contiguous():
@@ -207,8 +207,8 @@ class CompiledGraph:
         """Run the engine; return the new values of written arguments, then the computed values."""
         graph = self.engine_graph
         if graph.gradients and torch.is_grad_enabled():
-            wanted = views_in_gradient_order([tensors[i] for i in graph.wanted_inputs])
-            return differentiable(graph, tensors, wanted)
+            inputs = views_in_gradient_order([tensors[i] for i in graph.wanted_inputs])
+            return differentiable(graph, tensors, inputs)
         return graph.run(tensors, gradients=False)[0]
 
     def write_back_and_return(

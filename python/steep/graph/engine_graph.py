@@ -21,7 +21,11 @@ from steep._steep import (
 from steep.errors import DataError, ModelError
 from steep.lowering.ops.index_bounds import errors_of_pytorch
 from steep.lowering.ops.stop_gradient import take_again
-from steep.onnx_graph.gradient_reach import last_results_first, reached, results_of_results
+from steep.onnx_graph.gradient_reach import (
+    find_gradient_reach,
+    last_results_first,
+    results_of_results,
+)
 from steep.session.training import announce_precision
 
 log = logging.getLogger("steep")
@@ -46,8 +50,8 @@ class EngineGraph:
         providers: where it runs.
         disabled_passes: names of rewrites of the graph to leave out.
         memory_limit: limit for a call, as the engine reads it; "" for none.
-        connected: for each result, the tensors of a call that PyTorch's autograd reaches from it:
-            their gradients are zero where the graph has none.
+        reach_of_results: for each result, the tensors of a call that PyTorch's autograd reaches
+            from it: their gradients are zero where the graph has none.
         saved_inputs, saved_results: for each tensor of a call, and for each result, whether
             PyTorch's autograd saves it without a copy. All others may be written to before
             backward. By default all inputs, and the results that backward reads.
@@ -70,7 +74,7 @@ class EngineGraph:
         providers: Sequence[ProviderChoice] = (),
         disabled_passes: Sequence[str] = (),
         memory_limit: str = "",
-        connected: Sequence[set[int]] = (),
+        reach_of_results: Sequence[set[int]] = (),
         saved_inputs: Sequence[bool] = (),
         saved_results: Sequence[bool] = (),
         inputs_in_place: Sequence[bool] = (),
@@ -79,25 +83,25 @@ class EngineGraph:
         self.model = model
         places = range(count)
         # positions of the tensors that autograd saves without a copy, and of the others
-        self.saved = [i for i in places if not saved_inputs or saved_inputs[i]]
-        self.unsaved = sorted({*places}.difference(self.saved))
+        self.saved_positions = [i for i in places if not saved_inputs or saved_inputs[i]]
+        self.other_positions = sorted({*places}.difference(self.saved_positions))
         self.saved_results = saved_results
         self.names, self.inputs, self.count = names, inputs, count
-        self.connected = connected
+        self.reach_of_results = reach_of_results
         self.wanted_inputs = wanted_inputs
         self.precision = precision
         self.providers = list(providers)
         self.disabled_passes = tuple(disabled_passes)
         self.memory_limit = memory_limit
-        self._differentiated: dict[tuple[tuple[int, ...], tuple[int, ...]], EngineGraph] = {}
-        named = dict(zip(inputs, names, strict=True))
+        self._gradient_graphs: dict[tuple[tuple[int, ...], tuple[int, ...]], EngineGraph] = {}
+        name_of = dict(zip(inputs, names, strict=True))
         self.program = ModuleProgram(
             model,
             inputs=names,
-            input_gradients=[named.get(i, "") for i in wanted_inputs],
+            input_gradients=[name_of.get(i, "") for i in wanted_inputs],
             precision=precision,
             providers=self.providers,
-            may_change=[named[i] for i in inputs if inputs_in_place and not inputs_in_place[i]],
+            may_change=[name_of[i] for i in inputs if inputs_in_place and not inputs_in_place[i]],
             results_may_change=[not in_place for in_place in results_in_place],
             disabled_passes=disabled_passes,
             memory_limit=memory_limit,
@@ -152,13 +156,15 @@ class EngineGraph:
         self.announced = True
         arrays = self._arrays(tensors)
         with errors_of_pytorch():
-            capsules, run, read = self.program.forward(arrays, gradients, seed)
-        return [from_dlpack(c) for c in capsules], run, read
+            capsules, run, is_read = self.program.forward(arrays, gradients, seed)
+        return [from_dlpack(c) for c in capsules], run, is_read
 
     def _arrays(self, tensors: Sequence[torch.Tensor]) -> list[object]:
         return [_handed_over(tensors[i].detach().contiguous()) for i in self.inputs]
 
-    def moved(self, tensors: Sequence[torch.Tensor], pointers: Sequence[int]) -> dict[int, object]:
+    def find_moved_inputs(
+        self, tensors: Sequence[torch.Tensor], pointers: Sequence[int]
+    ) -> dict[int, object]:
         """Return the graph's inputs, by position, whose memory is no longer at ``pointers``."""
         return {
             k: _handed_over(tensors[i])
@@ -167,23 +173,23 @@ class EngineGraph:
         }
 
     def merge_saved_and_others(
-        self, saved: Sequence[torch.Tensor], others: Sequence[torch.Tensor]
+        self, saved_tensors: Sequence[torch.Tensor], others: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
         """Return the tensors of a call in order: those that autograd saved, and ``others``."""
-        placed = dict(zip(self.saved, saved, strict=False))
-        placed.update(zip(self.unsaved, others, strict=True))
-        return [placed[i] for i in range(self.count)]
+        tensors = dict(zip(self.saved_positions, saved_tensors, strict=False))
+        tensors.update(zip(self.other_positions, others, strict=True))
+        return [tensors[i] for i in range(self.count)]
 
-    def differentiated(self, wanted: tuple[int, ...], among: tuple[int, ...]) -> EngineGraph:
+    def differentiate(self, positions: tuple[int, ...], among: tuple[int, ...]) -> EngineGraph:
         """Return the graph of this graph's gradients; it is made on first use.
 
         Its tensors are those of this graph, then the gradients of the results ``among``. Its
         results are the gradients of those ``wanted_inputs`` that the graph has. Its tensors at
-        ``wanted`` may be differentiated again.
+        ``positions`` may be differentiated again.
 
         Raises ModelError: the graph draws random numbers.
         """
-        before = self._differentiated.get((wanted, among))
+        before = self._gradient_graphs.get((positions, among))
         if before is not None:
             return before
         if self.program.random:
@@ -195,26 +201,26 @@ class EngineGraph:
         model = onnx.load_from_string(self.model)
         take_again(model.graph)
         outputs = [o.name for o in model.graph.output]
-        named = dict(zip(self.inputs, self.names, strict=True))
-        wrt = [named[i] for i in self.wanted_inputs if i in named]
-        made = onnx.load_from_string(
+        name_of = dict(zip(self.inputs, self.names, strict=True))
+        wrt = [name_of[i] for i in self.wanted_inputs if i in name_of]
+        gradients = onnx.load_from_string(
             gradient_model(model.SerializeToString(), wrt, [outputs[i] for i in among], True)
         )
         # drop the results; only the gradients are new
-        del made.graph.output[: len(made.graph.output) - len(wrt)]
+        del gradients.graph.output[: len(gradients.graph.output) - len(wrt)]
         own = set(self.names)
-        seeds = [v.name for v in made.graph.input if v.name not in own]
+        seeds = [v.name for v in gradients.graph.input if v.name not in own]
         count = self.count + len(seeds)
         names = [*self.names, *seeds]
         inputs = [*self.inputs, *range(self.count, count)]
-        reach = reached(made.graph)
-        known = {i for i, name in zip(inputs, names, strict=True) if name in reach}
-        graph = self._differentiated[wanted, among] = EngineGraph(
-            made.SerializeToString(),
+        reach = find_gradient_reach(gradients.graph)
+        differentiable = {i for i, name in zip(inputs, names, strict=True) if name in reach}
+        graph = self._gradient_graphs[positions, among] = EngineGraph(
+            gradients.SerializeToString(),
             names,
             inputs,
             count,
-            tuple(i for i in wanted if i in known),
+            tuple(i for i in positions if i in differentiable),
             precision=self.precision,
             providers=self.providers,
             disabled_passes=self.disabled_passes,
@@ -226,12 +232,12 @@ class EngineGraph:
     def gradients_from(self, results: list[torch.Tensor]) -> list[torch.Tensor | None]:
         """Return one gradient per wanted input; None if the graph has none.
 
-        ``results`` are those of ``differentiated``.
+        ``results`` are those of ``differentiate``.
         """
-        known = set(self.inputs)
-        count = sum(i in known for i in self.wanted_inputs)
+        own = set(self.inputs)
+        count = sum(i in own for i in self.wanted_inputs)
         rest = iter(results[len(results) - count :])
-        return [next(rest) if i in known else None for i in self.wanted_inputs]
+        return [next(rest) if i in own else None for i in self.wanted_inputs]
 
 
 def _handed_over(t: torch.Tensor) -> object:

@@ -27,7 +27,7 @@ class Arithmetic:
     def __init__(self, graph_module: torch.fx.GraphModule, in_torch: set[str] | None) -> None:
         self._graph_module: torch.fx.GraphModule | None = graph_module
         placeholders = [n for n in graph_module.graph.nodes if n.op == "placeholder"]
-        self._given = [_described(n.meta["example_value"]) for n in placeholders]
+        self._descriptions = [_describe(n.meta["example_value"]) for n in placeholders]
         self._in_torch = in_torch
         for n in graph_module.graph.nodes:  # release the tracer's objects
             n.meta.clear()
@@ -42,7 +42,7 @@ class Arithmetic:
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         try:
             with mode, torch.no_grad(), without_transforms(), counting.counter:
-                counting.run(*[_made(g) for g in self._given])
+                counting.run(*[_make_value(g) for g in self._descriptions])
         except Exception as e:  # noqa: BLE001 - such as of an operator that reads values
             log.info("the arithmetic of a graph cannot be counted: %s", e)
             return None
@@ -67,18 +67,18 @@ class _Counting(torch.fx.Interpreter):
         return value
 
 
-def _described(value: object) -> object:
+def _describe(value: object) -> object:
     """Return a number, or a tensor's (extents, strides, dtype), as they were at the capture."""
     if isinstance(value, torch.Tensor):
         return [hint(d) for d in value.shape], [hint(d) for d in value.stride()], value.dtype
     return hint(value)
 
 
-def _made(described: object) -> object:
+def _make_value(description: object) -> object:
     return (
-        torch.empty_strided(*described[:2], dtype=described[2])
-        if isinstance(described, tuple)
-        else described
+        torch.empty_strided(*description[:2], dtype=description[2])
+        if isinstance(description, tuple)
+        else description
     )
 
 

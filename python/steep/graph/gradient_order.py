@@ -27,7 +27,7 @@ _SEVERAL = {
 }
 
 
-def in_gradient_order(graph: torch.fx.Graph, wanted: Sequence[int]) -> list[int]:
+def in_gradient_order(graph: torch.fx.Graph, positions: Sequence[int]) -> list[int]:
     """Sort placeholders' positions: those whose gradients PyTorch completes last come first.
 
     A gradient is complete when backward has passed the parameter's first use.
@@ -50,7 +50,7 @@ def in_gradient_order(graph: torch.fx.Graph, wanted: Sequence[int]) -> list[int]
         several = several or isinstance(use.target, HigherOrderOperator)
         return places[use], operand if several else -operand
 
-    return sorted(wanted, key=key)
+    return sorted(positions, key=key)
 
 
 def views_in_gradient_order(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -61,5 +61,5 @@ def views_in_gradient_order(parameters: Sequence[torch.Tensor]) -> list[torch.Te
     DistributedDataParallel lays its buckets out in the order in which gradients come, and PowerSGD
     draws numbers in the order of a bucket's parameters.
     """
-    seen = active_ddp_module() is not None
-    return [p.view_as(p) if p.is_leaf and (seen or has_hooks(p)) else p for p in parameters]
+    in_ddp = active_ddp_module() is not None
+    return [p.view_as(p) if p.is_leaf and (in_ddp or has_hooks(p)) else p for p in parameters]

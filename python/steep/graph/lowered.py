@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from steep.graph.autograd_reach import connected
+from steep.graph.autograd_reach import find_reach
 from steep.graph.captured_graph import take_sizes_from_tensors
 from steep.graph.outputs import CallValues, Output, outputs_and_values
 from steep.graph.raise_checks import Check, raise_where, take_checks
@@ -62,13 +62,13 @@ class Write:
         tensor: position among the tensors of a call.
         changes_history: whether the argument requires a gradient after the write, so that the write
             is part of its autograd history.
-        connected: the tensors of a call that PyTorch's autograd reaches from the new value.
+        reach: the tensors of a call that PyTorch's autograd reaches from the new value.
     """
 
     argument: int
     tensor: int
     changes_history: bool
-    connected: set[int]
+    reach: set[int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,14 +80,14 @@ class Value:
         example: its value at the capture: a fake tensor or a symbolic number.
         name: name of the node in the captured graph.
         saved: as for ``Input``.
-        connected: as for ``Write``.
+        reach: as for ``Write``.
     """
 
     node: torch.fx.Node
     example: Any
     name: str
     saved: bool
-    connected: set[int]
+    reach: set[int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,11 +115,11 @@ class LoweredGraph:
     Attributes:
         context: as given.
         graph: the graph that was lowered.
-        taken: positions of the captured graph's placeholders that remain; the others are extents.
+        positions: those of the captured graph's placeholders that remain; the others are extents.
         tensors: the tensors of a call.
         inputs: positions of the tensors that are inputs of the model.
         writes: results that are copied into arguments.
-        written: positions of these arguments.
+        write_targets: positions of these arguments.
         values: results from which outputs are made.
         outputs: how each output of the captured graph is made.
         checks: errors that are raised before anything is written.
@@ -132,24 +132,24 @@ class LoweredGraph:
         graph_module: torch.fx.GraphModule,
         examples: Sequence[Any],
         context: CaptureContext,
-        fixed: frozenset[str] | None = frozenset(),
+        fixed_nodes: frozenset[str] | None = frozenset(),
     ) -> None:
         self.context = context
         self.graph = graph = graph_module.graph
         # Placeholders that are extents go first: what remains of numbers are Python's.
-        self.taken = take_sizes_from_tensors(graph)
-        self._numbers = Numbers(graph, fixed, context.fake_mode)
+        self.positions = take_sizes_from_tensors(graph)
+        self._numbers = Numbers(graph, fixed_nodes, context.fake_mode)
         self._refuse_calls(graph_module)
         narrow = self._expand()
         # Outputs refer to nodes, and expansions replace nodes.
-        computed = self._take_outputs()
-        refuse_histories(graph, computed, context)
-        refuse_complex(graph, computed)
+        results = self._take_outputs()
+        refuse_histories(graph, results, context)
+        refuse_complex(graph, results)
         fakes = [n.meta["example_value"] for n in graph.nodes if n.op == "placeholder"]
-        _refuse_inputs(fakes, [examples[i] for i in self.taken])
+        _refuse_inputs(fakes, [examples[i] for i in self.positions])
         widen(graph, narrow)
         (end,) = (n for n in graph.nodes if n.op == "output")
-        end.args = (tuple(computed),)
+        end.args = (tuple(results),)
         self._numbers.remove_computed_nodes()  # they are no longer outputs
         graph_module.recompile()
         regions = regions_of(graph, context)  # again, since transforms were expanded
@@ -157,7 +157,7 @@ class LoweredGraph:
         if not onnx_graph.model.graph.node:
             raise NothingToRun
         self.model, self.draws, self.cached = onnx_graph.model, onnx_graph.draws, onnx_graph.cached
-        self._note(onnx_graph, fakes, computed)
+        self._note(onnx_graph, fakes, results)
         self.changes_modes = any(n.target is set_grad_enabled for n in graph.nodes)
 
     def _refuse_calls(self, graph_module: torch.fx.GraphModule) -> None:
@@ -183,42 +183,42 @@ class LoweredGraph:
         (end,) = (n for n in self.graph.nodes if n.op == "output")
         self._single = not isinstance(end.args[0], (tuple, list))
         checks, looked_at = take_checks(self.graph)
-        wanted = [*looked_at, *outputs_of(end)]
-        outputs, computed = outputs_and_values(self.graph, wanted, self._numbers.results)
+        nodes = [*looked_at, *outputs_of(end)]
+        outputs, results = outputs_and_values(self.graph, nodes, self._numbers.results)
         self.outputs = outputs[len(looked_at) :]
         self.checks = [*map(RaisedCheck, checks, outputs)]
-        return computed
+        return results
 
     def _note(
-        self, onnx_graph: OnnxGraph, fakes: list[torch.Tensor], computed: list[torch.fx.Node]
+        self, onnx_graph: OnnxGraph, fakes: list[torch.Tensor], nodes: list[torch.fx.Node]
     ) -> None:
         """Record facts about inputs and results; ``fakes`` are the fake tensors of the inputs."""
-        examples = [n.meta["example_value"] for n in computed]
-        results = [*(fakes[i] for i in onnx_graph.written), *examples]
-        reach = connected(results, fakes)
+        examples = [n.meta["example_value"] for n in nodes]
+        results = [*(fakes[i] for i in onnx_graph.write_targets), *examples]
+        reaches = find_reach(results, fakes)
         memory = saved_memory(results, fakes)
         products = operands_of_products(self.graph)
 
-        def saved(t: object) -> bool:
+        def is_saved(t: object) -> bool:
             return memory is None or memory_named(t) in memory
 
         names = {v.name for v in onnx_graph.model.graph.input}
         self.tensors = []
         for i, t in enumerate([*fakes, *onnx_graph.draws.examples]):
             # written arguments are copied before, and drawn numbers belong to this call
-            own = i >= len(fakes) or i in onnx_graph.written
-            in_place = own or (saved(t) and memory_named(t) in products)
-            self.tensors.append(Input(t, own or saved(t), in_place, f"arg_{i}" in names))
+            own = i >= len(fakes) or i in onnx_graph.write_targets
+            in_place = own or (is_saved(t) and memory_named(t) in products)
+            self.tensors.append(Input(t, own or is_saved(t), in_place, f"arg_{i}" in names))
         self.inputs = [i for i, tensor in enumerate(self.tensors) if tensor.read]
         self.writes = [
-            Write(self.taken[i], i, fakes[i].requires_grad, connected)
-            for i, connected in zip(onnx_graph.written, reach, strict=False)
+            Write(self.positions[i], i, fakes[i].requires_grad, reach)
+            for i, reach in zip(onnx_graph.write_targets, reaches, strict=False)
         ]
-        self.written = [write.argument for write in self.writes]
+        self.write_targets = [write.argument for write in self.writes]
         self.values = [
-            Value(n, t, n.meta.get(CAPTURED_AS, n.name), saved(t), connected)
-            for n, t, connected in zip(
-                computed, examples, reach[len(onnx_graph.written) :], strict=True
+            Value(n, t, n.meta.get(CAPTURED_AS, n.name), is_saved(t), reach)
+            for n, t, reach in zip(
+                nodes, examples, reaches[len(onnx_graph.write_targets) :], strict=True
             )
         ]
 
@@ -235,7 +235,7 @@ class LoweredGraph:
         """
         tensors = [
             t.resolve_neg() if isinstance(t, torch.Tensor) else torch.tensor(t)
-            for t in (arguments[i] for i in self.taken)
+            for t in (arguments[i] for i in self.positions)
         ] + self._numbers.tensors(self._of(arguments))
         for k, tensor in enumerate(tensors):
             fake = self.tensors[k].fake
@@ -248,28 +248,28 @@ class LoweredGraph:
 
         ``arguments`` are the values of its placeholders.
         """
-        given = self._call_values(arguments, values)
-        results = tuple(output.of(given) for output in self.outputs)
+        call_values = self._call_values(arguments, values)
+        results = tuple(output.of(call_values) for output in self.outputs)
         return results[0] if self._single else results
 
     def check(self, arguments: Sequence[Any], values: Sequence[torch.Tensor]) -> None:
         """Raise the error that forward raises for these values; arguments as for ``results``."""
         if not self.checks:
             return
-        given = self._call_values(arguments, values)
-        truths = [checked.output.of(given) for checked in self.checks]
-        for value, checked in zip(truths, self.checks, strict=True):
-            raise_where(value, checked.check.truth, *checked.check.error)
+        call_values = self._call_values(arguments, values)
+        truths = [check.output.of(call_values) for check in self.checks]
+        for value, check in zip(truths, self.checks, strict=True):
+            raise_where(value, check.check.truth, *check.check.error)
 
     def _call_values(self, arguments: Sequence[Any], values: Sequence[torch.Tensor]) -> CallValues:
         like = [_like(v, e.example) for v, e in zip(values, self.values, strict=True)]
-        given = self._of(arguments)
-        numbers = self._numbers.made(given)
-        return CallValues([*given, *self._numbers.tensors(given)], like, numbers)
+        operands = self._of(arguments)
+        numbers = self._numbers.calculate_results(operands)
+        return CallValues([*operands, *self._numbers.tensors(operands)], like, numbers)
 
     def _of(self, arguments: Sequence[Any]) -> list[Any]:
         """Return the arguments that are placeholders of the lowered graph."""
-        return [arguments[i] for i in self.taken]
+        return [arguments[i] for i in self.positions]
 
 
 def _refuse_inputs(fakes: Sequence[torch.Tensor], examples: Sequence[Any]) -> None:

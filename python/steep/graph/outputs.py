@@ -40,9 +40,9 @@ class Computed:
 
     value: int  # index into CallValues.values
 
-    def of(self, given: CallValues) -> torch.Tensor:
+    def of(self, call: CallValues) -> torch.Tensor:
         """Return the tensor."""
-        return given.values[self.value]
+        return call.values[self.value]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,9 +51,9 @@ class ComputedNumber:
 
     value: int
 
-    def of(self, given: CallValues) -> bool | int | float:
+    def of(self, call: CallValues) -> bool | int | float:
         """Return the number."""
-        number: bool | int | float = given.values[self.value].item()
+        number: bool | int | float = call.values[self.value].item()
         return number
 
 
@@ -63,9 +63,9 @@ class Number:
 
     number: int  # index into CallValues.numbers
 
-    def of(self, given: CallValues) -> int | float:
+    def of(self, call: CallValues) -> int | float:
         """Return the number."""
-        return given.numbers[self.number]
+        return call.numbers[self.number]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Constant:
 
     constant: bool | int | float | None
 
-    def of(self, given: CallValues) -> bool | int | float | None:
+    def of(self, call: CallValues) -> bool | int | float | None:
         """Return the constant."""
         return self.constant
 
@@ -85,9 +85,9 @@ class ViewOfArgument:
 
     chain: torch.fx.GraphModule  # its inputs are the arguments
 
-    def of(self, given: CallValues) -> torch.Tensor:
+    def of(self, call: CallValues) -> torch.Tensor:
         """Let PyTorch make the view."""
-        return self.chain.forward(*given.arguments)
+        return self.chain.forward(*call.arguments)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,9 +97,9 @@ class ViewOfValue:
     chain: torch.fx.GraphModule  # its inputs are the arguments and that tensor
     value: int
 
-    def of(self, given: CallValues) -> torch.Tensor:
+    def of(self, call: CallValues) -> torch.Tensor:
         """Let PyTorch make the view."""
-        return self.chain.forward(*given.arguments, given.values[self.value])
+        return self.chain.forward(*call.arguments, call.values[self.value])
 
 
 Output = Computed | ComputedNumber | Number | Constant | ViewOfArgument | ViewOfValue
@@ -114,33 +114,33 @@ def outputs_and_values(
     CannotLower if an output shares memory with another but is not a view.
     """
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
-    given = {memory_of(n) for n in placeholders} - {None}
+    memory_of_arguments = {memory_of(n) for n in placeholders} - {None}
     owners: dict[int, torch.fx.Node] = {}
     for n in graph.nodes:
         if (memory := memory_of(n)) is not None:
             owners.setdefault(memory, n)
-    wanted = Counter(memory_of(n) for n in {n for n in outputs if isinstance(n, torch.fx.Node)})
+    counts = Counter(memory_of(n) for n in {n for n in outputs if isinstance(n, torch.fx.Node)})
     values: dict[torch.fx.Node, int] = {}
-    made: list[Output] = []
+    recipes: list[Output] = []
     for node in outputs:
         memory = memory_of(node) if isinstance(node, torch.fx.Node) else None
         if not isinstance(node, torch.fx.Node):
-            made.append(Constant(node))
+            recipes.append(Constant(node))
         elif node in numbers:
-            made.append(Number(numbers[node]))
-        elif memory is not None and memory in given:
-            made.append(ViewOfArgument(_views(placeholders, node, None)))
+            recipes.append(Number(numbers[node]))
+        elif memory is not None and memory in memory_of_arguments:
+            recipes.append(ViewOfArgument(_views(placeholders, node, None)))
         else:
-            shared = memory is not None and wanted[memory] > 1
+            shared = memory is not None and counts[memory] > 1
             base = owners[memory] if shared and memory is not None else node
             value = values.setdefault(base, len(values))
             if base is not node:
-                made.append(ViewOfValue(_views(placeholders, node, base), value))
+                recipes.append(ViewOfValue(_views(placeholders, node, base), value))
             elif _is_tensor(node):
-                made.append(Computed(value))
+                recipes.append(Computed(value))
             else:
-                made.append(ComputedNumber(value))
-    return made, list(values)
+                recipes.append(ComputedNumber(value))
+    return recipes, list(values)
 
 
 def _views(

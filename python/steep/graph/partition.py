@@ -42,28 +42,30 @@ def compile_parts(
     operations. ``first`` is the error of the whole graph; ``compile_part`` compiles a part. Raises
     CannotLower if no part can be compiled.
     """
-    refused: dict[str, CannotLower] = {}
-    known = dict(zip(_placeholders(graph_module), examples, strict=True))
-    found = [first, *first.others]
+    refusals: dict[str, CannotLower] = {}
+    example_of = dict(zip(_placeholders(graph_module), examples, strict=True))
+    new_refusals = [first, *first.others]
     for _ in range(_ROUNDS):
-        known_before = {*refused}
-        for e in found:
+        known_before = {*refusals}
+        for e in new_refusals:
             at = _operation(graph_module, e.node) or _transform_in(graph_module)
             if not at or at in known_before or _must_stay_whole(graph_module, at, context):
                 raise e
             around = _region_around(graph_module.graph, at, context.grad_mode)
             around = around or _transform_around(graph_module, at)
             for name in (*around, *_of_unnamed_extents(graph_module.graph)):
-                refused.setdefault(name, _as_of(e, name))
-        parts = _split(graph_module, frozenset(refused))
-        compiled, found = _compile_all(parts, known, context, frozenset(refused), compile_part)
-        if found:
+                refusals.setdefault(name, _as_of(e, name))
+        parts = _split(graph_module, frozenset(refusals))
+        compiled, new_refusals = _compile_all(
+            parts, example_of, context, frozenset(refusals), compile_part
+        )
+        if new_refusals:
             continue
         if not compiled:
-            reason = "; ".join(dict.fromkeys(map(str, refused.values())))
-            raise CannotLower(reason, "", remedy=next(iter(refused.values())).remedy)
-        return in_pytorch(parts), compiled, list(refused.values())
-    raise found[-1]
+            reason = "; ".join(dict.fromkeys(map(str, refusals.values())))
+            raise CannotLower(reason, "", remedy=next(iter(refusals.values())).remedy)
+        return in_pytorch(parts), compiled, list(refusals.values())
+    raise new_refusals[-1]
 
 
 def _of_unnamed_extents(graph: torch.fx.Graph) -> list[str]:
@@ -72,18 +74,18 @@ def _of_unnamed_extents(graph: torch.fx.Graph) -> list[str]:
     If a call gets a tensor in place of a number (``arange(t)``, ``x.narrow(0, t, 2)``), extents and
     offsets depend on its value. No node returns this value, so it cannot be passed to a part.
     """
-    named: set[Any] = set()
+    symbols: set[Any] = set()
     for n in graph.nodes:
         value = n.meta.get("example_value")
         if isinstance(value, (torch.SymInt, torch.SymFloat)):
-            named |= free_symbols(value)
+            symbols |= free_symbols(value)
     operations = [n for n in graph.nodes if n.op.startswith("call_")]
-    unnamed = {n for n in operations if _symbols_of(n) - named}
-    touched = [n in unnamed or not unnamed.isdisjoint(n.all_input_nodes) for n in operations]
+    unnamed = {n for n in operations if _symbols_of(n) - symbols}
+    depends = [n in unnamed or not unnamed.isdisjoint(n.all_input_nodes) for n in operations]
     if not unnamed:
         return []
-    last = len(touched) - touched[::-1].index(True)
-    return [n.name for n in operations[touched.index(True) : last]]
+    last = len(depends) - depends[::-1].index(True)
+    return [n.name for n in operations[depends.index(True) : last]]
 
 
 def _symbols_of(n: torch.fx.Node) -> set[Any]:
@@ -127,16 +129,16 @@ def _transforms(graph: torch.fx.Graph) -> Iterator[list[str]]:
         yield [n.name for n in region if n.op.startswith("call_")]
 
 
-def _split(graph_module: torch.fx.GraphModule, refused: frozenset[str]) -> torch.fx.GraphModule:
+def _split(graph_module: torch.fx.GraphModule, refusals: frozenset[str]) -> torch.fx.GraphModule:
     """Return the graph as calls of subgraphs; each is either for the engine or for PyTorch."""
     part: dict[str, int] = {}
     operations = [n for n in graph_module.graph.nodes if n.op.startswith("call_")]
     for n in operations:
         n.meta[_NAME] = n.name
-    ends, number, before = _hooked(graph_module.graph), 0, None
+    ends, number, before = _find_hooked(graph_module.graph), 0, None
     for n in operations:
         if before is not None:
-            other = (n.name in refused) != (before.name in refused)
+            other = (n.name in refusals) != (before.name in refusals)
             number += other or before in ends
         part[n.name], before = number, n
     for n in operations:
@@ -150,7 +152,7 @@ def _split(graph_module: torch.fx.GraphModule, refused: frozenset[str]) -> torch
     )
 
 
-def _hooked(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+def _find_hooked(graph: torch.fx.Graph) -> set[torch.fx.Node]:
     """Return the operations whose results get hooks in forward: a part ends after each.
 
     A hook gets the gradient of all uses, also of earlier ones. PyTorch would not see the uses in
@@ -172,23 +174,23 @@ def _taken_from(n: torch.fx.Node) -> torch.fx.Node | None:
 
 def _compile_all(
     parts: torch.fx.GraphModule,
-    known: dict[str, Any],
+    example_of: dict[str, Any],
     context: CaptureContext,
-    refused: frozenset[str],
+    refusals: frozenset[str],
     compile_part: CompilePart,
 ) -> tuple[list[CompiledGraph], list[CannotLower]]:
     """Replace each subgraph by its compiled part; return these, and why others were refused."""
-    compiled, found = [], []
+    compiled, new_refusals = [], []
     for name, part in list(parts.named_children()):
         if not isinstance(part, torch.fx.GraphModule):
             continue
         names = {n.name: n.meta[_NAME] for n in part.graph.nodes if n.op.startswith("call_")}
         modes = {n.name for n in part.graph.nodes if n.target is set_grad_enabled}
-        if refused.intersection(known for n, known in names.items() if n not in modes):
+        if refusals.intersection(example_of for n, example_of in names.items() if n not in modes):
             setattr(parts, name, _Run(_in_its_mode(in_pytorch(part))))
             continue
-        given = [n for n in part.graph.nodes if n.op == "placeholder"]
-        examples = [known.get(n.name, n.meta["example_value"]) for n in given]
+        placeholders = [n for n in part.graph.nodes if n.op == "placeholder"]
+        examples = [example_of.get(n.name, n.meta["example_value"]) for n in placeholders]
         try:
             compiled.append(compile_part(part, examples, context))
         except NothingToRun:
@@ -197,10 +199,10 @@ def _compile_all(
         except CannotLower as e:
             for each in (e, *e.others):
                 each.node = names.get(each.node, "")
-                found.append(each)
+                new_refusals.append(each)
             continue
         setattr(parts, name, _Run(compiled[-1]))
-    return compiled, found
+    return compiled, new_refusals
 
 
 def _in_its_mode(forward: Callable[..., Any]) -> Callable[..., Any]:

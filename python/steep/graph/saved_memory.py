@@ -64,14 +64,14 @@ def saved_memory(results: Sequence[object], inputs: Sequence[torch.Tensor]) -> s
 
     Keys are those of ``aliasing.memory_of``; the tensors are Dynamo's fake tensors. None: unknown.
     """
-    seen = {history(t) for t in inputs if t.requires_grad} | {None}
+    visited = {history(t) for t in inputs if t.requires_grad} | {None}
     stack = [history(result) for result in results]
     memory: set[int] = set()
     while stack:
         node = stack.pop()
-        if node in seen:
+        if node in visited:
             continue
-        seen.add(node)
+        visited.add(node)
         try:
             memory.update(storage_id(t) for t in _kept_by(node))
         except RuntimeError as e:  # such as for a tensor that was written to since
@@ -84,10 +84,10 @@ def saved_memory(results: Sequence[object], inputs: Sequence[torch.Tensor]) -> s
 def _kept_by(node: Node) -> Iterator[torch.Tensor]:
     names = set(dir(node))
     # saved numbers have no raw attribute; reading one would add a guard on it
-    saved = [n for n in names if n.startswith("_saved_") and f"_raw{n}" in names]
-    kept: list[Any] = [getattr(node, name) for name in saved]
-    kept.append(getattr(node, "saved_tensors", None))  # of a torch.autograd.Function
-    for value in tree_leaves(kept):
+    attributes = [n for n in names if n.startswith("_saved_") and f"_raw{n}" in names]
+    values: list[Any] = [getattr(node, name) for name in attributes]
+    values.append(getattr(node, "saved_tensors", None))  # of a torch.autograd.Function
+    for value in tree_leaves(values):
         if isinstance(value, torch.Tensor):
             yield value
 
@@ -97,28 +97,28 @@ def operands_of_products(graph: torch.fx.Graph) -> set[int]:
 
     Rows of an embedding count too: its gradient does not read them.
     """
-    placed: set[int] = set()
+    memory: set[int] = set()
     others: set[int] = set()
     for n in graph.nodes:
         example = n.meta.get("example_value")
         if n.op == "placeholder":
-            placed |= _memory_of(example)
+            memory |= _memory_of(example)
         elif n.op == "output" or not (example is None or _has_tensors(example)):
             continue  # a number, such as an extent
         elif n.target not in _PRODUCTS:
-            read = set().union(*(_memory_of(t.meta.get("example_value")) for t in _read_by(n)))
-            others |= read - _memory_of(example)  # a view reads no values
-    return placed - others
+            sources = set().union(*(_memory_of(t.meta.get("example_value")) for t in _read_by(n)))
+            others |= sources - _memory_of(example)  # a view reads no values
+    return memory - others
 
 
 def _read_by(n: torch.fx.Node) -> Iterable[torch.fx.Node]:
     """Return the nodes that an operation reads other than as operands of products."""
-    read: list[torch.fx.Node] = n.all_input_nodes
+    operands: list[torch.fx.Node] = n.all_input_nodes
     names = _READ_OTHERWISE.get(n.target)
     if names is None:
-        return read
-    given = inspect.signature(n.target).bind(*n.args, **n.kwargs).arguments  # type: ignore[arg-type]
-    return [t for name in names if isinstance(t := given.get(name), torch.fx.Node)]
+        return operands
+    arguments = inspect.signature(n.target).bind(*n.args, **n.kwargs).arguments  # type: ignore[arg-type]
+    return [t for name in names if isinstance(t := arguments.get(name), torch.fx.Node)]
 
 
 def _has_tensors(example: object) -> bool:

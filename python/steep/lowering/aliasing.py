@@ -42,8 +42,8 @@ _IN_PLACE = re.compile(
 
 def written_by(n: torch.fx.Node) -> torch.fx.Node | None:
     """Return the tensor that a call mutates and returns; None if it mutates none or several."""
-    written = all_written_by(n)
-    return written[0] if len(written) == 1 else None
+    targets = all_written_by(n)
+    return targets[0] if len(targets) == 1 else None
 
 
 def all_written_by(n: torch.fx.Node) -> list[torch.fx.Node]:
@@ -51,16 +51,16 @@ def all_written_by(n: torch.fx.Node) -> list[torch.fx.Node]:
     if not n.op.startswith("call_"):
         return []
     name = n.target if isinstance(n.target, str) else getattr(n.target, "__name__", "")
-    given: Any = []
+    candidates: Any = []
     if "out" in n.kwargs:
-        given = n.kwargs["out"]
+        candidates = n.kwargs["out"]
     elif isinstance(n.target, OpOverload):
-        given = _written_by_operator(n.target, n.args, n.kwargs)
+        candidates = _written_by_operator(n.target, n.args, n.kwargs)
     elif n.args and _IN_PLACE.fullmatch(name):
-        given = n.args[0]
+        candidates = n.args[0]
     elif n.op == "call_function":
-        given = [written_if_asked(n.target, n.args, n.kwargs)]
-    targets = given if isinstance(given, (tuple, list)) else [given]
+        candidates = [written_if_asked(n.target, n.args, n.kwargs)]
+    targets = candidates if isinstance(candidates, (tuple, list)) else [candidates]
     return [t for t in targets if isinstance(t, torch.fx.Node)]  # arguments may also be numbers
 
 
@@ -69,10 +69,10 @@ def _written_by_operator(
 ) -> list[Any]:
     """Return the arguments that an operator mutates according to its schema."""
     arguments = schema_of(operator).arguments
-    given = dict(zip((a.name for a in arguments), args, strict=False)) | dict(kwargs)
+    values = dict(zip((a.name for a in arguments), args, strict=False)) | dict(kwargs)
     writes = [a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write]
-    written: list[Any] = tree_leaves([given.get(name) for name in writes])
-    return written
+    targets: list[Any] = tree_leaves([values.get(name) for name in writes])
+    return targets
 
 
 def written_if_asked(
@@ -81,8 +81,8 @@ def written_if_asked(
     """Return the argument that a function writes because of ``inplace=True``, or None."""
     if (signature := _of_option(function)) is None:
         return None
-    given = signature.bind(*args, **kwargs).arguments
-    return next(iter(given.values())) if given.get("inplace") else None
+    arguments = signature.bind(*args, **kwargs).arguments
+    return next(iter(arguments.values())) if arguments.get("inplace") else None
 
 
 @functools.cache
@@ -97,13 +97,13 @@ def _of_option(function: Callable[..., object]) -> inspect.Signature | None:
 def first_writer(graph: torch.fx.Graph, tensor: torch.Tensor) -> torch.fx.Node | None:
     """Return the first operation that writes to a placeholder's memory."""
     memory = memory_named(tensor)
-    written = ((n, {memory_of(t) for t in all_written_by(n)}) for n in graph.nodes)
-    return next((n for n, places in written if memory in places), None)
+    writes = ((n, {memory_of(t) for t in all_written_by(n)}) for n in graph.nodes)
+    return next((n for n, places in writes if memory in places), None)
 
 
 def guard_aliasing(
     call: Callable[..., Any],
-    captured: Callable[..., Any],
+    fallback: Callable[..., Any],
     graphs: Sequence[Any],
     examples: Sequence[Any],
     fallback_advice: str,
@@ -116,24 +116,24 @@ def guard_aliasing(
 
     Args:
         call: runs a graph.
-        captured: runs the same graph in PyTorch; it is called if arguments share memory.
+        fallback: runs the same graph in PyTorch; it is called if arguments share memory.
         graphs: the parts of the graph that run in the engine: ``call`` itself, or parts of it.
         examples: the arguments that it was captured for.
-        fallback_advice: "": call ``captured`` then. Otherwise raise ModelError, with a remedy that
+        fallback_advice: "": call ``fallback`` then. Otherwise raise ModelError, with a remedy that
             says what makes PyTorch run the graph.
     """
-    if not any(graph.lowered.written for graph in graphs):
+    if not any(graph.lowered.write_targets for graph in graphs):
         return call
     whole = len(graphs) == 1 and call in graphs
-    written = graphs[0].lowered.written if whole else None
-    if shares(examples, written):
+    targets = graphs[0].lowered.write_targets if whole else None
+    if shares(examples, targets):
         return call
 
-    said = False
+    is_said = False
 
     def run(*arguments: object) -> object:
-        nonlocal said
-        if not shares(arguments, written):
+        nonlocal is_said
+        if not shares(arguments, targets):
             return call(*arguments)
         if fallback_advice:
             raise ModelError(
@@ -141,17 +141,17 @@ def guard_aliasing(
                 expected="tensors that do not share memory, as in the earlier call",
                 remedy=f"clone() one of them, or {fallback_advice}",
             )
-        if not said:
+        if not is_said:
             log.warning("PyTorch runs a graph in calls whose arguments share memory")
-            said = True
-        return captured(*arguments)
+            is_said = True
+        return fallback(*arguments)
 
     return run
 
 
-def shares(arguments: Sequence[object], written: Collection[int] | None) -> bool:
-    """Return whether an argument at ``written`` (None: any) shares memory with another."""
-    placed = [
+def shares(arguments: Sequence[object], targets: Collection[int] | None) -> bool:
+    """Return whether an argument at one of ``targets`` (None: any) shares memory with another."""
+    tensors = [
         (i, t)
         for i, t in enumerate(arguments)
         if isinstance(t, torch.Tensor)
@@ -159,7 +159,7 @@ def shares(arguments: Sequence[object], written: Collection[int] | None) -> bool
         and t.layout is torch.strided
         and not is_functorch_wrapped_tensor(t)
     ]
-    return any(written is None or i in written or j in written for i, j in overlapping(placed))
+    return any(targets is None or i in targets or j in targets for i, j in overlapping(tensors))
 
 
 def overlapping(tensors: Iterable[tuple[int, torch.Tensor]]) -> Iterator[tuple[int, int]]:

@@ -34,20 +34,20 @@ def regions_of(graph: torch.fx.Graph, context: CaptureContext) -> Regions:
     """Return the operations in regions whose autocast differs from that around the call."""
     around = context.autocast
     stack = [around]
-    found: dict[str, torch.dtype | None] = {}
-    entered: set[torch.fx.Node] = set()
+    regions: dict[str, torch.dtype | None] = {}
+    entries: set[torch.fx.Node] = set()
     for n in graph.nodes:
         if n.target is enter_autocast:
             device, dtype, enabled, *_ = n.args
             if device == "cpu":
-                entered.add(n)
+                entries.add(n)
                 stack.append((dtype or context.autocast_dtype) if enabled else None)
         elif n.target is exit_autocast:
-            if n.args[0] in entered:
+            if n.args[0] in entries:
                 stack.pop()
         elif n.op.startswith("call_") and stack[-1] != around:
-            found[n.name] = stack[-1]
-    return found
+            regions[n.name] = stack[-1]
+    return regions
 
 
 def write_casts(
@@ -115,9 +115,9 @@ def _cast_result(n: torch.fx.Node) -> None:
 
 
 def _cast(
-    given: torch.fx.Node, value: FakeTensor, dtype: torch.dtype, like: torch.fx.Node
+    operand: torch.fx.Node, value: FakeTensor, dtype: torch.dtype, like: torch.fx.Node
 ) -> torch.fx.Node:
-    cast = like.graph.call_function(aten._to_copy.default, (given,), {"dtype": dtype})
+    cast = like.graph.call_function(aten._to_copy.default, (operand,), {"dtype": dtype})
     with value.fake_mode:
         cast.meta = {**like.meta, "val": value.to(dtype)}
     return cast
@@ -128,13 +128,13 @@ def narrow_arguments(graph: torch.fx.Graph) -> list[torch.fx.Node]:
 
     Raises RuntimeError: forward writes into one.
     """
-    given = [n for n in graph.nodes if n.op == "placeholder"]
-    found = [n for n in given if getattr(n.meta["example_value"], "dtype", None) in _NARROW]
+    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+    narrow = [n for n in placeholders if getattr(n.meta["example_value"], "dtype", None) in _NARROW]
     for n in graph.nodes:
-        written = {memory_of(t) for t in all_written_by(n)}
-        if any(memory_of(f) in written for f in found):
+        memories = {memory_of(t) for t in all_written_by(n)}
+        if any(memory_of(f) in memories for f in narrow):
             raise RuntimeError("forward writes into an argument that autocast made narrow")
-    return found
+    return narrow
 
 
 def widen(graph: torch.fx.Graph, narrow: list[torch.fx.Node]) -> None:

@@ -23,7 +23,7 @@ from steep.lowering.func_transforms import (
 from steep.lowering.lower import CannotLower, cannot_lower, refusal
 from steep.lowering.ops.autograd_function import Interpreter
 from steep.patching.dynamo_settings import AUTOGRAD_GRAD, values_of
-from steep.patching.substitution import Substitution, replaces, substituted
+from steep.patching.substitution import Substitution, replaces, substitute
 from steep.torch_internals.dynamo import (
     InstructionTranslatorBase,
     TorchInGraphFunctionVariable as _Function,
@@ -61,21 +61,21 @@ def trace_autograd_grad() -> Iterator[None]:
         except Unsupported as e:
             raise Unsupported(e.msg, e.gb_type, True, real_stack=e.real_stack) from e
 
-    with substituted({CALL_FUNCTION: calling}):
+    with substitute({CALL_FUNCTION: calling}):
         yield
 
 
 def expand_autograd_grad(graph: torch.fx.Graph) -> None:
     """Replace each ``torch.autograd.grad`` by operators. Raises CannotLower."""
-    written = [n for n in graph.nodes if n.target is torch.autograd.grad]
-    for n in written:
+    calls = [n for n in graph.nodes if n.target is torch.autograd.grad]
+    for n in calls:
         try:
             _expand(graph, n)
         except CannotLower:
             raise
         except Exception as e:  # tracing may raise any error
             raise refusal(e, n) from e
-    for n in list(graph.nodes) if written else ():
+    for n in list(graph.nodes) if calls else ():
         # On a tensor that forward made for this: no other code can ask for its gradient.
         if n.target == "requires_grad_" and n.args[0].op != "placeholder":
             n.replace_all_uses_with(n.args[0])
@@ -83,9 +83,9 @@ def expand_autograd_grad(graph: torch.fx.Graph) -> None:
 
 
 def _expand(graph: torch.fx.Graph, n: torch.fx.Node) -> None:
-    asked = inspect.signature(torch.autograd.grad).bind(*n.args, **n.kwargs)
-    asked.apply_defaults()
-    options = asked.arguments
+    call = inspect.signature(torch.autograd.grad).bind(*n.args, **n.kwargs)
+    call.apply_defaults()
+    options = call.arguments
     inputs = [i for i in tree_leaves(options["inputs"]) if isinstance(i, torch.fx.Node)]
     path = path_of(n)
     for m in region_of(n)[:-1]:
@@ -94,11 +94,11 @@ def _expand(graph: torch.fx.Graph, n: torch.fx.Node) -> None:
             raise cannot_lower(f"{reason}, which writes in place or is no operator", n)
     if any(i in path for i in inputs) or options["is_grads_batched"]:
         raise cannot_lower("an input of torch.autograd.grad depends on another input", n)
-    known = [*path, *inputs]
-    outside = (i for m in [*path, n] for i in m.all_input_nodes if i not in known)
-    given = [*dict.fromkeys([*inputs, *outside])]
+    inside = [*path, *inputs]
+    outside = (i for m in [*path, n] for i in m.all_input_nodes if i not in inside)
+    operands = [*dict.fromkeys([*inputs, *outside])]
     inner = torch.fx.Graph()
-    copies = {i: inner.placeholder(i.name) for i in given}
+    copies = {i: inner.placeholder(i.name) for i in operands}
     for m in path:
         copies[m] = inner.node_copy(m, copies.__getitem__)
     outputs, seeds = torch.fx.map_arg(
@@ -111,27 +111,27 @@ def _expand(graph: torch.fx.Graph, n: torch.fx.Node) -> None:
         leaves = [v.detach().requires_grad_() for v in values[: len(inputs)]]
         y, dy = Interpreter(module).run(*leaves, *values[len(inputs) :])
         unused = bool(options["allow_unused"] or options["materialize_grads"])
-        found: tuple[torch.Tensor, ...] = torch.autograd.grad(
+        gradients: tuple[torch.Tensor, ...] = torch.autograd.grad(
             y, leaves, dy, create_graph=True, allow_unused=unused
         )
-        if any(each is None for each in found):
+        if any(each is None for each in gradients):
             raise NotImplementedError(
                 "the output of torch.autograd.grad does not depend on an input"
             )
-        return found
+        return gradients
 
-    found = insert_call(graph, derive, given, n, n)
+    slopes = insert_call(graph, derive, operands, n, n)
     if any(map(_draws, graph.nodes)):
         reason = "torch.autograd.grad differentiates an operation that draws random numbers"
         raise cannot_lower(reason, n)
     for user in list(n.users):
         if user.target is not operator.getitem:
             raise cannot_lower("the tuple that torch.autograd.grad returns is used as a whole", n)
-        value = found[user.args[1]]
+        value = slopes[user.args[1]]
         if not options["create_graph"]:
             with graph.inserting_before(user):
                 value = graph.call_method("detach", (value,))
-        elif value in given or value.meta.get("steep.captured_as"):
+        elif value in operands or value.meta.get("steep.captured_as"):
             with graph.inserting_before(user):
                 value = graph.call_method("clone", (value,))
         replace_node(user, value)

@@ -50,10 +50,10 @@ def versions() -> str:
 
 def folder() -> Path | None:
     """Return the folder of the entries; None if the cache is off or there is no home."""
-    chosen = os.environ.get("STEEP_CACHE")
+    setting = os.environ.get("STEEP_CACHE")
     try:
-        if chosen is not None:
-            return None if chosen.lower() in ("", "0", "off") else Path(chosen).expanduser()
+        if setting is not None:
+            return None if setting.lower() in ("", "0", "off") else Path(setting).expanduser()
         base = os.environ.get("XDG_CACHE_HOME")
         if base and Path(base).is_absolute():  # the XDG specification ignores others
             return Path(base) / "steep"
@@ -152,13 +152,13 @@ def _say_once(what: str) -> None:
 
 def _limit() -> float:
     """Return the most bytes of all entries together; inf for no limit."""
-    given = os.environ.get("STEEP_CACHE_MIB", "")
+    setting = os.environ.get("STEEP_CACHE_MIB", "")
     try:
-        mib = float(given or _DEFAULT_MIB)
+        mib = float(setting or _DEFAULT_MIB)
     except ValueError:
         mib = math.nan
     if not mib >= 0:
-        _say_once(f"STEEP_CACHE_MIB is not a number of MiB: {given!r}; {_DEFAULT_MIB} are taken")
+        _say_once(f"STEEP_CACHE_MIB is not a number of MiB: {setting!r}; {_DEFAULT_MIB} are taken")
         mib = _DEFAULT_MIB
     return mib * 2**20
 

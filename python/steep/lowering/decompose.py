@@ -35,14 +35,16 @@ from steep.torch_internals.pytree import tree_flatten, tree_unflatten
 log = logging.getLogger("steep")
 
 
-def decompose(traced: torch.fx.GraphModule, has_translation: Callable[[OpOverload], bool]) -> None:
+def decompose(
+    graph_module: torch.fx.GraphModule, has_translation: Callable[[OpOverload], bool]
+) -> None:
     """Decompose, in place, each call of an operator that has no ONNX translation.
 
     ``has_translation`` returns whether an operator has one. Calls without a decomposition, or whose
     decomposition cannot be traced, stay as they are. Nodes have their fake results in
     ``meta["val"]``, before and after; the new nodes keep the origin of the call.
     """
-    for module in traced.modules():  # branches are nested graphs
+    for module in graph_module.modules():  # branches are nested graphs
         if isinstance(module, torch.fx.GraphModule):
             for node in list(module.graph.nodes):
                 if node.target is set_grad_enabled:  # stop_gradient.py has handled it
@@ -63,20 +65,20 @@ def _take_apart(
     values = [x.meta["val"] if isinstance(x, torch.fx.Node) else x for x in flat]
     moving = [i for i, x in enumerate(flat) if isinstance(x, torch.fx.Node)]
 
-    def call(*moved: object) -> object:
-        now = dict(enumerate(values)) | dict(zip(moving, moved, strict=True))
+    def call(*operands: object) -> object:
+        now = dict(enumerate(values)) | dict(zip(moving, operands, strict=True))
         args, kwargs = tree_unflatten(list(now.values()), spec)
         with DisableTorchFunction():  # modes would intercept the composite operator
             results = rule(*args, **kwargs)
         return list(results) if isinstance(results, (list, tuple)) else results
 
-    given = [values[i] for i in moving]
+    examples = [values[i] for i in moving]
     functional = dispatch_functionalize(call, FunctionalTensorMode(pre_dispatch=True, export=True))
     # PyTorch cannot functionalize views of prims, which some decompositions use (var, keepdim)
     for written_out in (functional, call):
         try:
-            with torch.no_grad(), detect_fake_mode(given) or contextlib.nullcontext():
-                parts = make_fx(written_out, pre_dispatch=True)(*given)
+            with torch.no_grad(), detect_fake_mode(examples) or contextlib.nullcontext():
+                parts = make_fx(written_out, pre_dispatch=True)(*examples)
             break
         except Exception as e:  # noqa: BLE001 - of any rule; the operator is refused later
             log.debug("%s stays whole: %s", node.target, e)
@@ -93,8 +95,8 @@ def _is_said(node: torch.fx.Node, has_translation: Callable[[OpOverload], bool])
     """Return whether a call has a translation or a decomposition, and mutates nothing."""
     if not isinstance(node.target, OpOverload):
         return True
-    known = has_translation(node.target) or _rule(node.target, has_translation) is not None
-    return known and not schema_of(node.target).is_mutable
+    is_covered = has_translation(node.target) or _rule(node.target, has_translation) is not None
+    return is_covered and not schema_of(node.target).is_mutable
 
 
 def _rule(
@@ -109,7 +111,7 @@ def _rule(
     if can_decompose(target):
         rule: Callable[..., Any] = target.decompose
         return rule
-    return _OWN.get(target) or _core().get(target) or _registered.get(target)
+    return _OWN.get(target) or _core().get(target) or _decompositions.get(target)
 
 
 def _diagonal_scatter(
@@ -123,8 +125,8 @@ def _diagonal_scatter(
     places = (rows + min(offset, 0)).clamp(0, src.shape[-1] - 1)
     values = src.index_select(-1, places).unsqueeze(-1)  # one value per row
     last = (-2, -1)
-    moved = torch.where(on_it, values, input.movedim((dim1, dim2), last))
-    return moved.movedim(last, (dim1, dim2))
+    result = torch.where(on_it, values, input.movedim((dim1, dim2), last))
+    return result.movedim(last, (dim1, dim2))
 
 
 def _max_pool_to(target: OpOverload, axes: int) -> Callable[..., Any]:
@@ -135,8 +137,8 @@ def _max_pool_to(target: OpOverload, axes: int) -> Callable[..., Any]:
 
     def pool(input: torch.Tensor, output_size: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
         if any(n != 1 for n in output_size):
-            pooled: tuple[torch.Tensor, torch.Tensor] = _registered[target](input, output_size)
-            return pooled
+            result: tuple[torch.Tensor, torch.Tensor] = _decompositions[target](input, output_size)
+            return result
         values, indices = input.flatten(-axes).max(-1, keepdim=True)
         shape = [*input.shape[:-axes], *[1] * axes]
         return values.view(shape), indices.view(shape)
@@ -150,13 +152,13 @@ _OWN: dict[Any, Callable[..., Any]] = {
     aten.diagonal_scatter.default: _diagonal_scatter,
 }
 
-_registered: dict[Any, Callable[..., Any]] = decomposition_table
+_decompositions: dict[Any, Callable[..., Any]] = decomposition_table
 """PyTorch's own table, not a copy: libraries add to it."""
 
 
 def is_of_others(target: OpOverload) -> bool:
     """Return whether a package other than PyTorch registered a decomposition of an operator."""
-    rule = _registered.get(target)
+    rule = _decompositions.get(target)
     return rule is not None and str(rule.__module__).split(".")[0] != "torch"
 
 
@@ -177,11 +179,11 @@ def _replace(
         name = f"{node.name}_{constant.target}"
         within.register_buffer(name, getattr(parts, constant.target))
         constant.target = name
-    made = dict(zip(parts.graph.find_nodes(op="placeholder"), operands, strict=True))
+    copies = dict(zip(parts.graph.find_nodes(op="placeholder"), operands, strict=True))
     with within.graph.inserting_before(node):
-        results = within.graph.graph_copy(parts.graph, made)
-    placed = [part for origin, part in made.items() if origin.op != "placeholder"]
-    for part in placed:
+        results = within.graph.graph_copy(parts.graph, copies)
+    nodes = [part for origin, part in copies.items() if origin.op != "placeholder"]
+    for part in nodes:
         part.meta |= {k: v for k, v in node.meta.items() if k != "val"}
     if isinstance(results, torch.fx.Node):
         node.replace_all_uses_with(results)
@@ -190,4 +192,4 @@ def _replace(
             user.replace_all_uses_with(results[user.args[1]])
             within.graph.erase_node(user)
     within.graph.erase_node(node)
-    return placed
+    return nodes

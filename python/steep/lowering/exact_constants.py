@@ -16,7 +16,7 @@ from onnxscript import ir
 
 from steep._steep import DIGITS_KEY
 from steep.patching.signals import deliver_signals
-from steep.patching.substitution import Substitution, substituted
+from steep.patching.substitution import Substitution, substitute
 from steep.torch_internals.exporter import building
 
 CREATE_CONSTANT = Substitution(
@@ -31,7 +31,7 @@ _make_constant = building._get_or_create_constant
 
 def constants_with_digits() -> contextlib.AbstractContextManager[None]:
     """Store the Python number in the metadata of each constant that the exporter makes."""
-    return substituted({CREATE_CONSTANT: _constant})
+    return substitute({CREATE_CONSTANT: _constant})
 
 
 def _constant(

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import torch
 from torch.nn.modules import transformer
 
-from steep.patching.restore import unlogged
-from steep.patching.substitution import Substitution, substituted
+from steep.patching.restore import silence_loggers
+from steep.patching.substitution import Substitution, substitute
 
 DETECT_CAUSAL_MASK = Substitution(
     transformer,
@@ -39,8 +39,8 @@ def export_mode() -> Iterator[None]:
     try:
         torch.backends.mha.set_fastpath_enabled(False)
         with (
-            unlogged("torch", "onnxscript", "onnx_ir"),
-            substituted({DETECT_CAUSAL_MASK: is_causal_as_given}),
+            silence_loggers("torch", "onnxscript", "onnx_ir"),
+            substitute({DETECT_CAUSAL_MASK: is_causal_as_given}),
             warnings.catch_warnings(),
             torch.enable_grad(),  # training_semantics.py needs it, as in training
             torch.autocast("cpu", enabled=False),

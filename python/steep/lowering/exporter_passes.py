@@ -29,7 +29,7 @@ def say_dtypes(graph: torch.fx.Graph) -> None:
         if takes and not any(isinstance(v, torch.Tensor) for v in operands):
             if node.kwargs.get("dtype") is None:
                 node.update_kwarg("dtype", value.dtype)
-            node.args = tuple(_bound(a) if node.target in _RANGES else a for a in node.args)
+            node.args = tuple(_bind(a) if node.target in _RANGES else a for a in node.args)
 
 
 _SUMS = {
@@ -43,9 +43,9 @@ def cast_first(graph: torch.fx.Graph) -> None:
     for node in list(graph.nodes):
         if getattr(node.target, "overloadpacket", None) not in _SUMS:
             continue
-        named = [a for a in schema_of(node.target).arguments if a.name == "dtype"]
+        parameters = [a for a in schema_of(node.target).arguments if a.name == "dtype"]
         dtype = node.kwargs.get("dtype")
-        if named and dtype is not None:
+        if parameters and dtype is not None:
             _cast_operand(graph, node, node.args[0], dtype)
 
 
@@ -76,9 +76,9 @@ def promote_searched(graph: torch.fx.Graph) -> None:
     """Cast what a search compares to the common dtype, as PyTorch's kernels do."""
     for node in list(graph.nodes):
         if node.target in _SEARCHES:
-            compared = node.args[:2]
-            dtype = torch.result_type(*(operand.meta["val"] for operand in compared))
-            for operand in compared:
+            operands = node.args[:2]
+            dtype = torch.result_type(*(operand.meta["val"] for operand in operands))
+            for operand in operands:
                 _cast_operand(graph, node, operand, dtype)
 
 
@@ -162,7 +162,7 @@ def make_extents_tensors(graph: torch.fx.Graph) -> None:
 _RANGES = [getattr(aten.arange, o) for o in aten.arange.overloads()]
 
 
-def _bound(argument: Argument) -> Argument:
+def _bind(argument: Argument) -> Argument:
     value = argument.meta["val"] if isinstance(argument, torch.fx.Node) else argument
     return float(value) if isinstance(value, torch.SymFloat) else argument
 
@@ -176,12 +176,12 @@ def make_first_operands_tensors(graph: torch.fx.Graph) -> None:
     for node in list(graph.nodes):
         if node.op != "call_function" or not isinstance(node.target, OpOverload):
             continue
-        given = schema_of(node.target).arguments
+        parameters = schema_of(node.target).arguments
         value = node.meta.get("val")
         if (
             node.args
             and type(node.args[0]) in (int, float)
-            and isinstance(given[0].type, torch.TensorType)
+            and isinstance(parameters[0].type, torch.TensorType)
             and isinstance(value, torch.Tensor)
             and value.dtype != torch.bool
         ):

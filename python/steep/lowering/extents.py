@@ -7,5 +7,5 @@ import torch
 
 def hint(number: int | torch.SymInt) -> int:
     """Return the value that an extent had at the capture, without adding a guard on it."""
-    known = number.node.hint if isinstance(number, torch.SymInt) else number
-    return 1 if known is None else int(known)  # None: the extent depends on tensor values
+    value = number.node.hint if isinstance(number, torch.SymInt) else number
+    return 1 if value is None else int(value)  # None: the extent depends on tensor values

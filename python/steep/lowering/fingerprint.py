@@ -57,30 +57,30 @@ def _of_exporter(variable: str) -> bool:
     return variable.startswith(("TORCH_ONNX_", "TORCHLIB_", "ONNXSCRIPT_"))
 
 
-def fingerprint(traced: torch.fx.GraphModule, about: str) -> str:
+def fingerprint(graph_module: torch.fx.GraphModule, about: str) -> str:
     """Return a digest of a graph and of ``about``. Raises Undetermined."""
     digest = hashlib.sha256(f"{settings()} {about}".encode())
-    _add_graph(traced, digest)
+    _add_graph(graph_module, digest)
     return digest.hexdigest()
 
 
-def _add_graph(traced: torch.fx.GraphModule, digest: hashlib._Hash) -> None:
+def _add_graph(graph_module: torch.fx.GraphModule, digest: hashlib._Hash) -> None:
     """Add all nodes of a graph to the digest. Raises Undetermined."""
     numbers: dict[torch.fx.Node, int] = {}
-    for node in traced.graph.nodes:
+    for node in graph_module.graph.nodes:
         numbers[node] = len(numbers)
         line = [node.op, _operator(node)]
         line += [_type(value) for value in tree_leaves(node.meta.get("val"))]
         _write((node.args, dict(node.kwargs)), line, numbers)
         digest.update("\x1f".join(line).encode() + b"\x1e")
         if node.op == "get_attr":
-            held = getattr(traced, node.target)
-            if isinstance(held, torch.fx.GraphModule):
-                _add_graph(held, digest)
-            elif isinstance(held, torch.Tensor) and not isinstance(held, FakeTensor):
-                _add_tensor(held, digest)
+            constant = getattr(graph_module, node.target)
+            if isinstance(constant, torch.fx.GraphModule):
+                _add_graph(constant, digest)
+            elif isinstance(constant, torch.Tensor) and not isinstance(constant, FakeTensor):
+                _add_tensor(constant, digest)
             else:
-                raise Undetermined(f"a constant of the class {type(held).__name__}")
+                raise Undetermined(f"a constant of the class {type(constant).__name__}")
 
 
 def _type(value: object) -> str:
@@ -99,13 +99,13 @@ def _operator(node: torch.fx.Node) -> str:
         return ""
     if isinstance(target, OpOverload):
         name = str(target)
-        known = target.namespace in _NAMESPACES or schema_of(target).name in WITH_BACKWARD
-        known = known and not is_of_others(target)
+        is_identified = target.namespace in _NAMESPACES or schema_of(target).name in WITH_BACKWARD
+        is_identified = is_identified and not is_of_others(target)
     else:  # arithmetic of extents, or a call of a graph
         module = getattr(target, "__module__", "")
         name = f"{module}.{getattr(target, '__name__', target)}"
-        known = module.split(".")[0] in ("_operator", "builtins", "math", "torch")
-    if not known:
+        is_identified = module.split(".")[0] in ("_operator", "builtins", "math", "torch")
+    if not is_identified:
         raise Undetermined(f"the operator {name}")
     return name
 

@@ -121,7 +121,7 @@ def path_of(slope: torch.fx.Node) -> list[torch.fx.Node]:
 
     An input is among these if it depends on another input.
     """
-    outputs, inputs = (tree_leaves(given) for given in _outputs_and_inputs(slope))
+    outputs, inputs = (tree_leaves(tree) for tree in _outputs_and_inputs(slope))
     after = {i for i in inputs if isinstance(i, torch.fx.Node)}
     path = []
     for n in slope.graph.nodes:
@@ -130,11 +130,11 @@ def path_of(slope: torch.fx.Node) -> list[torch.fx.Node]:
         if not after.isdisjoint(n.all_input_nodes):
             after.add(n)
             path.append(n)
-    needed = {n for n in outputs if isinstance(n, torch.fx.Node)}
+    ancestors = {n for n in outputs if isinstance(n, torch.fx.Node)}
     for n in reversed(path):
-        if n in needed:
-            needed.update(n.all_input_nodes)
-    return [n for n in path if n in needed]
+        if n in ancestors:
+            ancestors.update(n.all_input_nodes)
+    return [n for n in path if n in ancestors]
 
 
 def region_of(slope: torch.fx.Node) -> list[torch.fx.Node]:
@@ -145,8 +145,8 @@ def region_of(slope: torch.fx.Node) -> list[torch.fx.Node]:
 
 
 def _outputs_and_inputs(slope: torch.fx.Node) -> tuple[Any, Any]:
-    given = inspect.signature(torch.autograd.grad).bind(*slope.args, **slope.kwargs).arguments
-    return given["outputs"], given["inputs"]
+    arguments = inspect.signature(torch.autograd.grad).bind(*slope.args, **slope.kwargs).arguments
+    return arguments["outputs"], arguments["inputs"]
 
 
 def in_pytorch(graph_module: torch.fx.GraphModule) -> Callable[..., Any]:
@@ -189,17 +189,17 @@ def is_operator(n: torch.fx.Node) -> bool:
 
 def _expand(graph: torch.fx.Graph, region: list[torch.fx.Node]) -> None:
     within = set(region)
-    given = [*dict.fromkeys(i for n in region for i in n.all_input_nodes if i not in within)]
+    operands = [*dict.fromkeys(i for n in region for i in n.all_input_nodes if i not in within)]
     results = [n for n in region if any(user not in within for user in n.users)]
     inner = torch.fx.Graph()
-    copies = {n: inner.placeholder(n.name) for n in given}
+    copies = {n: inner.placeholder(n.name) for n in operands}
     for n in region:
         if n.target not in _CHECKS:
             copies[n] = inner.node_copy(n, lambda i: copies[i])
     inner.output([copies[n] for n in results])
     module = torch.fx.GraphModule(torch.nn.Module(), inner)
-    made = insert_call(graph, module.forward, given, region[0], region[-1])
-    for n, value in zip(results, made, strict=True):
+    values = insert_call(graph, module.forward, operands, region[0], region[-1])
+    for n, value in zip(results, values, strict=True):
         replace_node(n, value)
     for n in reversed(region):
         graph.erase_node(n)
@@ -208,7 +208,7 @@ def _expand(graph: torch.fx.Graph, region: list[torch.fx.Node]) -> None:
 def insert_call(
     graph: torch.fx.Graph,
     function: Callable[..., Any],
-    given: list[torch.fx.Node],
+    operands: list[torch.fx.Node],
     before: torch.fx.Node,
     last: torch.fx.Node,
 ) -> list[torch.fx.Node]:
@@ -216,23 +216,23 @@ def insert_call(
 
     Args:
         graph: the graph to insert into.
-        function: a function of the values of ``given``.
-        given: the nodes whose values the function gets.
+        function: a function of the values of ``operands``.
+        operands: the nodes whose values the function gets.
         before: the node before which operators are inserted; they are recorded as ``WITHIN`` it.
         last: the node whose stack trace they get.
     """
-    traced = _traced(function, [n.meta["example_value"] for n in given])
+    parts = _trace(function, [n.meta["example_value"] for n in operands])
     owner = graph.owning_module
-    placeholders = [n for n in traced.graph.nodes if n.op == "placeholder"]
-    values: dict[torch.fx.Node, Any] = dict(zip(placeholders, given, strict=True))
-    (end,) = (n for n in traced.graph.nodes if n.op == "output")
+    placeholders = [n for n in parts.graph.nodes if n.op == "placeholder"]
+    values: dict[torch.fx.Node, Any] = dict(zip(placeholders, operands, strict=True))
+    (end,) = (n for n in parts.graph.nodes if n.op == "output")
     with graph.inserting_before(before):
-        for n in traced.graph.nodes:
+        for n in parts.graph.nodes:
             if n in values or n is end:
                 continue
             if n.op == "get_attr":
                 constant = f"{before.name}_{n.target}"
-                owner.register_buffer(constant, getattr(traced, n.target))
+                owner.register_buffer(constant, getattr(parts, n.target))
                 values[n] = graph.get_attr(constant)
                 continue
             values[n] = copy = graph.node_copy(n, lambda i: values[i])
@@ -248,7 +248,7 @@ def replace_node(n: torch.fx.Node, value: torch.fx.Node) -> None:
     n.replace_all_uses_with(value)
 
 
-def _traced(function: Callable[..., Any], examples: list[Any]) -> torch.fx.GraphModule:
+def _trace(function: Callable[..., Any], examples: list[Any]) -> torch.fx.GraphModule:
     """Trace a function of values to a graph of operators without mutations."""
 
     def run(*tensors: torch.Tensor) -> object:  # make_fx would count a bound method's self
@@ -257,16 +257,16 @@ def _traced(function: Callable[..., Any], examples: list[Any]) -> torch.fx.Graph
     # constants are not fake tensors
     constants = attribute_set(fake_tensor_tls, "allow_non_fake_inputs_override", True)
     with export_mode(), without_transforms(), constants:
-        traced = make_fx(run)(*examples)
-        if any(map(_writes, traced.graph.nodes)):  # a bias is added in place
-            traced = make_fx(functionalize(traced))(*examples)
-    for n in list(traced.graph.nodes):
+        graph_module = make_fx(run)(*examples)
+        if any(map(_writes, graph_module.graph.nodes)):  # a bias is added in place
+            graph_module = make_fx(functionalize(graph_module))(*examples)
+    for n in list(graph_module.graph.nodes):
         if n.target is aten.detach.default:  # autograd detaches what it saves
             n.replace_all_uses_with(n.args[0])
-            traced.graph.erase_node(n)
+            graph_module.graph.erase_node(n)
         if _writes(n):
             raise NotImplementedError("a tensor is written within vmap")
-    return traced
+    return graph_module
 
 
 def _writes(n: torch.fx.Node) -> bool:

@@ -33,14 +33,14 @@ def raise_inexpressible(what: str) -> NoReturn:
     raise RuntimeError(f"{what} cannot be expressed in ONNX")
 
 
-def _refused(what: str) -> Callable[..., NoReturn]:
+def _refuse(what: str) -> Callable[..., NoReturn]:
     def refuse(*args: object, **kwargs: object) -> NoReturn:
         raise_inexpressible(what)
 
     return refuse
 
 
-def _given(
+def _bind(
     function: Callable[..., Any], args: tuple[object, ...], kwargs: dict[str, object]
 ) -> SimpleNamespace:
     """Return the arguments of a call by name, defaults included."""
@@ -51,7 +51,7 @@ def _given(
 
 def _cross_entropy(*args: Any, **kwargs: Any) -> torch.Tensor:
     """``F.cross_entropy`` with label smoothing and with probabilities as targets."""
-    c = _given(F.cross_entropy, args, kwargs)
+    c = _bind(F.cross_entropy, args, kwargs)
     if c.input.dim() == 1:  # one row without a batch axis, which ONNX requires
         c.input, c.target = c.input[None], c.target[None]
         losses = _cross_entropy(**vars(c))
@@ -67,9 +67,9 @@ def _cross_entropy(*args: Any, **kwargs: Any) -> torch.Tensor:
     if c.weight is not None:
         weight = c.weight.view([-1 if i == 1 else 1 for i in range(c.input.dim())])
     if c.target.dtype.is_floating_point:
-        wanted = c.target * (1 - c.label_smoothing) + c.label_smoothing / classes
-        wanted = wanted if weight is None else wanted * weight
-        losses = -(wanted * F.log_softmax(c.input, 1)).sum(1)
+        weights = c.target * (1 - c.label_smoothing) + c.label_smoothing / classes
+        weights = weights if weight is None else weights * weight
+        losses = -(weights * F.log_softmax(c.input, 1)).sum(1)
         if c.reduction == "none":
             return losses
         return losses.sum() / (losses.numel() if c.reduction == "mean" else 1)
@@ -93,7 +93,7 @@ def _cross_entropy(*args: Any, **kwargs: Any) -> torch.Tensor:
 
 def _nll_loss(*args: Any, **kwargs: Any) -> torch.Tensor:
     """``F.nll_loss`` for a number of rows that depends on values; tracers would read the number."""
-    c = _given(F.nll_loss, args, kwargs)
+    c = _bind(F.nll_loss, args, kwargs)
     if c.input.dim() == 1 or not has_free_unbacked_symbols(c.input):
         return F.nll_loss(*args, **kwargs)
     return _nll_of_some(c.input, c)
@@ -113,16 +113,16 @@ def _nll_of_some(log_p: torch.Tensor, c: SimpleNamespace) -> torch.Tensor:
     return losses.sum() / (shares.sum() if c.reduction == "mean" else 1)
 
 
-def _check_embedding(given: SimpleNamespace) -> None:
-    if given.max_norm is not None:
+def _check_embedding(call: SimpleNamespace) -> None:
+    if call.max_norm is not None:
         raise_inexpressible("max_norm of an embedding, which changes its weight in forward,")
-    if given.scale_grad_by_freq:
+    if call.scale_grad_by_freq:
         raise_inexpressible("scale_grad_by_freq of an embedding")
 
 
 def _embedding(*args: object, **kwargs: object) -> torch.Tensor:
     """``F.embedding``, without a gradient at ``padding_idx``."""
-    c = _given(F.embedding, args, kwargs)
+    c = _bind(F.embedding, args, kwargs)
     _check_embedding(c)
     rows = F.embedding(c.input, c.weight)
     if c.padding_idx is None:
@@ -133,7 +133,7 @@ def _embedding(*args: object, **kwargs: object) -> torch.Tensor:
 
 def _embedding_bag(*args: object, **kwargs: object) -> torch.Tensor:
     """``F.embedding_bag``; the exporters translate it to a loop over bags, in float32."""
-    c = _given(F.embedding_bag, args, kwargs)
+    c = _bind(F.embedding_bag, args, kwargs)
     _check_embedding(c)
     if c.offsets is not None and c.mode == "max":
         raise_inexpressible("the maximum of bags of different sizes")
@@ -168,8 +168,8 @@ def _cosine_similarity(
 
     def direction(x: torch.Tensor) -> torch.Tensor:
         norm = torch.linalg.vector_norm(x, 2, dim, keepdim=True)
-        raised = eps + (norm - stop_gradient(norm))
-        return x / torch.where(norm < eps, raised, norm)
+        length = eps + (norm - stop_gradient(norm))
+        return x / torch.where(norm < eps, length, norm)
 
     return (direction(x1) * direction(x2)).sum(dim)
 
@@ -210,7 +210,7 @@ def _as_strided(
 
 def _dropout(*args: Any, **kwargs: Any) -> torch.Tensor:
     """``F.dropout``: returns its argument if it drops nothing; tracing would copy it."""
-    c = _given(F.dropout, args, kwargs)
+    c = _bind(F.dropout, args, kwargs)
     if c.training and c.p == 1:
         return c.input.mul_(torch.zeros(())) if c.inplace else c.input * torch.zeros(())
     return c.input if not c.training or c.p == 0 else F.dropout(*args, **kwargs)
@@ -219,35 +219,35 @@ def _dropout(*args: Any, **kwargs: Any) -> torch.Tensor:
 def _dropping(dropout: Callable[..., torch.Tensor], trains: bool) -> Callable[..., torch.Tensor]:
     """Return another kind of dropout; ``trains`` is the default of its argument ``training``."""
 
-    def rewritten(*args: object, **kwargs: object) -> torch.Tensor:
+    def rewrite(*args: object, **kwargs: object) -> torch.Tensor:
         c = dict(zip(("input", "p", "training"), args, strict=False)) | kwargs
         if not c.get("training", c.get("train", trains)) or c.get("p", 0.5) == 0:
             input: torch.Tensor = c["input"]
             return input
         return dropout(*args, **kwargs)
 
-    return rewritten
+    return rewrite
 
 
 def _rrelu(rrelu: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Return ``F.rrelu`` or a variant: slopes are random in training, else the mean slope."""
 
-    def rewritten(
+    def rewrite(
         input: torch.Tensor,
         lower: float = 1 / 8,
         upper: float = 1 / 3,
         training: bool = False,
         *options: object,
-        **named: object,
+        **keywords: object,
     ) -> torch.Tensor:
         if training:
-            return rrelu(input, lower, upper, training, *options, **named)
+            return rrelu(input, lower, upper, training, *options, **keywords)
         slope = (lower + upper) / 2
-        if rrelu is torch.rrelu_ or named.get("inplace") or options == (True,):
+        if rrelu is torch.rrelu_ or keywords.get("inplace") or options == (True,):
             return F.leaky_relu_(input, slope)
         return F.leaky_relu(input, slope)
 
-    return rewritten
+    return rewrite
 
 
 def _stack(tensors: Sequence[torch.Tensor], dim: int = 0, **options: object) -> torch.Tensor:
@@ -258,44 +258,42 @@ def _stack(tensors: Sequence[torch.Tensor], dim: int = 0, **options: object) -> 
 
 def _einsum(equation: str | torch.Tensor, *operands: Tensors | Sequence[object]) -> torch.Tensor:
     """``torch.einsum``: returns a view for a single tensor if no axis is summed."""
-    listed = len(operands) == 1 and isinstance(operands[0], (list, tuple))
-    x, *others = operands[0] if listed else operands
+    is_list = len(operands) == 1 and isinstance(operands[0], (list, tuple))
+    x, *others = operands[0] if is_list else operands
     if not isinstance(equation, str) and len(operands) in (1, 2):  # (tensor, axes, kept axes)
-        view = _reordered(equation, *(["..." if i is ... else i for i in a] for a in operands))
+        view = _reorder(equation, *(["..." if i is ... else i for i in a] for a in operands))
     elif isinstance(equation, str) and not others:
         left, arrow, right = equation.replace(" ", "").partition("->")
-        view = _reordered(
-            x, *(re.findall(r"\.\.\.|.", s) for s in (left, right)[: 1 + bool(arrow)])
-        )
+        view = _reorder(x, *(re.findall(r"\.\.\.|.", s) for s in (left, right)[: 1 + bool(arrow)]))
     else:
         view = None
     return _of_one_width(torch.einsum)(equation, *operands) if view is None else view
 
 
-def _reordered(
-    x: torch.Tensor, axes: list[Any], kept: list[Any] | None = None
+def _reorder(
+    x: torch.Tensor, axes: list[Any], result_axes: list[Any] | None = None
 ) -> torch.Tensor | None:
-    """Return the view of ``x`` that has the axes ``kept``; None if some are to be summed."""
+    """Return the view of ``x`` that has the axes ``result_axes``; None if some are to be summed."""
     if "..." in axes:
         at = axes.index("...")
         rest = [("...", i) for i in range(x.dim() - len(axes) + 1)]
         axes = [*axes[:at], *rest, *axes[at + 1 :]]
     else:
         rest = []
-    if kept is None:
-        kept = ["...", *sorted(a for a in axes if a not in rest and axes.count(a) == 1)]
-    if "..." in kept:
-        at = kept.index("...")
-        kept = [*kept[:at], *rest, *kept[at + 1 :]]
-    if set(kept) != set(axes):
+    if result_axes is None:
+        result_axes = ["...", *sorted(a for a in axes if a not in rest and axes.count(a) == 1)]
+    if "..." in result_axes:
+        at = result_axes.index("...")
+        result_axes = [*result_axes[:at], *rest, *result_axes[at + 1 :]]
+    if set(result_axes) != set(axes):
         return None
-    for label in kept:
+    for label in result_axes:
         while axes.count(label) > 1:
             first = axes.index(label)
             second = axes.index(label, first + 1)
             x = x.diagonal(0, first, second)
             axes = [*axes[:first], *axes[first + 1 : second], *axes[second + 1 :], label]
-    return x.permute([axes.index(label) for label in kept])
+    return x.permute([axes.index(label) for label in result_axes])
 
 
 def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
@@ -309,22 +307,22 @@ def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
 def _place(of_extreme: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Return ``argmax`` or ``argmin``; both refuse booleans, for which PyTorch has no kernels."""
 
-    def rewritten(*args: object, **kwargs: object) -> torch.Tensor:
+    def rewrite(*args: object, **kwargs: object) -> torch.Tensor:
         if args and isinstance(args[0], torch.Tensor) and args[0].dtype == torch.bool:
             raise_inexpressible("the place of an extreme of booleans")
         return of_extreme(*args, **kwargs)
 
-    return rewritten
+    return rewrite
 
 
 def _points(between: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Return ``torch.linspace`` or ``logspace``: no gradient flows to ends that are tensors."""
 
-    def rewritten(*args: object, **kwargs: object) -> torch.Tensor:
+    def rewrite(*args: object, **kwargs: object) -> torch.Tensor:
         args, kwargs = tree_map_only(torch.Tensor, stop_gradient, (args, kwargs))
         return between(*args, **kwargs)
 
-    return rewritten
+    return rewrite
 
 
 def _full(size: Sequence[int], fill_value: _Number, **options: object) -> torch.Tensor:
@@ -353,17 +351,17 @@ def _new_full(
     return _full(size, fill_value, **{"dtype": self.dtype} | options)
 
 
-def _scaled(function: Callable[..., torch.Tensor], factor: str) -> Callable[..., torch.Tensor]:
+def _scale_by(function: Callable[..., torch.Tensor], factor: str) -> Callable[..., torch.Tensor]:
     """Return a sum with a factor (``alpha``); a factor that changes between calls is a tensor."""
 
-    def rewritten(*args: _Number, **kwargs: _Number) -> torch.Tensor:
+    def rewrite(*args: _Number, **kwargs: _Number) -> torch.Tensor:
         if not isinstance(kwargs.get(factor), torch.Tensor) or len(args) < 2:
             return function(*args, **kwargs)
         scale = kwargs.pop(factor)
-        input, scaled, *others = args
-        return function(input, scaled * scale, *others, **kwargs)
+        input, value, *others = args
+        return function(input, value * scale, *others, **kwargs)
 
-    return rewritten
+    return rewrite
 
 
 def _leaky_relu(
@@ -377,38 +375,38 @@ def _leaky_relu(
 
 def _gumbel_softmax(*args: object, **kwargs: object) -> torch.Tensor:
     """``F.gumbel_softmax``, whose ``hard`` option detaches a tensor."""
-    c = _given(F.gumbel_softmax, args, kwargs)
+    c = _bind(F.gumbel_softmax, args, kwargs)
     soft = F.gumbel_softmax(c.logits, c.tau, dim=c.dim)
     if not c.hard:
         return soft
-    picked = soft.max(c.dim, keepdim=True)[1]
-    one_hot = torch.zeros_like(soft).scatter(c.dim, picked, 1.0)
+    largest = soft.max(c.dim, keepdim=True)[1]
+    one_hot = torch.zeros_like(soft).scatter(c.dim, largest, 1.0)
     return stop_gradient(one_hot - soft) + soft
 
 
 def _average_pool(pool: Callable[..., torch.Tensor], axes: int) -> Callable[..., torch.Tensor]:
     """Return ``F.avg_pool2d`` or ``F.avg_pool3d`` with ``divisor_override``."""
 
-    def rewritten(
+    def rewrite(
         x: torch.Tensor,
         kernel_size: _Extents,
         stride: _Extents | None = None,
         *options: object,
-        **named: Any,
+        **keywords: Any,
     ) -> torch.Tensor:
         order = ("padding", "ceil_mode", "count_include_pad", "divisor_override")
-        named.update(zip(order, options, strict=False))
-        divisor = named.pop("divisor_override", None)
+        keywords.update(zip(order, options, strict=False))
+        divisor = keywords.pop("divisor_override", None)
         if divisor is None:
-            return pool(x, kernel_size, stride, **named)
-        if named.get("ceil_mode"):
+            return pool(x, kernel_size, stride, **keywords)
+        if keywords.get("ceil_mode"):
             raise_inexpressible("divisor_override of an average pool with ceil_mode")
-        named["count_include_pad"] = True
+        keywords["count_include_pad"] = True
         sizes = [kernel_size] if isinstance(kernel_size, int) else list(kernel_size)
         extent = math.prod(sizes) if len(sizes) == axes else sizes[0] ** axes
-        return pool(x, kernel_size, stride, **named) * (extent / divisor)
+        return pool(x, kernel_size, stride, **keywords) * (extent / divisor)
 
-    return rewritten
+    return rewrite
 
 
 def _gives_whole(extents: Sequence[int], scales: Sequence[float]) -> bool:
@@ -421,7 +419,7 @@ def _gives_whole(extents: Sequence[int], scales: Sequence[float]) -> bool:
 
 def _interpolate(*args: Any, **kwargs: Any) -> torch.Tensor:
     """``F.interpolate``: refuses options that the exporters translate wrongly."""
-    c = _given(F.interpolate, args, kwargs)
+    c = _bind(F.interpolate, args, kwargs)
     scales = c.scale_factor if isinstance(c.scale_factor, (list, tuple)) else [c.scale_factor or 1]
     whole = c.recompute_scale_factor or all(s == int(s) for s in scales)
     if c.mode == "nearest-exact" and not whole:
@@ -437,20 +435,20 @@ def _interpolate(*args: Any, **kwargs: Any) -> torch.Tensor:
 
 def _instance_norm(*args: Any, **kwargs: Any) -> torch.Tensor:
     """``F.instance_norm`` with updates of running statistics, which exporters miss."""
-    c = _given(F.instance_norm, args, kwargs)
+    c = _bind(F.instance_norm, args, kwargs)
     if c.running_mean is None or not c.use_input_stats:
         return F.instance_norm(*args, **kwargs)
     axes = list(range(2, c.input.dim()))
     with torch.no_grad():
         mean, var = c.input.mean(axes).mean(0), c.input.var(axes).mean(0)
-        for kept, new in ((c.running_mean, mean), (c.running_var, var)):
-            kept.mul_(1 - c.momentum).add_(stop_gradient(new), alpha=c.momentum)
+        for statistic, new in ((c.running_mean, mean), (c.running_var, var)):
+            statistic.mul_(1 - c.momentum).add_(stop_gradient(new), alpha=c.momentum)
     return F.instance_norm(c.input, weight=c.weight, bias=c.bias, eps=c.eps)
 
 
 def _ctc_loss(*args: object, **kwargs: object) -> torch.Tensor:
     """``F.ctc_loss``, for which ONNX has no operator."""
-    c = _given(F.ctc_loss, args, kwargs)
+    c = _bind(F.ctc_loss, args, kwargs)
     single = c.log_probs.dim() == 2
     if single:
         c.log_probs, c.targets = c.log_probs[:, None], c.targets.reshape(1, -1)
@@ -472,7 +470,7 @@ def _of_one_width(product: Callable[..., torch.Tensor]) -> Callable[..., torch.T
     other operand loses nothing.
     """
 
-    def rewritten(*args: object, **kwargs: object) -> torch.Tensor:
+    def rewrite(*args: object, **kwargs: object) -> torch.Tensor:
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
         widths = {t.dtype for t in tensors if t.dtype.is_floating_point}
         if len(widths) > 1:
@@ -484,7 +482,7 @@ def _of_one_width(product: Callable[..., torch.Tensor]) -> Callable[..., torch.T
             )
         return product(*args, **kwargs)
 
-    return rewritten
+    return rewrite
 
 
 DETACH = {
@@ -495,9 +493,9 @@ DETACH = {
 REWRITES: dict[Any, Callable[..., Any]] = {
     **{product: _of_one_width(product) for product in NARROWED_FUNCTIONS},
     **dict.fromkeys(DETACH, stop_gradient),
-    torch.Tensor.detach_: _refused("detach_"),
-    torch.Tensor.data.__set__: _refused("an assignment to Tensor.data"),  # type: ignore[attr-defined]
-    torch.Tensor.register_hook: _refused("a hook on the gradient of a tensor"),
+    torch.Tensor.detach_: _refuse("detach_"),
+    torch.Tensor.data.__set__: _refuse("an assignment to Tensor.data"),  # type: ignore[attr-defined]
+    torch.Tensor.register_hook: _refuse("a hook on the gradient of a tensor"),
     torch.Tensor.as_strided: _as_strided,
     torch.as_strided: _as_strided,
     **{
@@ -510,7 +508,7 @@ REWRITES: dict[Any, Callable[..., Any]] = {
     torch.full_like: _full_like,
     torch.Tensor.new_full: _new_full,
     **{
-        sum_of: _scaled(sum_of, factor)
+        sum_of: _scale_by(sum_of, factor)
         for factor, names in (("alpha", ("add", "sub")), ("value", ("addcmul", "addcdiv")))
         for name in names
         for sum_of in (

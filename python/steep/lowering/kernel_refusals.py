@@ -19,9 +19,9 @@ def refused_by_kernels(graph: torch.fx.Graph) -> Iterator[tuple[torch.fx.Node, s
     """
     for node in graph.nodes:
         dtypes = [_dtype(n) for n in node.all_input_nodes]
-        found = {d for d in dtypes if d not in (None, torch.bool)}
-        if getattr(node.target, "overloadpacket", None) in OF_ONE_DTYPE and len(found) > 1:
-            yield node, f"a product of {' and '.join(sorted(str(d)[6:] for d in found))}"
+        kinds = {d for d in dtypes if d not in (None, torch.bool)}
+        if getattr(node.target, "overloadpacket", None) in OF_ONE_DTYPE and len(kinds) > 1:
+            yield node, f"a product of {' and '.join(sorted(str(d)[6:] for d in kinds))}"
         elif node.target in _SUBTRACTIONS and torch.bool in dtypes:
             yield node, "a subtraction of booleans"
 

@@ -63,11 +63,11 @@ def _tensor_of(data: _Nested, *, dtype: torch.dtype | None = None, **_: object) 
         else:
             dtype = torch.bool if dtypes == {bool} else torch.int64
 
-    def made(value: _Nested) -> torch.Tensor:
+    def build(value: _Nested) -> torch.Tensor:
         if isinstance(value, (list, tuple)):
-            return torch.stack([made(v) for v in value])
+            return torch.stack([build(v) for v in value])
         if isinstance(value, torch.Tensor):
             return value.to(dtype)
         return torch.full((), value, dtype=dtype)
 
-    return made(data)
+    return build(data)

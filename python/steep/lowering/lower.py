@@ -76,11 +76,11 @@ def cannot_lower(reason: str, at: torch.fx.Node | None, remedy: str = "") -> Can
     return CannotLower(reason, name, line_of(at), remedy)
 
 
-def raise_together(refused: list[CannotLower]) -> None:
+def raise_together(refusals: list[CannotLower]) -> None:
     """Raise the first of some refusals, with the others; return if there are none."""
-    if refused:
-        refused[0].others = refused[1:]
-        raise refused[0]
+    if refusals:
+        refusals[0].others = refusals[1:]
+        raise refusals[0]
 
 
 class _Interpreter(Interpreter):
@@ -140,14 +140,12 @@ def refusal(e: Exception, at: torch.fx.Node | None = None) -> CannotLower:
         return CannotLower(str(e), "" if at is None else at.name, line_of(at))
     text = str(e).strip()
     reason = summary_of(e)
-    if untranslated := re.search(
-        r"Error when translating node .*?target=torch\.ops\.([\w.]+)\]", text
-    ):
-        reason = f"{_NO_OPERATOR} {untranslated.group(1)}"
+    if match := re.search(r"Error when translating node .*?target=torch\.ops\.([\w.]+)\]", text):
+        reason = f"{_NO_OPERATOR} {match.group(1)}"
         cause = _innermost(e)
         # raised by one of Steep's translations
         if isinstance(cause, NotImplementedError) and str(cause):
-            reason = f"{untranslated.group(1)}: {cause}"
+            reason = f"{match.group(1)}: {cause}"
     return cannot_lower(reason, at)
 
 
@@ -171,13 +169,13 @@ class OnnxGraph:
 
     Attributes:
         model: its inputs are arg_0, arg_1 … by position: the graph's inputs, then random numbers.
-        written: positions of the inputs to which its first outputs are written.
+        write_targets: positions of the inputs to which its first outputs are written.
         draws: draws the random numbers before each call.
         cached: whether the model came from the cache.
     """
 
     model: onnx.ModelProto
-    written: list[int]
+    write_targets: list[int]
     draws: Draws
     cached: bool
 
@@ -193,38 +191,40 @@ def lower(
     Raises CannotLower.
     """
     mode = context.fake_mode
-    run = _TracedModule(graph_module)
+    traceable = _TracedModule(graph_module)
     with (
-        DelayedSignals() as held,
+        DelayedSignals() as signals,
         export_mode(),
         without_transforms(),
         attribute_set(mode, "allow_non_fake_inputs", True),  # constants are not fake
         _own_extents(mode.shape_env),
-        held.tracing(),
+        signals.tracing(),
     ):
         try:
-            traced, signature = aot_export_module(run, fakes, trace_joint=False, pre_dispatch=True)
+            aten_module, signature = aot_export_module(
+                traceable, fakes, trace_joint=False, pre_dispatch=True
+            )
         except Exception as e:  # tracing may raise any error
-            raise refusal(e, run.interpreter.at) from e
-        _without_tokens(traced.graph, signature.input_tokens)
-        names = [n.name for n in traced.graph.nodes if n.op == "placeholder"]
-        write_casts(traced.graph, regions, lambda n: _origin_of(n, graph_module.graph))
-        written = [names.index(n) for n in signature.user_inputs_to_mutate.values()]
+            raise refusal(e, traceable.interpreter.at) from e
+        _without_tokens(aten_module.graph, signature.input_tokens)
+        names = [n.name for n in aten_module.graph.nodes if n.op == "placeholder"]
+        write_casts(aten_module.graph, regions, lambda n: _origin_of(n, graph_module.graph))
+        write_targets = [names.index(n) for n in signature.user_inputs_to_mutate.values()]
         try:
-            draws = take_draws(traced, fakes)
-            model, cached = to_onnx(traced, mode.shape_env, read_cache=context.read_cache)
+            draws = take_draws(aten_module, fakes)
+            model, cached = to_onnx(aten_module, mode.shape_env, read_cache=context.read_cache)
         except DrawDependsOnResults as e:
-            raise refusal(e, _origin(e.node, traced.graph, graph_module.graph)) from e
+            raise refusal(e, _origin(e.node, aten_module.graph, graph_module.graph)) from e
         except CannotTranslate as e:
-            at = _origin(e.node, traced.graph, graph_module.graph)
-            refused = cannot_lower(str(e), at) if e.cause is None else refusal(e.cause, at)
+            at = _origin(e.node, aten_module.graph, graph_module.graph)
+            error = cannot_lower(str(e), at) if e.cause is None else refusal(e.cause, at)
             for name, operator in e.others.items():
-                other = _origin(name, traced.graph, graph_module.graph)
-                if other is not None and other.name != refused.node:
+                other = _origin(name, aten_module.graph, graph_module.graph)
+                if other is not None and other.name != error.node:
                     reason = f"{_NO_OPERATOR} {operator}"
-                    refused.others.append(CannotLower(reason, other.name, line_of(other)))
-            raise refused from e
-    return OnnxGraph(model, written, draws, cached)
+                    error.others.append(CannotLower(reason, other.name, line_of(other)))
+            raise error from e
+    return OnnxGraph(model, write_targets, draws, cached)
 
 
 def _without_tokens(graph: torch.fx.Graph, names: list[str]) -> None:
@@ -251,14 +251,14 @@ def _own_extents(env: ShapeEnv | None) -> Iterator[None]:
         pending[:] = before
 
 
-def _origin(name: str, graph: torch.fx.Graph, captured: torch.fx.Graph) -> torch.fx.Node | None:
+def _origin(name: str, graph: torch.fx.Graph, source: torch.fx.Graph) -> torch.fx.Node | None:
     """Return the captured node from which the node of this name was made."""
     node = next((n for n in graph.nodes if n.name == name), None)
-    return None if node is None else _origin_of(node, captured)
+    return None if node is None else _origin_of(node, source)
 
 
-def _origin_of(node: torch.fx.Node, captured: torch.fx.Graph) -> torch.fx.Node | None:
+def _origin_of(node: torch.fx.Node, source: torch.fx.Graph) -> torch.fx.Node | None:
     if not node.meta.get("from_node"):
         return None
     made_from = node.meta["from_node"][-1].name
-    return next((n for n in captured.nodes if n.name == made_from), None)
+    return next((n for n in source.nodes if n.name == made_from), None)

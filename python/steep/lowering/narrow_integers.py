@@ -33,10 +33,10 @@ def widen_integers(model: ir.Model) -> None:
         if schema is None:
             continue
         kinds: dict[str, ir.DataType] = {}
-        for name, value in _typed(schema.inputs, node.inputs):
+        for name, value in _pair_with_types(schema.inputs, node.inputs):
             if value is not None and (kind := value.dtype or dtypes.get(value)) is not None:
                 kinds.setdefault(name, kind)
-        for name, value in _typed(schema.outputs, node.outputs):
+        for name, value in _pair_with_types(schema.outputs, node.outputs):
             dtypes[value] = value.dtype or kinds.get(name)
         if node.op_type == "Constant" and "value" in node.attributes:
             dtypes[node.outputs[0]] = node.attributes["value"].value.dtype
@@ -56,12 +56,12 @@ def _compute_in(
     kind: ir.DataType,
 ) -> None:
     """Cast the operands of a type variable from ``kind`` to ``wide``, and the results back."""
-    for i, (name, value) in enumerate(_typed(schema.inputs, node.inputs)):
+    for i, (name, value) in enumerate(_pair_with_types(schema.inputs, node.inputs)):
         if name == variable and value is not None:
             cast = ir.node("Cast", [value], {"to": wide})
             node.graph.insert_before(node, cast)
             node.replace_input_with(i, cast.outputs[0])
-    for name, value in _typed(schema.outputs, node.outputs):
+    for name, value in _pair_with_types(schema.outputs, node.outputs):
         if name == variable:
             cast = ir.node("Cast", [value], {"to": kind})
             (result,) = cast.outputs
@@ -79,7 +79,7 @@ def _schema(op: str, version: int) -> onnx.defs.OpSchema | None:
         return None
 
 
-def _typed(
+def _pair_with_types(
     formal: Sequence[onnx.defs.OpSchema.FormalParameter], values: Sequence[ir.Value]
 ) -> list[tuple[str, ir.Value]]:
     """Return the values with their type variables; the last formal parameter may be variadic."""
@@ -88,10 +88,10 @@ def _typed(
 
 def _wider(schema: onnx.defs.OpSchema, variable: str, kind: ir.DataType) -> ir.DataType | None:
     constraints = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
-    allowed = constraints.get(variable, [variable])
-    if kind not in _WIDER or _text(kind) in allowed:
+    types = constraints.get(variable, [variable])
+    if kind not in _WIDER or _text(kind) in types:
         return None
-    return next((wide for wide in _WIDER[kind] if _text(wide) in allowed), None)
+    return next((wide for wide in _WIDER[kind] if _text(wide) in types), None)
 
 
 def _text(kind: ir.DataType) -> str:

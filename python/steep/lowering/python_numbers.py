@@ -48,8 +48,8 @@ def _is_float(node: torch.fx.Node) -> bool:
 
 def reads_number(graph: torch.fx.Graph, name: str) -> bool:
     """Return whether the operation of this name takes a number that may change."""
-    read = [i for n in graph.nodes if n.name == name for i in n.all_input_nodes]
-    return any(isinstance(i.meta.get("example_value"), _SYMBOLS) for i in read)
+    operands = [i for n in graph.nodes if n.name == name for i in n.all_input_nodes]
+    return any(isinstance(i.meta.get("example_value"), _SYMBOLS) for i in operands)
 
 
 class Numbers:
@@ -66,64 +66,64 @@ class Numbers:
     """
 
     def __init__(
-        self, graph: torch.fx.Graph, fixed: frozenset[str] | None, fake_mode: FakeTensorMode
+        self, graph: torch.fx.Graph, fixed_nodes: frozenset[str] | None, fake_mode: FakeTensorMode
     ) -> None:
-        self._given: list[torch.dtype] = []
+        self._dtypes: list[torch.dtype] = []
         self.results: dict[torch.fx.Node, int] = {}
-        self._calculated = self._calculation = None
+        self._calculate_all = self._calculation = None
         placeholders = [n for n in graph.nodes if n.op == "placeholder"]
         if not takes_numbers(graph):
             return
         calculation = torch.fx.Graph()
         arguments = {p: calculation.placeholder(p.name) for p in placeholders}
-        known, extents = _calculate(graph, arguments, calculation)
+        numbers, extents = _calculate(graph, arguments, calculation)
         readers_of = {
-            node: [u for u in node.users if not (u in known or u in extents or u.op == "output")]
-            for node in known
+            node: [u for u in node.users if not (u in numbers or u in extents or u.op == "output")]
+            for node in numbers
         }
-        _fix(readers_of, fixed)
-        last, fed = placeholders[-1], []
+        _fix(readers_of, fixed_nodes)
+        last, inputs = placeholders[-1], []
         for node, readers in readers_of.items():
             if readers:
                 with graph.inserting_after(last):
                     last = graph.placeholder(f"{node.name}_given")
-                self._given.append(_dtype(node))
-                last.meta["example_value"] = _fake(self._given[-1], fake_mode)
+                self._dtypes.append(_dtype(node))
+                last.meta["example_value"] = _fake(self._dtypes[-1], fake_mode)
                 for reader in readers:
                     reader.replace_input_with(node, last)
-                fed.append(known[node])
+                inputs.append(numbers[node])
         (end,) = (n for n in graph.nodes if n.op == "output")
-        made = [n for n in dict.fromkeys(outputs_of(end)) if n in known]
-        self.results = {n: k for k, n in enumerate(made)}
+        results = [n for n in dict.fromkeys(outputs_of(end)) if n in numbers]
+        self.results = {n: k for k, n in enumerate(results)}
         for node in placeholders:
             if number_of(node) is not None:  # no node reads it any more
                 node.meta["example_value"] = _fake(_dtype(node), fake_mode)
-        self._known = [n for n in known if n.op != "placeholder"]
-        calculation.output((fed, [known[n] for n in made]))
+        self._number_nodes = [n for n in numbers if n.op != "placeholder"]
+        calculation.output((inputs, [numbers[n] for n in results]))
         calculation.eliminate_dead_code()
         self._calculation = torch.fx.GraphModule(torch.nn.Module(), calculation)
-        self._calculated = self._calculation.forward
+        self._calculate_all = self._calculation.forward
 
     def remove_computed_nodes(self) -> None:
         """Remove the nodes that Python computes; call it after they are no longer graph outputs."""
-        if self._calculated is not None:
-            for node in reversed(self._known):
+        if self._calculate_all is not None:
+            for node in reversed(self._number_nodes):
                 if not node.users:
                     node.graph.erase_node(node)
 
     def tensors(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
         """Return the numbers for the graph as tensors, given the values of its placeholders."""
-        if not self._given:
+        if not self._dtypes:
             return []
-        numbers = self._calculated(*arguments)[0]  # type: ignore[misc]
-        pairs = zip(numbers, self._given, strict=True)
+        numbers = self._calculate_all(*arguments)[0]  # type: ignore[misc]
+        pairs = zip(numbers, self._dtypes, strict=True)
         return [torch.as_tensor(number, dtype=dtype) for number, dtype in pairs]
 
-    def made(self, arguments: Sequence[Any]) -> list[Any]:
+    def calculate_results(self, arguments: Sequence[Any]) -> list[Any]:
         """Return the numbers that are results of the graph."""
         if not self.results:
             return []
-        results: list[Any] = self._calculated(*arguments)[1]  # type: ignore[misc]
+        results: list[Any] = self._calculate_all(*arguments)[1]  # type: ignore[misc]
         return results
 
 
@@ -137,43 +137,43 @@ def _calculate(
     Returns the copied nodes in two maps by original node: those that the graph takes as inputs, and
     integers of extents, which the graph computes itself.
     """
-    given: dict[torch.fx.Node, torch.fx.Node] = {}
+    numbers: dict[torch.fx.Node, torch.fx.Node] = {}
     extents: dict[torch.fx.Node, torch.fx.Node] = {}
     of_extents = set()  # inputs that depend on extents only
 
-    def copied(n: torch.fx.Node) -> torch.fx.Node:
-        return given[n] if n in given else extents[n]
+    def copy_of(n: torch.fx.Node) -> torch.fx.Node:
+        return numbers[n] if n in numbers else extents[n]
 
     for node in graph.nodes:
         if number_of(node) is not None:
             if node.op == "placeholder":
-                given[node] = arguments[node]
+                numbers[node] = arguments[node]
             else:
-                given[node] = calculation.call_method("item", (arguments[node.args[0]],))
+                numbers[node] = calculation.call_method("item", (arguments[node.args[0]],))
         elif node.target is aten.sym_size.int and node.args[0] in arguments:
             of, axis = node.args
             extents[node] = calculation.call_function(_extent, (arguments[of], axis))
         elif (
             _gives_number(node)
             and node.all_input_nodes
-            and all(n in given or n in extents for n in node.all_input_nodes)
+            and all(n in numbers or n in extents for n in node.all_input_nodes)
         ):
-            by_numbers = any(n in given and n not in of_extents for n in node.all_input_nodes)
+            by_numbers = any(n in numbers and n not in of_extents for n in node.all_input_nodes)
             is_given = by_numbers or _is_float(node) or node.target is torch.scalar_tensor
-            (given if is_given else extents)[node] = calculation.node_copy(node, copied)
+            (numbers if is_given else extents)[node] = calculation.node_copy(node, copy_of)
             if is_given and not by_numbers:
                 of_extents.add(node)
-    return given, extents
+    return numbers, extents
 
 
 def _fix(
-    readers_of: dict[torch.fx.Node, list[torch.fx.Node]], fixed: frozenset[str] | None
+    readers_of: dict[torch.fx.Node, list[torch.fx.Node]], fixed_nodes: frozenset[str] | None
 ) -> None:
-    """Replace symbols by their present values in ``fixed`` operations, which adds guards."""
+    """Replace symbols by their present values in ``fixed_nodes``, which adds guards."""
     for node, readers in readers_of.items():
         example = node.meta["example_value"]
         for reader in list(readers):
-            is_fixed = fixed is None or reader.name in fixed
+            is_fixed = fixed_nodes is None or reader.name in fixed_nodes
             if is_fixed and not isinstance(example, torch.Tensor):
                 reader.replace_input_with(node, _kind(example)(example))
                 readers.remove(reader)

@@ -52,10 +52,12 @@ class Draws:
             return []
         extents = {symbol: tensors[i].shape[axis] for symbol, (i, axis) in self.where.items()}
 
-        def given(value: object) -> object:
+        def value_of(value: object) -> object:
             return value.at(extents) if isinstance(value, (_Extent, _Like)) else value
 
-        return [f(*map_aggregate(a, given), **map_aggregate(k, given)) for f, a, k in self.calls]
+        return [
+            f(*map_aggregate(a, value_of), **map_aggregate(k, value_of)) for f, a, k in self.calls
+        ]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,13 +81,13 @@ class _Like:
         return torch.empty_strided(shape, strides, dtype=self.dtype)
 
 
-def take_draws(traced: torch.fx.GraphModule, fakes: Sequence[torch.Tensor]) -> Draws:
+def take_draws(graph_module: torch.fx.GraphModule, fakes: Sequence[torch.Tensor]) -> Draws:
     """Replace random nodes of the graph by inputs after its others; return how to draw them.
 
     Raises NotBefore.
     """
-    for inner in traced.modules():
-        if isinstance(inner, torch.fx.GraphModule) and inner is not traced:
+    for inner in graph_module.modules():
+        if isinstance(inner, torch.fx.GraphModule) and inner is not graph_module:
             for node in filter(_draws, inner.graph.nodes):
                 raise DrawDependsOnResults(node)  # in a branch, which may not run
     where = {
@@ -95,22 +97,22 @@ def take_draws(traced: torch.fx.GraphModule, fakes: Sequence[torch.Tensor]) -> D
         if isinstance(extent, torch.SymInt) and extent.node.expr.is_Symbol
     }
     draws = Draws([], [], where)
-    last = [n for n in traced.graph.nodes if n.op == "placeholder"][-1:]
-    for node in [n for n in traced.graph.nodes if _draws(n)]:
+    last = [n for n in graph_module.graph.nodes if n.op == "placeholder"][-1:]
+    for node in [n for n in graph_module.graph.nodes if _draws(n)]:
         draws.calls.append(_call(node, where))
         draws.examples.append(node.meta["val"])
         # a part of a graph may have no inputs
-        first = next(iter(traced.graph.nodes))
-        place = traced.graph.inserting_after if last else traced.graph.inserting_before
+        first = next(iter(graph_module.graph.nodes))
+        place = graph_module.graph.inserting_after if last else graph_module.graph.inserting_before
         with place(*last or [first]):
-            drawn = traced.graph.placeholder(f"drawn_{len(draws.calls)}")
-        drawn.meta["val"] = node.meta["val"]
-        node.replace_all_uses_with(drawn)
-        traced.graph.erase_node(node)
-        last = [drawn]
+            draw = graph_module.graph.placeholder(f"drawn_{len(draws.calls)}")
+        draw.meta["val"] = node.meta["val"]
+        node.replace_all_uses_with(draw)
+        graph_module.graph.erase_node(node)
+        last = [draw]
     if draws.calls:
-        traced.graph.eliminate_dead_code()
-        traced.recompile()
+        graph_module.graph.eliminate_dead_code()
+        graph_module.recompile()
     return draws
 
 
@@ -123,7 +125,7 @@ def _draws(node: torch.fx.Node) -> bool:
 
 
 def _call(
-    node: torch.fx.Node, known: Collection[Any]
+    node: torch.fx.Node, symbols: Collection[Any]
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     assert isinstance(node.target, OpOverload)
     like = name_of(node.target) in _OF_THE_LIKE
@@ -132,11 +134,11 @@ def _call(
 
     def extent(value: int | torch.SymInt) -> _Extent:
         expression = value.node.expr if isinstance(value, torch.SymInt) else sympy.Integer(value)
-        if not expression.free_symbols <= set(known):
+        if not expression.free_symbols <= set(symbols):
             raise DrawDependsOnResults(node)
         return _Extent(expression)
 
-    def given(value: Argument) -> object:
+    def value_of(value: Argument) -> object:
         if isinstance(value, torch.fx.Node):
             value = value.meta["val"]
             if isinstance(value, torch.Tensor) and like:
@@ -149,4 +151,4 @@ def _call(
             return extent(value)
         return value
 
-    return node.target, map_aggregate(node.args, given), map_aggregate(node.kwargs, given)
+    return node.target, map_aggregate(node.args, value_of), map_aggregate(node.kwargs, value_of)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from steep.patching.substitution import Substitution, replaces, substituted
+from steep.patching.substitution import Substitution, replaces, substitute
 from steep.torch_internals.dynamo import convert_frame, utils
 
 FORMAT_ERROR = Substitution(
@@ -109,7 +109,7 @@ def graph_break_text(reason: str, stack: Sequence[Any] | None, default_place: st
     what, instead = first_sentence(reason), _ELSEWHERE
     for begins, words in _CUTS.items():
         if what.startswith(begins):
-            name = _named(reason)
+            name = _name_in(reason)
             what = words[0].format(name) if name or "{}" not in words[0] else what
             about = [text for key, text in _CALLS.items() if key in re.split(r"\W+", name)]
             instead = about[0] if about and words[1] is _ELSEWHERE else words[1]
@@ -119,8 +119,8 @@ def graph_break_text(reason: str, stack: Sequence[Any] | None, default_place: st
 
 def operation(reason: str) -> str:
     """Return what to do about an operation that cannot be lowered for ``reason``."""
-    found = (instead for pattern, instead in _OPERATIONS.items() if re.search(pattern, reason))
-    return next(found, "write it in other operators, or move it out of forward")
+    remedies = (instead for pattern, instead in _OPERATIONS.items() if re.search(pattern, reason))
+    return next(remedies, "write it in other operators, or move it out of forward")
 
 
 _NAMES = (
@@ -133,12 +133,12 @@ _NAMES = (
 )
 
 
-def _named(reason: str) -> str:
+def _name_in(reason: str) -> str:
     """Return the function that Dynamo's reason names, as users call it; "" if there is none."""
     for pattern in _NAMES:
-        if found := re.search(pattern, reason):
-            module = found.groupdict().get("module")
-            name = f"{module}.{found['name']}" if module else found["name"]
+        if match := re.search(pattern, reason):
+            module = match.groupdict().get("module")
+            name = f"{module}.{match['name']}" if module else match["name"]
             return re.sub(r"^Random\.", "random.", name)
     return ""
 
@@ -159,11 +159,11 @@ def summary_of(e: BaseException) -> str:
     return f"{type(e).__name__}: {first_sentence(str(e))}"
 
 
-def skipped_function_text(code: types.CodeType, skipped: str, known: Sequence[str]) -> str:
-    """Return a text that PyTorch runs a whole function, and why Dynamo ``skipped`` it."""
+def skipped_function_text(code: types.CodeType, reason: str, reasons: Sequence[str]) -> str:
+    """Return a text that PyTorch runs a whole function, which Dynamo skips for ``reason``."""
     name = re.sub(r"torch_dynamo_resume_in_(\w+)_at_\d+", r"the rest of \1", code.co_name)
-    why = "for the reason above" if known else "nothing in it is captured"
-    if "No ops traced" in skipped:
+    why = "for the reason above" if reasons else "nothing in it is captured"
+    if "No ops traced" in reason:
         why = "there is no operation on tensors in it"
     return f"{name} ({code.co_filename}:{code.co_firstlineno}), whole: {why}"
 
@@ -202,7 +202,7 @@ def skipped_function_errors() -> Iterator[list[Exception]]:
         if "does not know how to trace" not in message:
             _warn_once(message, *arguments, **options)
 
-    with substituted(
+    with substitute(
         {
             FORMAT_ERROR: note,
             WARN_ONCE: warn_once,

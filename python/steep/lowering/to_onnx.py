@@ -96,7 +96,7 @@ class CannotTranslate(Exception):
 
 
 def to_onnx(
-    traced: torch.fx.GraphModule, env: ShapeEnv | None, *, read_cache: bool = True
+    graph_module: torch.fx.GraphModule, env: ShapeEnv | None, *, read_cache: bool = True
 ) -> tuple[onnx.ModelProto, bool]:
     """Return the model, and whether it came from the cache. Changes the graph.
 
@@ -106,12 +106,12 @@ def to_onnx(
     ``read_cache`` the model is made anew, and stored. Raises CannotTranslate, or errors of the
     exporter.
     """
-    known = _knowledge(env)
-    key = _key(traced, known)
-    if key and read_cache and (kept := _from_cache(traced, key)):
-        return kept, True
-    model = _convert(traced)
-    if key and _knowledge(env) == known:  # a cached model could not add guards
+    knowledge = _knowledge(env)
+    key = _key(graph_module, knowledge)
+    if key and read_cache and (cached_model := _from_cache(graph_module, key)):
+        return cached_model, True
+    model = _convert(graph_module)
+    if key and _knowledge(env) == knowledge:  # a cached model could not add guards
         cache.store(key, model.SerializeToString())
     return model, False
 
@@ -119,24 +119,24 @@ def to_onnx(
 # --- the exporter --------------------------------------------------------------------------------
 
 
-def _convert(traced: torch.fx.GraphModule) -> onnx.ModelProto:
-    for node in traced.graph.nodes:
+def _convert(graph_module: torch.fx.GraphModule) -> onnx.ModelProto:
+    for node in graph_module.graph.nodes:
         if node.target in sort_and_index.REFUSED:
             what = f"PyTorch's exporter translates {node.target} wrongly for some values"
             raise CannotTranslate(what, node.name)
-    for node, why in refused_by_kernels(traced.graph):
+    for node, why in refused_by_kernels(graph_module.graph):
         raise CannotTranslate(f"PyTorch raises an error for {why}", node.name)
-    refuse_negative(traced)
-    count = sum(n.op == "placeholder" for n in traced.graph.nodes)
-    use_recurrent_operators(traced.graph)
-    decompose(traced, _registry().is_registered)
-    compute_in_float32(traced)
-    cast_first(traced.graph)
-    promote_clamped(traced.graph)
-    promote_operands(traced.graph)
-    promote_searched(traced.graph)
-    say_dtypes(traced.graph)
-    program = _as_program(traced)
+    refuse_negative(graph_module)
+    count = sum(n.op == "placeholder" for n in graph_module.graph.nodes)
+    use_recurrent_operators(graph_module.graph)
+    decompose(graph_module, _registry().is_registered)
+    compute_in_float32(graph_module)
+    cast_first(graph_module.graph)
+    promote_clamped(graph_module.graph)
+    promote_operands(graph_module.graph)
+    promote_searched(graph_module.graph)
+    say_dtypes(graph_module.graph)
+    program = _as_program(graph_module)
     make_first_operands_tensors(program.graph)
     clamps = clamps_by_numbers(program.graph)
     insert_type_promotion_nodes(program.graph_module)
@@ -148,7 +148,7 @@ def _convert(traced: torch.fx.GraphModule) -> onnx.ModelProto:
         with constants_with_digits():
             model = exported_program_to_onnx_program(program, registry=_registry())
     except ConversionError as e:
-        others = {n.name: str(n.target) for n in _untranslated(program.graph)}
+        others = {n.name: str(n.target) for n in _find_untranslated(program.graph)}
         raise CannotTranslate(e, _origin(e, program.graph), others) from e
     keep_digits(model.model)
     widen_integers(model.model)
@@ -162,11 +162,11 @@ def _convert(traced: torch.fx.GraphModule) -> onnx.ModelProto:
 
 def _origin(e: Exception, graph: torch.fx.Graph) -> str:
     """Return the name of the node that the exporter's error names; "" if unknown."""
-    named = re.search(r"node %(\w+) :", str(e))
-    return named.group(1) if named and any(n.name == named.group(1) for n in graph.nodes) else ""
+    match = re.search(r"node %(\w+) :", str(e))
+    return match.group(1) if match and any(n.name == match.group(1) for n in graph.nodes) else ""
 
 
-def _untranslated(graph: torch.fx.Graph) -> list[torch.fx.Node]:
+def _find_untranslated(graph: torch.fx.Graph) -> list[torch.fx.Node]:
     """Return all calls of operators without a translation; the exporter's error names only one."""
     return [
         n
@@ -175,22 +175,22 @@ def _untranslated(graph: torch.fx.Graph) -> list[torch.fx.Node]:
     ]
 
 
-def _as_program(traced: torch.fx.GraphModule) -> ExportedProgram:
+def _as_program(graph_module: torch.fx.GraphModule) -> ExportedProgram:
     """Return the graph as an ExportedProgram, a pure function of its inputs."""
-    (end,) = (n for n in traced.graph.nodes if n.op == "output")
+    (end,) = (n for n in graph_module.graph.nodes if n.op == "output")
     inputs = [
         InputSpec(InputKind.USER_INPUT, TensorArgument(n.name), None)
-        for n in traced.graph.nodes
+        for n in graph_module.graph.nodes
         if n.op == "placeholder"
     ]
     outputs = [OutputSpec(OutputKind.USER_OUTPUT, _argument(n), None) for n in end.args[0]]
-    given = tree_structure((tuple(inputs), {}))
-    call = ModuleCallSignature([], [], given, tree_structure(tuple(outputs)))
+    structure = tree_structure((tuple(inputs), {}))
+    call = ModuleCallSignature([], [], structure, tree_structure(tuple(outputs)))
     signature = ExportGraphSignature(inputs, outputs)
-    constants = lift_constants_pass(traced, signature, ConstantAttrMap())
+    constants = lift_constants_pass(graph_module, signature, ConstantAttrMap())
     return ExportedProgram(
-        root=traced,
-        graph=traced.graph,
+        root=graph_module,
+        graph=graph_module.graph,
         graph_signature=signature,
         state_dict={},
         range_constraints={},
@@ -247,28 +247,28 @@ def _common_registry() -> ONNXRegistry:
 # --- the cache -----------------------------------------------------------------------------------
 
 
-def _key(traced: torch.fx.GraphModule, known: str) -> str | None:
+def _key(graph_module: torch.fx.GraphModule, knowledge: str) -> str | None:
     """Return the key of the model in the cache; None if the cache is off or there is no digest."""
     if cache.folder() is None:
         return None
     try:
-        return fingerprint(traced, f"{cache.versions()} {known}")
+        return fingerprint(graph_module, f"{cache.versions()} {knowledge}")
     except Undetermined as e:
         log.info("the cache is not used: %s", e)
         return None
 
 
-def _from_cache(traced: torch.fx.GraphModule, key: str) -> onnx.ModelProto | None:
+def _from_cache(graph_module: torch.fx.GraphModule, key: str) -> onnx.ModelProto | None:
     content = cache.load(key)
     if content is None:
         return None
-    (end,) = (n for n in traced.graph.nodes if n.op == "output")
+    (end,) = (n for n in graph_module.graph.nodes if n.op == "output")
     try:
         model = onnx.load_from_string(content)
-        given = sum(n.op == "placeholder" for n in traced.graph.nodes)
+        count = sum(n.op == "placeholder" for n in graph_module.graph.nodes)
         names = {value.name for value in model.graph.input}
         if len(model.graph.output) != len(end.args[0]) or not names <= {
-            f"arg_{i}" for i in range(given)
+            f"arg_{i}" for i in range(count)
         }:
             raise ValueError("its inputs or outputs are not those of the graph")
     # an entry with a valid digest may still contain any bytes
@@ -283,5 +283,5 @@ def _knowledge(env: ShapeEnv | None) -> str:
     if env is None:
         return ""
     guards = [str(g.expr) for g in env.guards]
-    asserted = [str(a.expr) for some in env.deferred_runtime_asserts.values() for a in some]
-    return f"{guards} {asserted} {env.replacements} {env.var_to_range}"
+    assertions = [str(a.expr) for some in env.deferred_runtime_asserts.values() for a in some]
+    return f"{guards} {assertions} {env.replacements} {env.var_to_range}"

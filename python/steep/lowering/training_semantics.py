@@ -23,11 +23,11 @@ from torch.utils.checkpoint import CheckpointFunction
 
 from steep.lowering.aliasing import written_if_asked
 from steep.lowering.function_rewrites import DETACH, REWRITES, raise_inexpressible
-from steep.lowering.ops.autograd_function import valued
+from steep.lowering.ops.autograd_function import replace_value
 from steep.lowering.ops.stop_gradient import stop_gradient
 from steep.lowering.ops.training_ops import WITH_BACKWARD
 from steep.patching.signals import DelayedSignals
-from steep.patching.substitution import Substitution, substituted
+from steep.patching.substitution import Substitution, substitute
 from steep.torch_internals.autograd import (
     DisableTorchFunction,
     is_setup_context_defined,
@@ -58,32 +58,32 @@ def keep_semantics() -> Iterator[Watch]:
 
     def refuse_function(setup: object) -> bool:
         cls = sys._getframe(1).f_locals.get("cls")
-        named = getattr(cls, "__name__", str(cls))
-        if threading.get_ident() != thread or named.startswith(_DERIVATIVES):
+        name = getattr(cls, "__name__", str(cls))
+        if threading.get_ident() != thread or name.startswith(_DERIVATIVES):
             return _is_setup_context_defined(setup)
-        raise_inexpressible(f"the backward of {named}, a torch.autograd.Function,")
+        raise_inexpressible(f"the backward of {name}, a torch.autograd.Function,")
 
     def run_checkpointed(run: Callable[..., object], preserve: bool, *args: object) -> object:
         """Run a checkpointed region as plain operations: the engine plans recomputation itself."""
         if threading.get_ident() != thread:
-            return _checkpointed(run, preserve, *args)
+            return _checkpoint(run, preserve, *args)
         return run(*args)
 
     with (
-        DelayedSignals() as held,
+        DelayedSignals() as signals,
         # Every apply() calls this, however the module obtained the function.
-        substituted(
+        substitute(
             {
                 SETUP_CONTEXT: refuse_function,
                 APPLY_CHECKPOINT: run_checkpointed,
             }
         ),
         watch,
-        held.tracing(),
+        signals.tracing(),
     ):
-        drawn = _generators()
+        states = _generators()
         yield watch
-        if _generators() != drawn:
+        if _generators() != states:
             raise_inexpressible("a random number that Python or NumPy draws")
 
 
@@ -127,7 +127,7 @@ class Watch(TorchFunctionMode):
         if targets is not None and stops:
             if self.writes_into_history:
                 return _write_unseen(func, args, kwargs, targets)
-            args, kwargs = _stopped_but((args, kwargs), targets)
+            args, kwargs = _stop_all_but((args, kwargs), targets)
         # the number would lose the gradient
         if func in _TO_PYTHON and args[0].dtype.is_floating_point:
             raise_inexpressible("a Python number taken from a tensor")
@@ -136,21 +136,21 @@ class Watch(TorchFunctionMode):
             if result.dtype.is_floating_point:
                 self.aliases[id(result)] = result
             return result
-        given = {id(leaf) for leaf in tree_leaves((args, kwargs))}
-        if given & self.aliases.keys():
+        arguments = {id(leaf) for leaf in tree_leaves((args, kwargs))}
+        if arguments & self.aliases.keys():
             for leaf in tree_leaves(result):  # a view of an alias is an alias
-                if isinstance(leaf, torch.Tensor) and id(leaf) not in given and is_view(leaf):
+                if isinstance(leaf, torch.Tensor) and id(leaf) not in arguments and is_view(leaf):
                     self.aliases[id(leaf)] = leaf
         if not stops:
             return result
 
         def stop(t: torch.Tensor) -> torch.Tensor:
-            if id(t) in given:  # an argument, not a new tensor
+            if id(t) in arguments:  # an argument, not a new tensor
                 return t
-            stopped = stop_gradient(t)
+            copy = stop_gradient(t)
             if is_view(t):
-                self.aliases[id(stopped)] = stopped
-            return stopped
+                self.aliases[id(copy)] = copy
+            return copy
 
         return tree_map_only(torch.Tensor, stop, result)
 
@@ -166,25 +166,25 @@ def _write_unseen(
     func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], targets: object
 ) -> object:
     """Run an in-place call under no_grad, such that its target keeps its autograd history."""
-    written = [t for t in tree_leaves(targets) if t.is_floating_point()]
-    before = [t.clone() for t in written]
-    args, kwargs = _stopped_but((args, kwargs), targets)
+    float_targets = [t for t in tree_leaves(targets) if t.is_floating_point()]
+    before = [t.clone() for t in float_targets]
+    args, kwargs = _stop_all_but((args, kwargs), targets)
     result = REWRITES.get(func, func)(*args, **kwargs)
-    for target, old in zip(written, before, strict=True):
-        target.copy_(valued(target, old))
+    for target, old in zip(float_targets, before, strict=True):
+        target.copy_(replace_value(target, old))
     return result
 
 
 T = TypeVar("T")
 
 
-def _stopped_but(given: T, targets: object) -> T:
+def _stop_all_but(arguments: T, targets: object) -> T:
     """Return arguments without gradients, except for the targets of the write."""
-    written = {id(t) for t in tree_leaves(targets)}
-    stopped: T = tree_map_only(
-        torch.Tensor, lambda t: t if id(t) in written else stop_gradient(t), given
+    kept_ids = {id(t) for t in tree_leaves(targets)}
+    result: T = tree_map_only(
+        torch.Tensor, lambda t: t if id(t) in kept_ids else stop_gradient(t), arguments
     )
-    return stopped
+    return result
 
 
 def _works_in_place(func: Callable[..., Any]) -> bool:
@@ -195,7 +195,7 @@ def _works_in_place(func: Callable[..., Any]) -> bool:
 
 
 _is_setup_context_defined: Callable[[object], bool] = is_setup_context_defined
-_checkpointed = CheckpointFunction.apply
+_checkpoint = CheckpointFunction.apply
 # names of the classes that torch.library makes of an operator's backward
 _DERIVATIVES = (
     "GeneratedBackwardFor_steep_",

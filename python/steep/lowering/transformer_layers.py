@@ -52,10 +52,10 @@ def attend(  # noqa: PLR0917, as ATen has it
     )
     scores = q * (1 / math.sqrt(width)) @ k.transpose(-2, -1)
     if mask is not None:
-        hidden = mask.to(torch.bool)
+        is_hidden = mask.to(torch.bool)
         if mask_type == _OF_KEYS:
-            hidden = hidden.reshape(rows, 1, 1, places)
-        scores = scores.masked_fill(hidden, -math.inf)
+            is_hidden = is_hidden.reshape(rows, 1, 1, places)
+        scores = scores.masked_fill(is_hidden, -math.inf)
     weights = scores.softmax(-1)
     context = (weights @ v).transpose(1, 2).reshape(rows, places, embed_dim)
     result = F.linear(context, proj_weight, proj_bias)

@@ -21,21 +21,21 @@ from steep.torch_internals.operators import aten
 from steep.torch_internals.pytree import tree_leaves
 
 
-def refuse_complex(graph: torch.fx.Graph, computed: Sequence[torch.fx.Node]) -> None:
+def refuse_complex(graph: torch.fx.Graph, results: Sequence[torch.fx.Node]) -> None:
     """Raise CannotLower if complex numbers are inputs or results of the engine.
 
-    ``computed`` are the engine's results. The exporter represents complex tensors with another
+    ``results`` are the engine's results. The exporter represents complex tensors with another
     shape.
     """
-    needed: set[torch.fx.Node] = set()
-    wanted = [*computed, *(n for n in graph.nodes if not n.users and n.op.startswith("call_"))]
-    while wanted:
-        if (n := wanted.pop()) not in needed:
-            needed.add(n)
-            wanted += n.all_input_nodes
-    given = [n for n in graph.nodes if n.op == "placeholder" and _is_complex(n)]
-    at = [user for n in given for user in _readers(n) if user in needed]
-    at += [n for n in computed if _is_complex(n)]
+    ancestors: set[torch.fx.Node] = set()
+    stack = [*results, *(n for n in graph.nodes if not n.users and n.op.startswith("call_"))]
+    while stack:
+        if (n := stack.pop()) not in ancestors:
+            ancestors.add(n)
+            stack += n.all_input_nodes
+    arguments = [n for n in graph.nodes if n.op == "placeholder" and _is_complex(n)]
+    at = [user for n in arguments for user in _readers(n) if user in ancestors]
+    at += [n for n in results if _is_complex(n)]
     reason = "an input or result of the graph is complex"
     remedy = "take and return torch.view_as_real(…)"
     raise_together([cannot_lower(reason, n, remedy) for n in at])
@@ -54,7 +54,7 @@ def _is_complex(n: torch.fx.Node) -> bool:
 
 
 def refuse_histories(
-    graph: torch.fx.Graph, computed: Sequence[torch.fx.Node], context: CaptureContext
+    graph: torch.fx.Graph, results: Sequence[torch.fx.Node], context: CaptureContext
 ) -> None:
     """Raise CannotLower if forward requests a gradient that this call cannot give."""
     for n in graph.nodes:
@@ -63,7 +63,7 @@ def refuse_histories(
             raise cannot_lower(reason, n, "call it before forward")
     if context.grad_mode:
         return
-    for n in computed:
+    for n in results:
         value = n.meta["example_value"]
         if isinstance(value, torch.Tensor) and value.requires_grad:
             reason = "forward enables gradients, which its caller disables"
@@ -75,18 +75,18 @@ def refuse_sparse(graph: torch.fx.Graph) -> None:
 
     The engine's gradients are dense, which optimizers for sparse gradients do not accept.
     """
-    asked = "(sparse=True) asks for a sparse gradient, and the engine's are dense"
-    refused = [
-        cannot_lower(f"{n.target.__name__}{asked}", n, "leave out sparse=True")
+    reason = "(sparse=True) asks for a sparse gradient, and the engine's are dense"
+    refusals = [
+        cannot_lower(f"{n.target.__name__}{reason}", n, "leave out sparse=True")
         for n in graph.nodes
         if n.target in (F.embedding, F.embedding_bag) and _gives_sparse(n)
     ]
-    raise_together(refused)
+    raise_together(refusals)
 
 
 def _gives_sparse(n: torch.fx.Node) -> bool:
-    given = inspect.signature(n.target).bind(*n.args, **n.kwargs).arguments  # type: ignore[arg-type]
-    return bool(given.get("sparse")) and given["weight"].meta["example_value"].requires_grad
+    arguments = inspect.signature(n.target).bind(*n.args, **n.kwargs).arguments  # type: ignore[arg-type]
+    return bool(arguments.get("sparse")) and arguments["weight"].meta["example_value"].requires_grad
 
 
 _WITHOUT_DERIVATIVE = {
@@ -104,13 +104,13 @@ def refuse_without_derivative(graph: torch.fx.Graph) -> None:
 
     The engine would silently return no gradient.
     """
-    refused = [
+    refusals = [
         cannot_lower(f"PyTorch has no derivative of {name}", n, "detach() what needs no gradient")
         for n in graph.nodes
         if n.op.startswith("call_") and (name := _WITHOUT_DERIVATIVE.get(n.target))
         if _needs_gradient(n) and any(u.op == "output" or _needs_gradient(u) for u in n.users)
     ]
-    raise_together(refused)
+    raise_together(refusals)
 
 
 def _needs_gradient(n: torch.fx.Node) -> bool:
@@ -124,12 +124,12 @@ def refuse_writes_of_backward(graph_module: torch.fx.GraphModule) -> None:
     The engine would do this write in forward, even if no backward follows, or two.
     """
     reason = "a torch.autograd.Function writes a tensor in its backward"
-    refused = [
+    refusals = [
         cannot_lower(reason, n, "write it after backward, or in a hook")
         for n in graph_module.graph.nodes
         if _writes_in_backward(graph_module, n)
     ]
-    raise_together(refused)
+    raise_together(refusals)
 
 
 def _writes_in_backward(within: torch.fx.GraphModule, n: torch.fx.Node) -> bool:
@@ -144,8 +144,8 @@ def _writes_in_backward(within: torch.fx.GraphModule, n: torch.fx.Node) -> bool:
     gradients = [n for n in backward.nodes if n.op == "placeholder"][:count]
     before = {n for n in backward.nodes if n.op in ("placeholder", "get_attr")} - {*gradients}
     memory = {memory_of(n) for n in before} - {None}
-    written = [t for n in backward.nodes for t in all_written_by(n)]
-    return any(t in before or memory_of(t) in memory for t in written)
+    targets = [t for n in backward.nodes for t in all_written_by(n)]
+    return any(t in before or memory_of(t) in memory for t in targets)
 
 
 def refuse_mixed_products(graph: torch.fx.Graph, of: Regions, context: CaptureContext) -> None:
@@ -154,14 +154,14 @@ def refuse_mixed_products(graph: torch.fx.Graph, of: Regions, context: CaptureCo
     ``of`` are the regions of autocast within the graph. PyTorch's kernels raise for such a product;
     ``function_rewrites.REWRITES`` would cast the operands.
     """
-    refused = [
+    refusals = [
         cannot_lower(f"a product of {' and '.join(sorted(types))}", n)
         for n in graph.nodes
         if of.get(n.name, context.autocast) is None
         and _is_product(n)
         and len(types := _floating_types(n)) > 1
     ]
-    raise_together(refused)
+    raise_together(refusals)
 
 
 def _is_product(n: torch.fx.Node) -> bool:
@@ -181,13 +181,13 @@ def refuse_overlaps(graph: torch.fx.Graph) -> None:
     PyTorch raises an error (at::assert_no_partial_overlap); in a graph the call would read the old
     values.
     """
-    refused = [
+    refusals = [
         cannot_lower("a call writes to a part of the memory that it reads", n)
         for n in graph.nodes
-        for written in all_written_by(n)
-        if any(_overlap_in_part(_place(n, written), other) for other in _values_read(n, written))
+        for target in all_written_by(n)
+        if any(_overlap_in_part(_place(n, target), other) for other in _values_read(n, target))
     ]
-    raise_together(refused)
+    raise_together(refusals)
 
 
 def refuse_lost_writes(graph: torch.fx.Graph) -> None:
@@ -196,13 +196,13 @@ def refuse_lost_writes(graph: torch.fx.Graph) -> None:
     If elements of a view share memory (``x.expand(3, 4)[0]``), it adds the old and the new values.
     It sets elements between windows (``x.unfold(0, 2, 3)``) to zero.
     """
-    refused = [
+    refusals = [
         cannot_lower("a call writes through a view whose elements overlap or skip some", n)
         for n in graph.nodes
-        for written in all_written_by(n)
-        if any(_is_unfold(v) or _has_overlap(v) for v in _seen_through(written))
+        for target in all_written_by(n)
+        if any(_is_unfold(v) or _has_overlap(v) for v in _seen_through(target))
     ]
-    raise_together(refused)
+    raise_together(refusals)
 
 
 def _seen_through(n: torch.fx.Node | None) -> Iterator[torch.fx.Node]:
@@ -238,15 +238,15 @@ def _has_overlap(n: torch.fx.Node) -> bool:
     return False
 
 
-def _values_read(n: torch.fx.Node, written: torch.fx.Node) -> list[Any]:
-    memory = memory_named(written.meta.get("example_value"))
-    values = [i.meta.get("example_value") for i in n.all_input_nodes if i is not written]
+def _values_read(n: torch.fx.Node, target: torch.fx.Node) -> list[Any]:
+    memory = memory_named(target.meta.get("example_value"))
+    values = [i.meta.get("example_value") for i in n.all_input_nodes if i is not target]
     return [v for v in values if memory is not None and memory_named(v) == memory]
 
 
-def _place(n: torch.fx.Node, written: torch.fx.Node) -> torch.Tensor:
+def _place(n: torch.fx.Node, target: torch.fx.Node) -> torch.Tensor:
     """Return the part of a tensor that a call writes; for ``x[…] = y`` that is ``x[…]``."""
-    value: torch.Tensor = written.meta["example_value"]
+    value: torch.Tensor = target.meta["example_value"]
     if n.target is not operator.setitem:
         return value
     index = n.args[1] if isinstance(n.args[1], tuple) else (n.args[1],)
@@ -256,11 +256,11 @@ def _place(n: torch.fx.Node, written: torch.fx.Node) -> torch.Tensor:
     return value
 
 
-def _overlap_in_part(written: torch.Tensor, read: torch.Tensor) -> bool:
+def _overlap_in_part(target: torch.Tensor, source: torch.Tensor) -> bool:
     """Return whether two dense tensors of one memory overlap in part; False if one is not dense."""
-    if not (_is_dense(written) and _is_dense(read)):
+    if not (_is_dense(target) and _is_dense(source)):
         return False
-    (a, a_end), (b, b_end) = _byte_range(written), _byte_range(read)
+    (a, a_end), (b, b_end) = _byte_range(target), _byte_range(source)
     return (a, a_end) != (b, b_end) and a < b_end and b < a_end
 
 

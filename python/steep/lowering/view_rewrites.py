@@ -16,25 +16,25 @@ Tensors: TypeAlias = torch.Tensor | Sequence[torch.Tensor]
 
 def _meshgrid(*tensors: Tensors, indexing: str = "ij") -> tuple[torch.Tensor, ...]:
     """``torch.meshgrid``, whose results are views."""
-    given = _listed(tensors)
-    order = list(range(len(given)))
-    if indexing == "xy" and len(given) > 1:
+    vectors = _as_list(tensors)
+    order = list(range(len(vectors)))
+    if indexing == "xy" and len(vectors) > 1:
         order[:2] = 1, 0
-    shape = [given[i].numel() for i in order]
+    shape = [vectors[i].numel() for i in order]
     return tuple(
         t.view([-1 if i == order[at] else 1 for i in range(len(shape))]).expand(shape)
-        for at, t in enumerate(given)
+        for at, t in enumerate(vectors)
     )
 
 
 def _broadcast_tensors(*tensors: Tensors) -> list[torch.Tensor]:
     """``torch.broadcast_tensors``, whose results are views."""
-    given = _listed(tensors)
-    shape = torch.broadcast_shapes(*(t.shape for t in given))
-    return [t.expand(shape) for t in given]
+    operands = _as_list(tensors)
+    shape = torch.broadcast_shapes(*(t.shape for t in operands))
+    return [t.expand(shape) for t in operands]
 
 
-def _listed(tensors: Sequence[Tensors]) -> Sequence[torch.Tensor]:
+def _as_list(tensors: Sequence[Tensors]) -> Sequence[torch.Tensor]:
     """Return the tensors of a call, which takes them as several arguments or as one list."""
     first = tensors[0] if len(tensors) == 1 else None
     return first if isinstance(first, (list, tuple)) else tensors
@@ -48,13 +48,15 @@ def _at_least(axes: dict[int, tuple[int, ...]]) -> Callable[..., Any]:
             t = t.unsqueeze(axis)
         return t
 
-    def rewritten(*tensors: Tensors) -> Tensors:
+    def rewrite(*tensors: Tensors) -> Tensors:
         if len(tensors) != 1:
             return tuple(map(of_one, tensors))
-        (given,) = tensors
-        return tuple(map(of_one, given)) if isinstance(given, (list, tuple)) else of_one(given)
+        (operand,) = tensors
+        return (
+            tuple(map(of_one, operand)) if isinstance(operand, (list, tuple)) else of_one(operand)
+        )
 
-    return rewritten
+    return rewrite
 
 
 def _type_as(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:

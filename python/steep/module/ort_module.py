@@ -20,7 +20,7 @@ import torch
 from steep import _steep
 from steep.dynamo.report import Report
 from steep.errors import Error, ModelError, ProviderError
-from steep.inspection import StrPath, dumped, join_pages, trace_of
+from steep.inspection import StrPath, join_pages, make_dump, trace_of
 from steep.module.other_methods import OtherMethods
 from steep.patching.torch_versions import is_tested
 from steep.providers import Providers
@@ -194,9 +194,9 @@ class ORTModule(torch.nn.Module):
         return Report(
             type(self._module).__name__,
             tuple(self._reports),
-            tuple(why for captured in self._captured.values() for why in captured.breaks),
+            tuple(why for module in self._captured.values() for why in module.breaks),
             self.fallback_calls,
-            tuple(self._other_methods.called),
+            tuple(self._other_methods.texts),
         )
 
     # If the wrapped module has an attribute of one of these four names, users get that one:
@@ -237,14 +237,14 @@ class ORTModule(torch.nn.Module):
         """
 
         def dump(form: str) -> str:
-            shown = [p.dump(p.engine_graph.gradients, form) for p in self._graphs()]
-            if not shown:
+            texts = [p.dump(p.engine_graph.gradients, form) for p in self._graphs()]
+            if not texts:
                 raise ModelError("Nothing is compiled yet.", remedy="call the module first")
             if form == "html":
-                return join_pages(shown)
-            return "\n".join(f"# graph {i} of {len(shown)}\n{t}" for i, t in enumerate(shown, 1))
+                return join_pages(texts)
+            return "\n".join(f"# graph {i} of {len(texts)}\n{t}" for i, t in enumerate(texts, 1))
 
-        return dumped(dump, html, passes)
+        return make_dump(dump, html, passes)
 
     @contextlib.contextmanager
     def profile(self, path: StrPath) -> Iterator[None]:
@@ -257,19 +257,19 @@ class ORTModule(torch.nn.Module):
             ModelError: nothing has run in the engine yet.
             IoError: the trace cannot be written.
         """
-        recorded = []
+        profiles = []
         for graph in self._graphs():
             graph.engine_graph.program.start_profile()
-            recorded.append((graph.engine_graph.program, time.perf_counter()))
-        if not recorded:
+            profiles.append((graph.engine_graph.program, time.perf_counter()))
+        if not profiles:
             raise ModelError("Nothing is compiled yet.", remedy="call the module first")
         try:
             yield
         finally:
-            _steep.write_file(os.fspath(path), trace_of(recorded).encode())
+            _steep.write_file(os.fspath(path), trace_of(profiles).encode())
 
     def _graphs(self) -> list[CompiledGraph]:
-        return [graph for captured in self._captured.values() for graph in captured.graphs]
+        return [graph for module in self._captured.values() for graph in module.graphs]
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
@@ -281,7 +281,7 @@ class ORTModule(torch.nn.Module):
         return own.get("_mixed") or type(own.get("_module", self))
 
     @__class__.setter
-    def __class__(self, given: type) -> None:
+    def __class__(self, new_class: type) -> None:
         """Accept a class that a framework assigns to ``module.__class__``.
 
         A class that adds mixins (such as ``FSDPModule``) applies to this ORTModule: the methods of
@@ -290,19 +290,20 @@ class ORTModule(torch.nn.Module):
 
         Raises TypeError: a mixin was added before, and the new class would be the wrapped module's.
         """
-        known = self.__class__
-        mixins = tuple(base for base in given.__bases__ if not issubclass(known, base))
+        old_class = self.__class__
+        mixins = tuple(base for base in new_class.__bases__ if not issubclass(old_class, base))
         if not mixins:
             if "_mixed" in self.__dict__:
                 raise TypeError(
-                    f"{known.__name__} is mixed into this ORTModule already, and cannot be replaced"
+                    f"{old_class.__name__} is mixed into this ORTModule already, "
+                    "and cannot be replaced"
                 )
-            self._module.__class__ = given
+            self._module.__class__ = new_class
             return
-        kept = {n: v for n, v in vars(given).items() if n not in ("__dict__", "__weakref__")}
+        members = {n: v for n, v in vars(new_class).items() if n not in ("__dict__", "__weakref__")}
         bases = (*mixins, type(self))
-        _set_type(self, type(type(self).__name__, bases, kept))
-        self.__dict__["_mixed"] = given
+        _set_type(self, type(type(self).__name__, bases, members))
+        self.__dict__["_mixed"] = new_class
 
     def _call_impl(self, *args: object, **kwargs: object) -> Any:
         """Let the wrapped module run the global module hooks, so that they run once."""
@@ -320,9 +321,9 @@ class ORTModule(torch.nn.Module):
         # autocast's dtype decides what autocast regions inside forward compute in; Dynamo does not
         # guard it
         held_for = precision, whole, torch.get_autocast_dtype("cpu")
-        captured = self._captured.get(held_for)
-        if captured is None:
-            captured = self._captured[held_for] = capture_backend.make_captured_module(
+        capture = self._captured.get(held_for)
+        if capture is None:
+            capture = self._captured[held_for] = capture_backend.make_captured_module(
                 innermost(self._module),
                 precision,
                 self._reports.append,
@@ -334,24 +335,24 @@ class ORTModule(torch.nn.Module):
             )
         try:
             capture_backend.refuse_transforms()
-            result = captured(*args, **kwargs)
+            result = capture(*args, **kwargs)
         except (ModelError, ProviderError) as e:
             if self.fallback != "torch":
                 raise
             return self._run_in_torch(e, args, kwargs)
-        if not captured.ran_in_engine and not captured.left_on_purpose:
-            self._require_engine_ran(captured.breaks)
+        if not capture.ran_in_engine and not capture.left_on_purpose:
+            self._require_engine_ran(capture.breaks)
         return result
 
     def _require_engine_ran(self, breaks: list[str]) -> None:
         """Raise ModelError if PyTorch ran all operations; return if there were none to run."""
-        left = [*(r.reason for r in self._reports if r.reason), *breaks]
-        if left:
+        reasons = [*(r.reason for r in self._reports if r.reason), *breaks]
+        if reasons:
             if any(type(p).__name__ == "DTensor" for p in self._module.parameters()):
-                left.insert(0, "weights are DTensors (parallelize_module), which PyTorch runs")
+                reasons.insert(0, "weights are DTensors (parallelize_module), which PyTorch runs")
             raise ModelError(
                 f"No part of the module {type(self._module).__name__} ran in the engine.",
-                received="; ".join(left),
+                received="; ".join(reasons),
                 remedy='change the code named above, or let PyTorch run it: fallback="torch"',
             )
 
@@ -421,10 +422,10 @@ class ORTModule(torch.nn.Module):
     def __deepcopy__(self, memo: dict[int, Any]) -> ORTModule:
         """Copy by pickling's rules, even if the wrapped module defines its own ``__deepcopy__``."""
         make, arguments, attributes = self.__reduce_ex__(4)
-        copied: ORTModule = make(*copy.deepcopy(arguments, memo))
-        memo[id(self)] = copied
-        copied.__dict__.update(copy.deepcopy(attributes, memo))
-        return copied
+        result: ORTModule = make(*copy.deepcopy(arguments, memo))
+        memo[id(self)] = result
+        result.__dict__.update(copy.deepcopy(attributes, memo))
+        return result
 
     def _how_made(self) -> tuple[Callable[..., ORTModule], tuple[Any, ...]]:
         """Return a function that makes a copy, and the function's arguments."""
@@ -462,13 +463,13 @@ class ORTModule(torch.nn.Module):
     def __bool__(self) -> bool:
         return True  # modules are true; containers would be false when empty
 
-    def _of_container(self, needed: str) -> Any:
-        if not hasattr(type(self._module), needed):
-            raise TypeError(f"{type(self._module).__name__} has no {needed}")
+    def _of_container(self, method: str) -> Any:
+        if not hasattr(type(self._module), method):
+            raise TypeError(f"{type(self._module).__name__} has no {method}")
         return self._module
 
 
-def _shared(table: str) -> property:
+def _forward_table(table: str) -> property:
     """Return a property that reads and writes the wrapped module's table (``_parameters``, …).
 
     Both modules have one set of tables, so every inherited method sees the wrapped module's tensors
@@ -490,7 +491,7 @@ def _shared(table: str) -> property:
 
 
 for _name in _SHARED:
-    setattr(ORTModule, _name, _shared(_name))
+    setattr(ORTModule, _name, _forward_table(_name))
 
 
 def innermost(module: torch.nn.Module) -> torch.nn.Module:
@@ -513,8 +514,8 @@ def _with_signature(cls: type, module: torch.nn.Module) -> type:
     module has an attribute ``plan``, ``memory_report``, ``dump`` or ``profile``, the subclass
     returns the module's.
     """
-    wrapped = type(module)
-    classes = _classes.setdefault(wrapped, {})
+    module_class = type(module)
+    classes = _classes.setdefault(module_class, {})
     key = cls, frozenset(name for name in _MODULES_FIRST if hasattr(module, name))
     if key not in classes:
 
@@ -523,7 +524,7 @@ def _with_signature(cls: type, module: torch.nn.Module) -> type:
 
         # Without a signature, the forward keeps (*args, **kwargs).
         with contextlib.suppress(AttributeError, TypeError, ValueError):
-            forward.__signature__ = inspect.signature(wrapped.forward)  # type: ignore[attr-defined]
+            forward.__signature__ = inspect.signature(module_class.forward)  # type: ignore[attr-defined]
         forward.__doc__ = cls.forward.__doc__  # type: ignore[attr-defined]
         names: dict[str, object] = {name: _modules_own(name) for name in key[1]}
         names |= {"forward": forward, "__module__": __name__}

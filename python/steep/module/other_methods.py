@@ -22,29 +22,29 @@ class OtherMethods:
 
     def __init__(self, module: torch.nn.Module) -> None:
         self.module = module
-        self.called: list[str] = []  # one text for each method that computed with tensors
-        self._watched: dict[Callable[..., Any], Callable[..., Any]] = {}
+        self.texts: list[str] = []  # one text for each method that computed with tensors
+        self._wrappers: dict[Callable[..., Any], Callable[..., Any]] = {}
 
     def watch(self, method: types.MethodType) -> types.MethodType:
         """Return the method; methods of the module's own class get a wrapper that warns."""
         function = method.__func__
         if method.__self__ is not self.module or _is_of_pytorch(function):
             return method
-        if function not in self._watched:
-            self._watched[function] = self._saying(function)
-        return types.MethodType(self._watched[function], self.module)
+        if function not in self._wrappers:
+            self._wrappers[function] = self._saying(function)
+        return types.MethodType(self._wrappers[function], self.module)
 
     def _saying(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        said = False
+        is_said = False
 
         @functools.wraps(function)
         def call(*args: object, **kwargs: object) -> object:
-            nonlocal said
+            nonlocal is_said
             result = function(*args, **kwargs)
-            if not (said or torch.compiler.is_compiling()) and _has_tensors(
+            if not (is_said or torch.compiler.is_compiling()) and _has_tensors(
                 (args[1:], kwargs, result)
             ):
-                said = True
+                is_said = True
                 self._say(function)
             return result
 
@@ -58,14 +58,14 @@ class OtherMethods:
             f'call torch.compile(module.{function.__name__}, backend="steep"), or compute it in '
             "forward"
         )
-        self.called.append(text)
+        self.texts.append(text)
         log.warning("PyTorch runs a method other than forward: %s", text)
 
 
 def _is_of_pytorch(function: object) -> bool:
     """Return whether every module has this method, or it is not a Python function."""
-    known = isinstance(function, types.FunctionType)
-    return not known or function.__module__.startswith("torch.nn.modules.module")
+    is_function = isinstance(function, types.FunctionType)
+    return not is_function or function.__module__.startswith("torch.nn.modules.module")
 
 
 def _has_tensors(values: object) -> bool:

@@ -23,6 +23,6 @@ def backend(
     With a release of PyTorch that the tests have not run with, ``public_capture`` runs the graph.
     """
     name = "steep.dynamo.backend" if is_tested() else "steep.public_capture.compile_backend"
-    chosen = importlib.import_module(name)
-    run: Callable[..., Any] = chosen.backend(graph_module, examples, options=options)
+    implementation = importlib.import_module(name)
+    run: Callable[..., Any] = implementation.backend(graph_module, examples, options=options)
     return run

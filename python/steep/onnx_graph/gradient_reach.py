@@ -13,17 +13,17 @@ _WITHOUT_GRADIENT = {
 }
 
 
-def reached(graph: onnx.GraphProto) -> set[str]:
+def find_gradient_reach(graph: onnx.GraphProto) -> set[str]:
     """Return the names of values from which a gradient path leads to a result.
 
     May contain too many: only names are considered, not dtypes.
     """
-    needed = {output.name for output in graph.output}
+    names = {output.name for output in graph.output}
     for node in reversed(graph.node):
-        if needed.isdisjoint(node.output) or _stops(node):
+        if names.isdisjoint(node.output) or _stops(node):
             continue
-        needed.update(read_by(node))
-    return needed
+        names.update(read_by(node))
+    return names
 
 
 def results_of_results(graph: onnx.GraphProto) -> dict[int, list[int]]:
@@ -52,8 +52,8 @@ def last_results_first(graph: onnx.GraphProto) -> list[int]:
     """Return the positions of results in the order of PyTorch's backward: last computed first."""
     places: dict[str, int] = {}
     for place, node in enumerate(graph.node):
-        copied = node.op_type == "Identity" and node.input[0] in places
-        at = places[node.input[0]] if copied else place
+        is_copy = node.op_type == "Identity" and node.input[0] in places
+        at = places[node.input[0]] if is_copy else place
         places.update(dict.fromkeys(node.output, at))
     names = [output.name for output in graph.output]
     return sorted(range(len(names)), key=lambda i: (-places.get(names[i], -1), -i))

@@ -42,17 +42,17 @@ def with_states(model: onnx.ModelProto, names: Mapping[str, str]) -> onnx.ModelP
 
     ``names`` maps these inputs to the initializers' names.
     """
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
-    for value in [v for v in made.graph.input if v.name in names]:
-        made.graph.input.remove(value)
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    for value in [v for v in result.graph.input if v.name in names]:
+        result.graph.input.remove(value)
         tensor_type = value.type.tensor_type
         dims = [d.dim_value for d in tensor_type.shape.dim]
-        made.graph.initializer.add(
+        result.graph.initializer.add(
             name=names[value.name], data_type=tensor_type.elem_type, dims=dims
         )
-    rename(made.graph, names)
-    return made
+    rename(result.graph, names)
+    return result
 
 
 def rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:

@@ -33,13 +33,13 @@ class Rewrite:
         """Return a changed copy of a ModelProto; the proto itself if there are no changes."""
         if not self._changes:
             return model
-        changed = type(model)()
-        changed.CopyFrom(model)
+        result = type(model)()
+        result.CopyFrom(model)
         try:
             for change in self._changes:
-                change(changed)
+                change(result)
             for kind in ("input", "output"):
-                before, after = ([v.name for v in getattr(m.graph, kind)] for m in (model, changed))
+                before, after = ([v.name for v in getattr(m.graph, kind)] for m in (model, result))
                 if before != after:
                     raise ModelError(
                         f"A rewrite changed the {kind}s of a graph.",
@@ -47,7 +47,7 @@ class Rewrite:
                         received=", ".join(after),
                         remedy="replace nodes only; keep the names of inputs and outputs",
                     )
-            onnx.checker.check_model(changed)
+            onnx.checker.check_model(result)
         except onnx.checker.ValidationError as e:
             self.error = self.error or ModelError(
                 "A rewrite made a graph that is not valid ONNX.",
@@ -58,7 +58,7 @@ class Rewrite:
         except Exception as e:
             self.error = self.error or e
             raise
-        return changed
+        return result
 
 
 @contextlib.contextmanager

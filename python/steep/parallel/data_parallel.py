@@ -44,8 +44,8 @@ class _StepHeader:
 
     call: float = 0  # index into _CALLS
     failed: float = 0
-    described: float = 0  # digest of model and options
-    described_low: float = 0
+    digest: float = 0  # digest of model and options
+    digest_low: float = 0
     fresh: float = 0  # whether its state changed other than by steps
     step_count: float = 0
     run_count: float = 0
@@ -86,11 +86,11 @@ class DataParallel:
     """
 
     def __init__(self) -> None:
-        self.described: dict[str, str] = {}
+        self.descriptions: dict[str, str] = {}
         self.label = ""
         self.settings = ""
         self.others: Sequence[torch.Tensor] = ()
-        self.counted: tuple[float, str] | None = None
+        self.count_and_form: tuple[float, str] | None = None
         self._peers: Peers = connect()
         self._lock = threading.RLock()
         self._fresh = True
@@ -106,27 +106,29 @@ class DataParallel:
 
         Args:
             session: the session, whose parameters are compared.
-            options: keywords of a ``TrainingSession``; empty if ``described`` has them already.
+            options: keywords of a ``TrainingSession``; empty if ``descriptions`` has them already.
             model: path or bytes of its file.
         """
         parameters = {}
         for name in session.parameter_names:
             tensor = _tensor(session.state(name))
             parameters[name] = f"{tensor.dtype} {list(tensor.shape)}"
-        self.described = {k: v for k, v in self.described.items() if not k.startswith("parameter ")}
-        self.described |= {f"parameter {name}": text for name, text in parameters.items()}
-        self.described["moments"] = str(sorted(session.optimizer_state_names))
-        self.described["statistics"] = str(sorted(session.statistic_names))
+        self.descriptions = {
+            k: v for k, v in self.descriptions.items() if not k.startswith("parameter ")
+        }
+        self.descriptions |= {f"parameter {name}": text for name, text in parameters.items()}
+        self.descriptions["moments"] = str(sorted(session.optimizer_state_names))
+        self.descriptions["statistics"] = str(sorted(session.statistic_names))
         if options:
             self.label = str(options["label"]) if options["loss"] else ""
-            self.described |= {
+            self.descriptions |= {
                 **describe_versions(),
                 "model": f"sha256 {_hash_of(model)}",
                 **{f"option {k}": option_text(v) for k, v in options.items() if k not in _APART},
             }
             if set(session.statistic_names) - set(options["updates"] or {}):
                 self.warn_of_statistics()
-        self._digest = _digest(json.dumps(self.described, sort_keys=True))
+        self._digest = _digest(json.dumps(self.descriptions, sort_keys=True))
 
     def warn_of_statistics(self) -> None:
         """Warn that a batch normalisation sees the rows of one process only."""
@@ -157,7 +159,7 @@ class DataParallel:
         session: _steep.TrainingSession,
         *arrays: object,
         accumulate: bool = False,
-        **named: object,
+        **kwargs: object,
     ) -> _steep.StepResult:
         """Run one step on the rows of all processes; see ``TrainingSession.step``."""
         with self._lock:
@@ -177,7 +179,7 @@ class DataParallel:
             if not self._opened:
                 self._open(session)
             try:
-                part = self._part(session, arrays, named)
+                part = self._part(session, arrays, kwargs)
             except Exception as error:
                 if accumulate:  # the other processes learn of it when they apply
                     raise
@@ -195,7 +197,7 @@ class DataParallel:
             return self._finish(session, [])
 
     @contextlib.contextmanager
-    def agreed(self) -> Iterator[None]:
+    def agree(self) -> Iterator[None]:
         """Tell the other processes of an error in the ``with`` block before the session's step."""
         with self._lock:
             before = self._exchanges
@@ -209,10 +211,10 @@ class DataParallel:
     # --- the parts of a step ----------------------------------------------------------------------
 
     def _open(self, session: _steep.TrainingSession) -> None:
-        described, described_low = self._digest
+        digest, digest_low = self._digest
         own = _StepHeader(
-            described=described,
-            described_low=described_low,
+            digest=digest,
+            digest_low=digest_low,
             fresh=self._fresh,
             step_count=session.step_count,
             run_count=session.run_count,
@@ -222,7 +224,7 @@ class DataParallel:
         )
         every = self._say(own)
         first = every[0]
-        if any((o.described, o.described_low) != (described, described_low) for o in every):
+        if any((o.digest, o.digest_low) != (digest, digest_low) for o in every):
             self._explain_difference()
         if any(o.fresh for o in every):
             self._peers.copy_from(0, [*_states(session), *self.others])
@@ -235,20 +237,25 @@ class DataParallel:
         session.set_seed(self._seed)
         self._opened = True
         self._runs, self._loss_scale = session.run_count, session.loss_scale
-        self._kept = {n: _tensor(session.state(n)).clone() for n in session.statistic_names}
+        self._old_statistics = {
+            n: _tensor(session.state(n)).clone() for n in session.statistic_names
+        }
 
     def _part(
-        self, session: _steep.TrainingSession, arrays: Sequence[object], named: Mapping[str, object]
+        self,
+        session: _steep.TrainingSession,
+        arrays: Sequence[object],
+        kwargs: Mapping[str, object],
     ) -> _steep.StepResult:
-        rows, self._form = self.counted or _counted(session, self.label, arrays, named)
-        self.counted = None
+        rows, self._form = self.count_and_form or _count_rows(session, self.label, arrays, kwargs)
+        self.count_and_form = None
         if rows == 0:
             self._parts += 1
             return _result(session, loss=math.nan)
         # In a step each process has its own seed; between steps all have the same.
         session.set_seed((self._seed + self.rank) % 2**64)
         try:
-            result = _steep.TrainingSession.step(session, *arrays, accumulate=True, **named)
+            result = _steep.TrainingSession.step(session, *arrays, accumulate=True, **kwargs)
         finally:
             session.set_seed(self._seed)
         self._parts += 1
@@ -279,7 +286,7 @@ class DataParallel:
         factor = (1 if own.weighs else own.weight / max(waiting.parts, 1)) / total
         try:
             self._peers.add([_tensor(s) for _, s in sorted(waiting.sums.items())], factor)
-            if self._kept:  # running statistics are those of one process, as with DDP
+            if self._old_statistics:  # running statistics are those of one process, as with DDP
                 source = next(i for i, c in enumerate(every) if c.weight > 0)
                 self._peers.copy_from(source, _states(session, session.statistic_names))
         except ProviderError:
@@ -290,16 +297,16 @@ class DataParallel:
         self._forget()
         self._opened = False
         try:
-            done = _steep.TrainingSession.apply_gradients(session)
+            update = _steep.TrainingSession.apply_gradients(session)
         except Exception:
             session.drop_gradients()
             raise
         return _result(
             session,
-            loss=done.loss,
-            lr=done.lr,
-            grad_norm=done.grad_norm,
-            loss_scale=done.loss_scale,
+            loss=update.loss,
+            lr=update.lr,
+            grad_norm=update.grad_norm,
+            loss_scale=update.loss_scale,
             outputs=outputs,
         )
 
@@ -340,13 +347,13 @@ class DataParallel:
                     remedy="load the same checkpoint on every rank",
                 )
         if any((c.settings, c.settings_low) != (first.settings, first.settings_low) for c in every):
-            said = self._peers.gather_texts(self._settings_of(session))
-            i = next(i for i, text in enumerate(said) if text != said[0])
+            texts = self._peers.gather_texts(self._settings_of(session))
+            i = next(i for i, text in enumerate(texts) if text != texts[0])
             raise DataError(
                 "The processes would update differently; no weight was changed.",
                 node=f"rank {i}",
-                expected=f"as rank 0: {said[0]}",
-                received=said[i],
+                expected=f"as rank 0: {texts[0]}",
+                received=texts[i],
                 remedy="set rates and the optimizer's numbers alike on every rank",
             )
         if len({(c.form, c.form_low) for c in every if c.weight > 0 and not c.weighs}) > 1:
@@ -378,7 +385,7 @@ class DataParallel:
         """Restore the state before the step."""
         session.run_count = self._runs
         session.drop_gradients()
-        for name, value in self._kept.items():
+        for name, value in self._old_statistics.items():
             _tensor(session.state(name)).copy_(value)
         self._opened = False
         self._forget()
@@ -397,18 +404,18 @@ class DataParallel:
         numbers = [float(number) for number in dataclasses.astuple(own)]
         width = max(len(dataclasses.fields(kind)) for kind in (_StepHeader, _StepSummary))
         every = self._peers.gather(numbers + [0.0] * (width - len(numbers)))
-        if any(said[1] for said in every):
+        if any(numbers_of_rank[1] for numbers_of_rank in every):
             self._tell(failure)
-        for i, said in enumerate(every):
-            if said[0] != every[0][0]:
+        for i, numbers_of_rank in enumerate(every):
+            if numbers_of_rank[0] != every[0][0]:
                 raise ProviderError(
                     "The processes of this training are in different calls.",
                     node=f"rank {i}",
                     expected=f"{_CALLS[int(every[0][0])]}, as rank 0",
-                    received=_CALLS[int(said[0])],
+                    received=_CALLS[int(numbers_of_rank[0])],
                     remedy="make the same calls in the same order on every rank",
                 )
-        return [type(own)(*said[: len(numbers)]) for said in every]
+        return [type(own)(*numbers_of_rank[: len(numbers)]) for numbers_of_rank in every]
 
     def _tell(self, failure: Exception | None) -> NoReturn:
         """Raise this process's failure, or that of another process with its rank."""
@@ -416,26 +423,31 @@ class DataParallel:
         if failure is not None:
             parts = {k: v for k, v in vars(failure).items() if isinstance(v, str)}
             own = {"kind": type(failure).__name__, "text": str(failure), **parts}
-        said = [json.loads(text) for text in self._peers.gather_texts(json.dumps(own))]
+        failures = [json.loads(text) for text in self._peers.gather_texts(json.dumps(own))]
         if failure is not None:
             raise failure
-        i = next(i for i, other in enumerate(said) if other)
-        kind, text = said[i]["kind"], said[i].get("what") or said[i]["text"]
-        raised = getattr(errors, kind, ProviderError) if kind in errors.__all__ else ProviderError
-        raise raised(
+        i = next(i for i, other in enumerate(failures) if other)
+        kind, text = failures[i]["kind"], failures[i].get("what") or failures[i]["text"]
+        error_class = (
+            getattr(errors, kind, ProviderError) if kind in errors.__all__ else ProviderError
+        )
+        raise error_class(
             f"Rank {i} failed; no weight was changed.",
             node=f"rank {i}",
-            op=said[i].get("op", ""),
-            expected=said[i].get("expected", ""),
-            received=f"{kind}: {text}" + "".join(f" ({x})" for x in [said[i].get("received")] if x),
-            remedy=said[i].get("remedy", ""),
+            op=failures[i].get("op", ""),
+            expected=failures[i].get("expected", ""),
+            received=f"{kind}: {text}"
+            + "".join(f" ({x})" for x in [failures[i].get("received")] if x),
+            remedy=failures[i].get("remedy", ""),
         )
 
     def _explain_difference(self) -> NoReturn:
         """Raise ModelError: the processes train different models."""
-        said = [json.loads(t) for t in self._peers.gather_texts(json.dumps(self.described))]
-        first = said[0]
-        for i, other in enumerate(said):
+        descriptions = [
+            json.loads(t) for t in self._peers.gather_texts(json.dumps(self.descriptions))
+        ]
+        first = descriptions[0]
+        for i, other in enumerate(descriptions):
             for name in sorted({*first, *other}, key=_causes_first):
                 if first.get(name) != other.get(name):
                     expected, received = _first_difference(
@@ -488,11 +500,11 @@ def _hash_of(model: str | bytes) -> str:
     """Return the hash of a model's file, without external data."""
     if isinstance(model, bytes):
         return hashlib.sha256(model).hexdigest()[:16]
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     with open(model, "rb") as file:
         while block := file.read(1 << 20):
-            found.update(block)
-    return found.hexdigest()[:16]
+            digest.update(block)
+    return digest.hexdigest()[:16]
 
 
 def _causes_first(name: str) -> tuple[bool, str]:
@@ -510,8 +522,8 @@ def _digest(text: str) -> tuple[float, float]:
     return float(int.from_bytes(start[:4], "big")), float(int.from_bytes(start[4:], "big"))
 
 
-def _tensor(shared: _steep.Tensor) -> torch.Tensor:
-    return torch.from_dlpack(shared)
+def _tensor(tensor: _steep.Tensor) -> torch.Tensor:
+    return torch.from_dlpack(tensor)
 
 
 def _states(
@@ -527,21 +539,21 @@ def _states(
     return [_tensor(session.state(name)) for name in sorted(names)]
 
 
-def _counted(
+def _count_rows(
     session: _steep.TrainingSession,
     label: str,
     arrays: Sequence[object],
-    named: Mapping[str, object],
+    kwargs: Mapping[str, object],
 ) -> tuple[float, str]:
     """Return over how many elements a loss is the mean, and the shape of a row, "" for any.
 
     The elements are those of the labels; if the loss is in the model, rows along the first axis.
     """
     names = [info.name for info in session.input_info()]
-    fed = dict(zip(names, arrays, strict=False)) if arrays else named
-    if label in fed:
-        return float(math.prod(_shape(fed[label]))), ""
-    shapes = [_shape(fed[name]) for name in names if name in fed]
+    feed = dict(zip(names, arrays, strict=False)) if arrays else kwargs
+    if label in feed:
+        return float(math.prod(_shape(feed[label]))), ""
+    shapes = [_shape(feed[name]) for name in names if name in feed]
     return float(next((shape[0] for shape in shapes if shape), 1)), ""
 
 

@@ -32,7 +32,7 @@ class Peers:
     def __init__(self) -> None:
         self.rank: int = dist.get_rank()
         self.size: int = dist.get_world_size()
-        self._lost = ""
+        self._failure = ""
 
     def gather(self, numbers: Sequence[float]) -> list[list[float]]:
         """Return the numbers of each process, in the order of ranks; all must pass equally many."""
@@ -46,11 +46,11 @@ class Peers:
         """Return the text of each process, in the order of ranks."""
         own = torch.frombuffer(bytearray(text.encode() + b"\0"), dtype=torch.uint8)
         extents = [int(extent) for (extent,) in self.gather([own.numel()])]
-        padded = torch.zeros(max(extents), dtype=torch.uint8)
-        padded[: own.numel()] = own
-        every = [torch.empty_like(padded) for _ in range(self.size)]
+        buffer = torch.zeros(max(extents), dtype=torch.uint8)
+        buffer[: own.numel()] = own
+        every = [torch.empty_like(buffer) for _ in range(self.size)]
         with self._together():
-            dist.all_gather(every, padded)
+            dist.all_gather(every, buffer)
         return [
             bytes(t[: extent - 1].tolist()).decode()
             for t, extent in zip(every, extents, strict=True)
@@ -85,27 +85,27 @@ class Peers:
 
     @contextlib.contextmanager
     def _together(self) -> Iterator[None]:
-        if self._lost:
+        if self._failure:
             raise ProviderError(
                 "The connection between the processes was lost; no weight was changed.",
                 node=f"rank {self.rank}",
-                received=self._lost,
+                received=self._failure,
                 remedy="start all processes again, from the last checkpoint",
             )
-        self._lost = "an exchange that was interrupted"
+        self._failure = "an exchange that was interrupted"
         try:
             yield
         except (RuntimeError, ValueError) as e:  # ValueError: the group was destroyed
-            self._lost = str(e).splitlines()[0]
+            self._failure = str(e).splitlines()[0]
             raise ProviderError(
                 "Another process of this training ended or cannot be reached.",
                 node=f"rank {self.rank}",
                 expected=f"{self.size} processes",
-                received=self._lost,
+                received=self._failure,
                 remedy="look at the output of the other processes for the cause; then start all "
                 "again, from the last checkpoint",
             ) from e
-        self._lost = ""
+        self._failure = ""
 
 
 def connect() -> Peers:

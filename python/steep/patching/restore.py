@@ -69,7 +69,7 @@ def _in_forward_mode() -> bool:
 
 
 @contextlib.contextmanager
-def unlogged(*packages: str) -> Iterator[None]:
+def silence_loggers(*packages: str) -> Iterator[None]:
     """Silence the loggers of packages below the level CRITICAL."""
     loggers = _loggers(*packages)
     levels = [logger.level for logger in loggers]
@@ -84,8 +84,8 @@ def unlogged(*packages: str) -> Iterator[None]:
 
 def _loggers(*packages: str) -> list[logging.Logger]:
     """Return all loggers of packages; those of PyTorch have levels of their own."""
-    found = [logging.getLogger(package) for package in packages]
+    loggers = [logging.getLogger(package) for package in packages]
     for name, logger in logging.root.manager.loggerDict.items():
         if isinstance(logger, logging.Logger) and name.split(".")[0] in packages:
-            found.append(logger)
-    return found
+            loggers.append(logger)
+    return loggers

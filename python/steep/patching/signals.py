@@ -18,11 +18,11 @@ class _Waiting:
         self.signals: list[tuple[int, FrameType | None]] = []
         self.depth = 0  # how many DelayedSignals are active
         self.tracing = False
-        self.raised: BaseException | None = None
+        self.error: BaseException | None = None
 
     def take_handlers(self) -> None:
         """Replace all Python handlers; forget signals and errors from before."""
-        self.handlers, self.signals, self.raised = {}, [], None
+        self.handlers, self.signals, self.error = {}, [], None
         for number in sorted(signal.valid_signals(), reverse=True):
             handler = signal.getsignal(number)
             if callable(handler):
@@ -42,10 +42,10 @@ class _Waiting:
             try:
                 self.handlers[number](number, frame)
             except BaseException as e:
-                self.raised = e
+                self.error = e
                 raise
-        if self.raised is not None:
-            raise self.raised
+        if self.error is not None:
+            raise self.error
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         again = any(number == before for before, _ in self.signals)
@@ -66,7 +66,7 @@ class DelayedSignals:
     locks stay locked, modes stay on. So code that changes PyTorch, and code that traces, runs
     inside of this::
 
-        with DelayedSignals() as held, substituted(…), held.tracing():
+        with DelayedSignals() as signals, substitute(…), signals.tracing():
             ...  # a handler is called where deliver_signals() is
 
     If the code treated a handler's exception as its own error, the exception is raised again at the
@@ -97,10 +97,13 @@ class DelayedSignals:
         _waiting.depth -= 1
         if _waiting.depth == 0:
             _waiting.return_handlers()
-            raised, _waiting.raised = _waiting.raised, None  # an exception keeps its frames alive
+            handler_error, _waiting.error = (
+                _waiting.error,
+                None,
+            )  # an exception keeps its frames alive
             _waiting.deliver()
-            if raised is not None and raised is not error:
-                raise raised
+            if handler_error is not None and handler_error is not error:
+                raise handler_error
 
     @contextlib.contextmanager
     def tracing(self) -> Iterator[None]:

@@ -81,11 +81,11 @@ class Substitution:
     @property
     def entries(self) -> dict[Any, Any]:
         """The dict that contains the entry."""
-        found = getattr(self.owner, self.name)
-        entries: dict[Any, Any] = found() if callable(found) else found
+        table = getattr(self.owner, self.name)
+        entries: dict[Any, Any] = table() if callable(table) else table
         return entries
 
-    def replaced(self, value: object) -> contextlib.AbstractContextManager[None]:
+    def replace_by(self, value: object) -> contextlib.AbstractContextManager[None]:
         """Return a context manager that replaces the target by a value, and restores it."""
         if self.key is _NO_KEY:
             return attribute_set(self.owner, self.name, value, absent=self.absent)
@@ -111,7 +111,7 @@ def changes_lock() -> contextlib.AbstractContextManager[bool]:
 
 
 @contextlib.contextmanager
-def substituted(replacements: Mapping[Substitution, Any]) -> Iterator[None]:
+def substitute(replacements: Mapping[Substitution, Any]) -> Iterator[None]:
     """Replace the targets of the substitutions that apply, for all threads.
 
     On every way out of the ``with`` block, the targets are restored in reverse order. Threads: a
@@ -125,7 +125,7 @@ def substituted(replacements: Mapping[Substitution, Any]) -> Iterator[None]:
     """
     with changes_lock(), contextlib.ExitStack() as stack:
         for s, value in ((s, v) for s, v in replacements.items() if s.applies):
-            stack.enter_context(s.replaced(value))
+            stack.enter_context(s.replace_by(value))
         yield
 
 
@@ -137,10 +137,10 @@ class Change(Generic[T]):
     """
 
     def __init__(
-        self, context: contextlib.AbstractContextManager[T], declared: tuple[Substitution, ...]
+        self, context: contextlib.AbstractContextManager[T], entries: tuple[Substitution, ...]
     ) -> None:
         self._context = context
-        self.order = max(s.order for s in declared)
+        self.order = max(s.order for s in entries)
 
     def __enter__(self) -> T:
         """Replace the targets."""
@@ -157,9 +157,9 @@ class Change(Generic[T]):
 
 
 def replaces(
-    *declared: Substitution,
+    *entries: Substitution,
 ) -> Callable[[Callable[P, Iterator[T]]], Callable[P, Change[T]]]:
-    """Return a decorator as ``contextlib.contextmanager``, for functions that replace ``declared``.
+    """Return a decorator as ``contextlib.contextmanager``, for functions that replace ``entries``.
 
     The context managers also have an ``order``, in which several must be entered.
     """
@@ -169,7 +169,7 @@ def replaces(
 
         @functools.wraps(function)
         def change(*args: P.args, **kwargs: P.kwargs) -> Change[T]:
-            return Change(manager(*args, **kwargs), declared)
+            return Change(manager(*args, **kwargs), entries)
 
         return change
 

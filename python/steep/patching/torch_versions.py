@@ -73,7 +73,7 @@ def operators(table: Mapping[str, T]) -> dict[Any, T]:
     Returns:
         The values by ``torch._ops.OpOverload``, in the order of the table.
     """
-    found = {}
+    result = {}
     for name, value in table.items():
         operator: Any = torch.ops
         try:
@@ -81,8 +81,8 @@ def operators(table: Mapping[str, T]) -> dict[Any, T]:
                 operator = getattr(operator, part)
         except AttributeError:
             continue
-        found[operator] = value
-    return found
+        result[operator] = value
+    return result
 
 
 TENSOR_GETATTR = "tp_getattro_impl" if RELEASE >= (2, 14) else "var_getattr"

@@ -68,34 +68,34 @@ class ComparedGraph:
     def _compare(self, arguments: Sequence[Any]) -> Sequence[Any]:
         state = torch.get_rng_state()
         leaves = _copies(arguments)
-        started = [_started(leaf) for leaf in leaves]
-        expected = self._graph_module(*started)
+        starts = [_start(leaf) for leaf in leaves]
+        expected = self._graph_module(*starts)
         exact = _InDouble(self._graph_module, _unwritten(leaves, arguments), state)
         torch.set_rng_state(state)  # both must draw the same random numbers
-        followed = [
+        copies = [
             a.view_as(a) if _has_gradient(a) and torch.is_grad_enabled() else a for a in arguments
         ]
-        results = self._run(*followed)
+        results = self._run(*copies)
         self._check("result", _by_place(results), _by_place(expected), exact.results)
-        self._check("argument", _by_place(followed), _by_place(started), exact.arguments)
-        self._follow_backward(leaves, followed, expected, results, exact)
+        self._check("argument", _by_place(copies), _by_place(starts), exact.arguments)
+        self._follow_backward(leaves, copies, expected, results, exact)
         return results
 
     def _follow_backward(
         self,
         leaves: Sequence[Any],
-        followed: Sequence[Any],
+        copies: Sequence[Any],
         expected: Sequence[Any],
         results: Sequence[Any],
         exact: _InDouble,
     ) -> None:
         """Compare the gradients of the arguments when backward has computed them."""
-        places = [i for i, a in enumerate(followed) if _has_gradient(a)]
+        places = [i for i, a in enumerate(copies) if _has_gradient(a)]
         ends = [i for i, r in enumerate(results) if _has_gradient(r) and _has_gradient(expected[i])]
         if not ends:
             return
         slopes: dict[int, torch.Tensor] = {}
-        found: dict[int, torch.Tensor] = {}
+        received: dict[int, torch.Tensor] = {}
 
         def keep_slope(i: int, slope: torch.Tensor | None) -> None:
             if slope is not None:  # None: no gradient flows to this result
@@ -104,32 +104,32 @@ class ComparedGraph:
         def keep_gradient(i: int, gradient: torch.Tensor | None) -> None:
             if gradient is not None:
                 # a copy: autograd adds the gradients of other uses in place
-                found[i] = gradient.detach().clone()
+                received[i] = gradient.detach().clone()
 
         def compare(_: Sequence[torch.Tensor | None]) -> None:
-            given, ours = dict(slopes), dict(found)
+            output_gradients, ours = dict(slopes), dict(received)
             slopes.clear()
-            found.clear()
-            if not given or not ours:
+            received.clear()
+            if not output_gradients or not ours:
                 return
             gradients = torch.autograd.grad(
-                [expected[i] for i in given],
+                [expected[i] for i in output_gradients],
                 [leaves[i] for i in ours],
-                [*given.values()],
+                [*output_gradients.values()],
                 retain_graph=True,  # backward may run again
                 allow_unused=True,
             )
             pairs = zip(ours, gradients, strict=True)
             theirs = {i: or_zero(gradient, ours[i]) for i, gradient in pairs}
             least = LEAST_SCALE * max(map(largest_of, theirs.values()), default=0.0)
-            exactly = functools.partial(exact.gradients, [*ours], given)
+            exactly = functools.partial(exact.gradients, [*ours], output_gradients)
             self._check("gradient of argument", ours, theirs, exactly, least)
 
         for i in ends:
             results[i].register_hook(functools.partial(keep_slope, i))
         for i in places:
-            followed[i].register_hook(functools.partial(keep_gradient, i))
-        register_multi_grad_hook([followed[i] for i in places], compare)
+            copies[i].register_hook(functools.partial(keep_gradient, i))
+        register_multi_grad_hook([copies[i] for i in places], compare)
 
     def _check(
         self,
@@ -147,16 +147,16 @@ class ComparedGraph:
         tolerance = max((TOLERANCES.get(d, 0.0) for d in self._dtypes), default=0.0)
         overflows = torch.float16 in self._dtypes
         for i, theirs in expected.items():
-            found = difference(received[i], theirs, least, overflows=overflows)
-            if found is None or found.relative <= tolerance:
+            worst = difference(received[i], theirs, least, overflows=overflows)
+            if worst is None or worst.relative <= tolerance:
                 continue
             if not _is_as_exact(received[i], theirs, exactly().get(i), least):
                 raise VerificationError(
                     f"The engine computes a value that differs from PyTorch's by "
-                    f"{found.relative:.2g} of its largest entry, where {tolerance:.0e} is allowed.",
+                    f"{worst.relative:.2g} of its largest entry, where {tolerance:.0e} is allowed.",
                     node=f"{what} {i} of a graph of torch.compile",
-                    expected=found.expected,
-                    received=found.received,
+                    expected=worst.expected,
+                    received=worst.received,
                     remedy="use a release of PyTorch that Steep has been tested with, or run this "
                     "module in PyTorch",
                 )
@@ -188,14 +188,14 @@ class _InDouble:
         leaves, _, results = self._values()
         if not results:
             return {}
-        found = torch.autograd.grad(
+        gradients = torch.autograd.grad(
             [results[i] for i in slopes],
             [leaves[i] for i in places],
             [slopes[i].to(results[i].dtype) for i in slopes],
             retain_graph=True,
             allow_unused=True,
         )
-        return dict(zip(places, found, strict=True))
+        return dict(zip(places, gradients, strict=True))
 
     def _values(self) -> tuple[list[Any], list[Any], Sequence[Any]]:
         if self._run is None:
@@ -205,8 +205,8 @@ class _InDouble:
             try:
                 # backward hooks run under no_grad, and autocast would use 16-bit products
                 with torch.enable_grad(), torch.autocast("cpu", enabled=False):
-                    started = [_started(leaf) for leaf in leaves]
-                    self._run = leaves, started, self._graph_module(*started)
+                    starts = [_start(leaf) for leaf in leaves]
+                    self._run = leaves, starts, self._graph_module(*starts)
             except (RuntimeError, TypeError, ValueError):  # for example, it names a dtype
                 self._run = leaves, [], ()
             finally:
@@ -266,7 +266,7 @@ def _by_place(values: Sequence[object]) -> dict[int, object]:
     return dict(enumerate(values))
 
 
-def _started(leaf: object) -> object:
+def _start(leaf: object) -> object:
     return _Start.apply(leaf) if _has_gradient(leaf) else leaf
 
 

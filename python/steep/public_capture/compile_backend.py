@@ -72,8 +72,8 @@ def compiled(
     # PyTorch's decomposition of fused attention passes weights to a backward that expects
     # logsumexp: its gradients are wrong. The math backend (products and a softmax) is correct.
     decompositions = torch.export.default_decompositions()
-    for fused in [op for op in decompositions if "scaled_dot_product" in str(op)]:
-        del decompositions[fused]
+    for fused_operator in [op for op in decompositions if "scaled_dot_product" in str(op)]:
+        del decompositions[fused_operator]
     with sdpa_kernel(SDPBackend.MATH):
         run: Callable[..., Any] = aot_module_simplified(
             graph_module,
@@ -98,13 +98,13 @@ def backend(
     The options are those of ``steep.dynamo.backend.backend``; ``verify`` is True by default.
     """
     warn_untested_release()
-    known = options or {}
-    if unknown := {*known} - {"verify", "providers", "disabled_passes"}:
+    settings = options or {}
+    if unknown := {*settings} - {"verify", "providers", "disabled_passes"}:
         raise ValueError(
             'the backend "steep" has the options "verify", "providers" and "disabled_passes", '
             f"not {sorted(unknown)}"
         )
     state = capture_state(
-        known.get("verify"), known.get("providers"), known.get("disabled_passes", ())
+        settings.get("verify"), settings.get("providers"), settings.get("disabled_passes", ())
     )
     return compiled(graph_module, examples, state)

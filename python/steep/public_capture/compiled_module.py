@@ -123,8 +123,8 @@ class CompiledModule:
 
     def _read_structure(self) -> tuple[int, ...]:
         """Return a key that changes with hooks and with tied parameters."""
-        found = [id(p) for _, p in self._module.named_parameters(remove_duplicate=False)]
+        ids = [id(p) for _, p in self._module.named_parameters(remove_duplicate=False)]
         for module in self._module.modules():
             for table in _HOOKS:
-                found += map(id, vars(module).get(table, {}).values())
-        return tuple(found)
+                ids += map(id, vars(module).get(table, {}).values())
+        return tuple(ids)

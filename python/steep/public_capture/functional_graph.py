@@ -69,7 +69,7 @@ class CaptureState:
         record: called with a report of each graph.
         training: returns the mode of the module, for ``record``.
         ran_in_engine: whether anything ran in the engine.
-        refused: names of operators for which the exporter had no ONNX translation.
+        untranslatable: names of operators for which the exporter had no ONNX translation.
     """
 
     steps: int
@@ -78,7 +78,7 @@ class CaptureState:
     record: Callable[[GraphReport], None] = lambda report: None
     training: Callable[[], bool] = lambda: False
     ran_in_engine: bool = False
-    refused: set[str] = dataclasses.field(default_factory=set)
+    untranslatable: set[str] = dataclasses.field(default_factory=set)
 
 
 class FunctionalGraph:
@@ -135,20 +135,20 @@ class _Parts(torch.nn.Module):
     def __init__(self, graph_module: torch.fx.GraphModule, state: CaptureState) -> None:
         super().__init__()
         self.state = state
-        numbers, why = _number(graph_module.graph, state.refused)
+        numbers, why = _number(graph_module.graph, state.untranslatable)
         self.why = why
-        self.split = graph_module
+        self.parts = graph_module
         if any(numbers.values()):
-            self.split = split_module(graph_module, graph_module, numbers.__getitem__)
+            self.parts = split_module(graph_module, graph_module, numbers.__getitem__)
             for number in {n for n in numbers.values() if n % 2}:
-                part = getattr(self.split, f"submod_{number}")
-                setattr(self.split, f"submod_{number}", _Part(part, state))
+                part = getattr(self.parts, f"submod_{number}")
+                setattr(self.parts, f"submod_{number}", _Part(part, state))
 
     def forward(self, *arguments: object) -> Any:
-        return self.split(*arguments)
+        return self.parts(*arguments)
 
     def _inner(self) -> list[_Part]:
-        return [part for part in self.split.children() if isinstance(part, _Part)]
+        return [part for part in self.parts.children() if isinstance(part, _Part)]
 
     def operators(self) -> int:
         """Return the number of ONNX operators."""
@@ -173,24 +173,24 @@ class _Part(torch.nn.Module):
         if self.run is not None:
             return self.run(*arguments)
         try:
-            made = OnnxPart(
+            part = OnnxPart(
                 self.graph_module,
                 arguments,
                 self.state.providers,
                 self.state.disabled_passes,
             )
-            results = made(*arguments)
+            results = part(*arguments)
         except CannotExport as e:
-            known = {str(n.target) for n in self.graph_module.graph.nodes}
-            if e.operator in known - self.state.refused:
-                self.state.refused.add(e.operator)
+            operators = {str(n.target) for n in self.graph_module.graph.nodes}
+            if e.operator in operators - self.state.untranslatable:
+                self.state.untranslatable.add(e.operator)
                 self.run = _Parts(self.graph_module, self.state)
             else:
                 self._leave(str(e))
         except (ModelError, ProviderError, ShapeError) as e:
             self._leave(str(e))
         else:
-            self.run = made
+            self.run = part
             self.state.ran_in_engine = True
             return results
         return self.forward(*arguments)
@@ -213,7 +213,9 @@ class _Part(torch.nn.Module):
         return inner + ([self.reason] if self.reason else [])
 
 
-def _number(graph: torch.fx.Graph, refused: set[str]) -> tuple[dict[torch.fx.Node, int], list[str]]:
+def _number(
+    graph: torch.fx.Graph, untranslatable: set[str]
+) -> tuple[dict[torch.fx.Node, int], list[str]]:
     """Number the parts of a graph in order; the engine's parts have odd numbers.
 
     Also returns texts of what PyTorch runs, and why.
@@ -224,7 +226,7 @@ def _number(graph: torch.fx.Graph, refused: set[str]) -> tuple[dict[torch.fx.Nod
         if node.target is operator.getitem:  # belongs to the call whose result it takes
             why[node] = why[node.args[0]]
         else:
-            why[node] = _why_not(node, refused)
+            why[node] = _why_not(node, untranslatable)
     numbers: dict[torch.fx.Node, int] = {}
     last = 0
     for is_left, run in itertools.groupby(calls, key=lambda node: bool(why[node])):
@@ -235,16 +237,16 @@ def _number(graph: torch.fx.Graph, refused: set[str]) -> tuple[dict[torch.fx.Nod
     for node in calls:
         if node.target is operator.getitem:
             numbers[node] = numbers[node.args[0]]
-    said = [reason for node, reason in why.items() if node.target is not operator.getitem]
-    return numbers, [reason for reason in said if reason]
+    reasons = [reason for node, reason in why.items() if node.target is not operator.getitem]
+    return numbers, [reason for reason in reasons if reason]
 
 
-def _why_not(node: torch.fx.Node, refused: set[str]) -> str:
+def _why_not(node: torch.fx.Node, untranslatable: set[str]) -> str:
     """Return why the engine cannot run an operator, or ""."""
     name = str(node.target)
     if node.op != "call_function" or not name.startswith("aten."):
         return f"{name} is no operator of ATen"
-    if name in refused:
+    if name in untranslatable:
         return f"ONNX has no operator for {name}"
     if _packet(node) in _LEFT:
         return f"{name} is left to PyTorch"

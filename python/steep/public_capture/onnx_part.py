@@ -69,14 +69,14 @@ class OnnxPart:
         self.output_orders = [_memory_order(t) for t in self.like]
         self.output_axes = [_inverse(order) for order in self.output_orders]
         in_memory_order = _with_orders(graph_module, self.input_orders, self.output_orders)
-        given = self._dense(arguments)
+        tensors = self._dense(arguments)
         # A new thread has none of the modes that are active around the call.
         with ThreadPoolExecutor(1) as pool:
-            model = pool.submit(_model_of, in_memory_order, given).result()
+            model = pool.submit(_model_of, in_memory_order, tensors).result()
         self.operators = len(model.graph.node)
         inputs = [value.name for value in model.graph.input]
-        if len(inputs) != len(given):
-            raise CannotExport(f"the exporter keeps {len(inputs)} of {len(given)} arguments")
+        if len(inputs) != len(tensors):
+            raise CannotExport(f"the exporter keeps {len(inputs)} of {len(tensors)} arguments")
         self.program = ModuleProgram(
             model.SerializeToString(),
             inputs=inputs,
@@ -87,19 +87,19 @@ class OnnxPart:
 
     def _dense(self, arguments: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return the model's inputs, contiguous: a view of an argument where that is possible."""
-        ordered = zip(arguments, self.input_orders, strict=True)
-        return [_permuted(t.detach(), order).contiguous() for t, order in ordered]
+        pairs = zip(arguments, self.input_orders, strict=True)
+        return [_permute(t.detach(), order).contiguous() for t, order in pairs]
 
     def __call__(self, *arguments: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
         """Return the results, with the memory layout of PyTorch's results.
 
         Raises ModelError and ProviderError at the first call; DataError.
         """
-        given = [to_dlpack(t) for t in self._dense(arguments)]
-        capsules, *_ = self.program.forward(given, False)
+        arrays = [to_dlpack(t) for t in self._dense(arguments)]
+        capsules, *_ = self.program.forward(arrays, False)
         dense = map(from_dlpack, capsules)
         results = [
-            _laid_out(_permuted(t, axes), like)
+            _laid_out(_permute(t, axes), like)
             for t, axes, like in zip(dense, self.output_axes, self.like, strict=True)
         ]
         return tuple(results) if self.is_list else results[0]
@@ -113,7 +113,7 @@ def _memory_order(t: torch.Tensor) -> Order:
     return order if t.permute(order).is_contiguous() else ()
 
 
-def _permuted(t: torch.Tensor, order: Order) -> torch.Tensor:
+def _permute(t: torch.Tensor, order: Order) -> torch.Tensor:
     return t.permute(order) if order else t
 
 
@@ -192,20 +192,22 @@ def _model_of(
     try:
         with torch.no_grad(), _quiet("torch.onnx", "torch.export"):
             program = torch.export.export(graph_module, tuple(arguments), strict=False)
-            exported = torch.onnx.export(program, dynamo=True, verbose=False, optimize=False)
-        assert exported is not None  # None only if a file is given
-        return exported.model_proto
+            exported_program = torch.onnx.export(
+                program, dynamo=True, verbose=False, optimize=False
+            )
+        assert exported_program is not None  # None only if a file is given
+        return exported_program.model_proto
     except Exception as e:
         causes = [str(cause) for cause in _causes(e)]
-        untranslated = next(
+        operator_name = next(
             (m.group(1) for text in causes if (m := _UNTRANSLATED.search(text))), ""
         )
         reason = (
-            f"ONNX has no operator for {untranslated}"
-            if untranslated
+            f"ONNX has no operator for {operator_name}"
+            if operator_name
             else causes[-1].strip().split("\n")[0]
         )
-        raise CannotExport(reason, untranslated) from e
+        raise CannotExport(reason, operator_name) from e
 
 
 def _causes(e: BaseException | None) -> Iterator[BaseException]:

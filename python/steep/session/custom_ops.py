@@ -81,8 +81,8 @@ def register_op(function: Function, gradient: Function | None = None) -> Registr
             nothing. Later, a model raises it for a node that does not match the function, and for a
             gradient that does not match the dtype or shape of its input.
     """
-    own = b"" if gradient is None else _serialised(gradient)
-    return Registration(_steep.register_op(_serialised(function), own))
+    own = b"" if gradient is None else _serialise(gradient)
+    return Registration(_steep.register_op(_serialise(function), own))
 
 
 def register_optimizer(function: Function) -> Registration:
@@ -113,7 +113,7 @@ def register_optimizer(function: Function) -> Registration:
     Raises:
         ModelError: as for ``register_op``; or a built-in optimizer has the name.
     """
-    return Registration(_steep.register_optimizer(_serialised(function)))
+    return Registration(_steep.register_optimizer(_serialise(function)))
 
 
 def register_ops(
@@ -139,7 +139,7 @@ def register_ops(
     return Registration(_steep.register_ops(os.fspath(file), limits))
 
 
-def _serialised(function: object) -> bytes:
+def _serialise(function: object) -> bytes:
     if isinstance(function, bytes):
         return function
     if isinstance(function, str):
@@ -165,5 +165,5 @@ def _serialised(function: object) -> bytes:
             expected="text, bytes, an onnx.FunctionProto or a function of onnxscript",
             received=type(function).__name__,
         )
-    serialised: bytes = function.SerializeToString()
-    return serialised
+    content: bytes = function.SerializeToString()
+    return content

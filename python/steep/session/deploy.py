@@ -64,5 +64,5 @@ def model_for_inference(
     source = source_of(model)
     folder = "" if isinstance(source, bytes) else str(Path(source).parent)
     data = source if isinstance(source, bytes) else Path(source).read_bytes()
-    made: ModelProto = onnx.load_model_from_string(_steep.model_for_inference(data, folder))
-    return made
+    result: ModelProto = onnx.load_model_from_string(_steep.model_for_inference(data, folder))
+    return result

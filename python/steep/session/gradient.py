@@ -56,7 +56,5 @@ def grad(
     """
     import onnx  # not at the top: it doubles the import time of the package
 
-    serialised = _steep.gradient_model(
-        source_of(model), list(wrt), list(outputs or ()), limits=limits
-    )
-    return onnx.load_model_from_string(serialised)
+    content = _steep.gradient_model(source_of(model), list(wrt), list(outputs or ()), limits=limits)
+    return onnx.load_model_from_string(content)

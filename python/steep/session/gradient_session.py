@@ -9,7 +9,7 @@ from typing import Any
 
 from steep import _steep
 from steep.errors import DataError
-from steep.inspection import StrPath, dumped, profiled
+from steep.inspection import StrPath, make_dump, record_profile
 from steep.providers import Providers, choices_of
 from steep.session.memory_limit import limit_text
 from steep.session.source import ModelProto, source_of
@@ -140,9 +140,9 @@ class GradientSession(_steep.GradientSession):
                 again with the run.
             ModelError: an operator between ``wrt`` and the outputs has no gradient; all are listed.
         """
-        given = {} if output_gradients is None else output_gradients
-        named = _by_name("backward", self._outputs, given)
-        return super().backward(run, {k: v for k, v in named.items() if v is not None})
+        seeds = {} if output_gradients is None else output_gradients
+        seed_of = _by_name("backward", self._outputs, seeds)
+        return super().backward(run, {k: v for k, v in seed_of.items() if v is not None})
 
     def plan(self, inputs: Arrays) -> _steep.StepPlan:
         """Return the memory and the kernels of a forward and its backward for these input shapes.
@@ -169,9 +169,9 @@ class GradientSession(_steep.GradientSession):
 
         Raises as ``forward``, and IoError: the page cannot be written.
         """
-        named = _by_name("dump", self._inputs, inputs)
+        input_of = _by_name("dump", self._inputs, inputs)
         of_engine = super().dump
-        return dumped(lambda form: of_engine(named, form), html, passes)
+        return make_dump(lambda form: of_engine(input_of, form), html, passes)
 
     def profile(self, path: StrPath) -> contextlib.AbstractContextManager[None]:
         """Record every kernel of ``forward`` and ``backward`` in the ``with`` block.
@@ -181,7 +181,7 @@ class GradientSession(_steep.GradientSession):
         >>> with session.profile("layer.json"):
         ...     outputs, run = session.forward({"x": x})
         """
-        return profiled(self.start_profile, self.write_profile, path)
+        return record_profile(self.start_profile, self.write_profile, path)
 
 
 def _by_name(call: str, names: Sequence[str], arrays: Arrays) -> dict[str, Any]:

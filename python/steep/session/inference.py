@@ -13,7 +13,7 @@ from typing import Any
 
 from steep import _steep
 from steep.errors import DataError
-from steep.inspection import StrPath, dumped, profiled
+from steep.inspection import StrPath, make_dump, record_profile
 from steep.providers import choices_of
 from steep.session.source import ModelProto, source_of
 
@@ -186,14 +186,14 @@ class InferenceSession:
         Raises as ``run``, and IoError: the page cannot be written.
         """
         feed = dict(input_feed)
-        return dumped(lambda form: self._session.dump(feed, form), html, passes)
+        return make_dump(lambda form: self._session.dump(feed, form), html, passes)
 
     def profile(self, path: StrPath) -> contextlib.AbstractContextManager[None]:
         """Record every kernel in the ``with`` block; write a trace for ui.perfetto.dev.
 
         Raises IoError.
         """
-        return profiled(self._session.start_profile, self._session.write_profile, path)
+        return record_profile(self._session.start_profile, self._session.write_profile, path)
 
     def get_inputs(self) -> list[NodeArg]:
         """List the inputs that ``run`` requires."""

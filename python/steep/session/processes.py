@@ -23,7 +23,7 @@ _LAUNCHERS = (
 )
 
 
-def launched(environ: Mapping[str, str]) -> str:
+def find_launcher(environ: Mapping[str, str]) -> str:
     """Return which launcher started several processes, and how many; "" for one process."""
     for launcher, variable, beside in _LAUNCHERS:
         size = _number(environ.get(variable))
@@ -46,7 +46,7 @@ def require_alone(what: str) -> None:
     """
     if os.environ.get(ALONE) == "1":
         return
-    received = launched(os.environ) or _group()
+    received = find_launcher(os.environ) or _group()
     if received:
         raise ProviderError(
             "Several processes were started, and each would train alone and overwrite the "

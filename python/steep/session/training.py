@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from steep import _steep
 from steep.errors import DataError, Error, ProviderError
-from steep.inspection import StrPath, dumped, profiled
+from steep.inspection import StrPath, make_dump, record_profile
 from steep.providers import Providers, choices_of
 from steep.session.memory_limit import limit_text
 from steep.session.processes import require_alone
@@ -196,12 +196,12 @@ class TrainingSession(_steep.TrainingSession):
         weights: Mapping[str, Any] | None = None,
         parallel: str | DataParallel | None = None,
     ) -> None:
-        given = dict(locals())
+        parameters = dict(locals())
         if parallel is not None:
-            self._parallel = joined(parallel)
+            self._parallel = join_processes(parallel)
         elif self._in_one_process:
             require_alone("TrainingSession")
-        options = _options_of(given)
+        options = _options_of(parameters)
         if limits is not None:
             options.limits = limits
         options.providers = choices_of(providers)
@@ -227,7 +227,7 @@ class TrainingSession(_steep.TrainingSession):
         self.__dict__["step"] = self._first_step
         if self._parallel is not None:
             self.__dict__["step"] = functools.partial(self._parallel.step, self)
-            self._parallel.describe(self, given if isinstance(parallel, str) else {}, source)
+            self._parallel.describe(self, parameters if isinstance(parallel, str) else {}, source)
 
     @property
     def _writes(self) -> bool:
@@ -258,14 +258,14 @@ class TrainingSession(_steep.TrainingSession):
     def set_weights(self, weights: Mapping[str, object]) -> None:
         """Copy values to weights, after all were checked. Names left out keep their values."""
         super().set_weights(dict(weights))
-        self._changed()
+        self._refresh_peers()
 
     def set_optimizer_state(self, moments: Mapping[str, object]) -> None:
         """Copy values to moments, after all were checked. Names left out keep their values."""
         super().set_optimizer_state(dict(moments))
-        self._changed()
+        self._refresh_peers()
 
-    def _changed(self) -> None:
+    def _refresh_peers(self) -> None:
         if self._parallel is not None:
             self._parallel.refresh()
 
@@ -337,7 +337,7 @@ class TrainingSession(_steep.TrainingSession):
         user = super().load_checkpoint(path)
         if self._parallel is not None:
             self._parallel.drop()
-            self._changed()
+            self._refresh_peers()
         if self.checkpoint_note and self._writes:
             log.warning("%s", self.checkpoint_note)
         return user
@@ -363,7 +363,7 @@ class TrainingSession(_steep.TrainingSession):
                 received="none",
             )
         page = html if self._writes else None
-        return dumped(lambda form: self.dump_as(form, *arrays), page, passes)
+        return make_dump(lambda form: self.dump_as(form, *arrays), page, passes)
 
     def profile(self, path: StrPath) -> contextlib.AbstractContextManager[None]:
         """Record every kernel in the ``with`` block; write a trace for ui.perfetto.dev.
@@ -375,18 +375,18 @@ class TrainingSession(_steep.TrainingSession):
         """
         if not self._writes:
             return contextlib.nullcontext()
-        return profiled(self.start_profile, self.write_profile, path)
+        return record_profile(self.start_profile, self.write_profile, path)
 
     def _first_step(
-        self, *arrays: object, accumulate: bool = False, **named: object
+        self, *arrays: object, accumulate: bool = False, **kwargs: object
     ) -> _steep.StepResult:
         """Log the plan of a step before the first one runs."""
         if log.isEnabledFor(logging.INFO):
-            inputs = arrays or [named[i.name] for i in self.input_info() if i.name in named]
+            inputs = arrays or [kwargs[i.name] for i in self.input_info() if i.name in kwargs]
             with contextlib.suppress(Error):  # the step itself raises a better error
                 log.info("step planned: %s", self.plan(*inputs))
         self.__dict__.pop("step", None)  # another thread may have removed it
-        return self.step(*arrays, accumulate=accumulate, **named)
+        return self.step(*arrays, accumulate=accumulate, **kwargs)
 
 
 def check(
@@ -425,7 +425,7 @@ def check(
     return _steep.check(source_of(model), options)
 
 
-def joined(parallel: str | DataParallel) -> DataParallel:
+def join_processes(parallel: str | DataParallel) -> DataParallel:
     """Return this process's part of a training in several processes.
 
     Raises:
@@ -447,11 +447,11 @@ def joined(parallel: str | DataParallel) -> DataParallel:
     return join(parallel)
 
 
-def _options_of(given: Mapping[str, Any]) -> _steep.TrainingOptions:
+def _options_of(settings: Mapping[str, Any]) -> _steep.TrainingOptions:
     """Return options with the values of the table of options (option_rows.h)."""
-    beta1, beta2 = given["betas"]
-    values = {**given, "beta1": beta1, "beta2": beta2, "epsilon": given["eps"]}
-    values["memory_limit"] = limit_text(given["memory_limit"])
+    beta1, beta2 = settings["betas"]
+    values = {**settings, "beta1": beta1, "beta2": beta2, "epsilon": settings["eps"]}
+    values["memory_limit"] = limit_text(settings["memory_limit"])
     options = _steep.TrainingOptions()
     for part, field, keyword, _, _ in _steep.option_rows():
         if keyword not in values:

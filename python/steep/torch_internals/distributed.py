@@ -10,8 +10,8 @@ __all__ = ["active_ddp_module", "first_bucket_bytes"]
 
 def active_ddp_module() -> DistributedDataParallel | None:
     """Return the DistributedDataParallel whose forward runs, if there is one."""
-    found: DistributedDataParallel | None = DistributedDataParallel._get_active_ddp_module()
-    return found
+    module: DistributedDataParallel | None = DistributedDataParallel._get_active_ddp_module()
+    return module
 
 
 def first_bucket_bytes() -> int:

@@ -32,12 +32,12 @@ from steep.module.ort_module import innermost
 from steep.onnx_graph.initializers import with_states
 from steep.providers import choices_of
 from steep.session.processes import require_alone
-from steep.session.training import TrainingSession, joined
+from steep.session.training import TrainingSession, join_processes
 from steep.torch_internals.dynamo import TorchRuntimeError
 from steep.trainers.loss_module import WithLoss, the_loss
 from steep.trainers.optimizer_state import require_counts
 from steep.trainers.parameter_checks import check_apart, check_gradients, check_hooks
-from steep.trainers.several_processes import counted, describe, require_mean
+from steep.trainers.several_processes import count_rows, describe, require_mean
 
 if TYPE_CHECKING:
     from steep.dynamo.captured_module import CapturedModule
@@ -57,7 +57,7 @@ _REBUILT_IN_A_ROW = 3  # most successive steps that compile again
 _CONVERTED = {(torch.float64, torch.float32), (torch.int32, torch.int64)}  # of data, as in sessions
 
 
-def _converted(t: torch.Tensor, dtype: torch.dtype, name: str) -> torch.Tensor:
+def _convert(t: torch.Tensor, dtype: torch.dtype, name: str) -> torch.Tensor:
     """Return data in the dtype of the first step's. Raises DataError if a number does not fit."""
     if (t.dtype, dtype) not in _CONVERTED:
         return t
@@ -79,9 +79,9 @@ class _Roles:
     lowered: LoweredGraph | None = None
     loss: int = 0  # position of the loss among lowered.values
     # (position in a call, tensor in the session, its address)
-    bound: Sequence[tuple[int, torch.Tensor, int]] = ()
-    fed: Sequence[int] = ()  # positions of the call's tensors that are session inputs
-    written: Sequence[int] = ()  # arguments to which the session's first outputs are copied
+    bindings: Sequence[tuple[int, torch.Tensor, int]] = ()
+    input_positions: Sequence[int] = ()  # positions of the call's tensors that are session inputs
+    targets: Sequence[int] = ()  # arguments to which the session's first outputs are copied
     types: Sequence[torch.Tensor] = ()  # meta tensors like the session's inputs
     # the model's names → the session's, of trained parameters and of buffers that steps write
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -91,7 +91,7 @@ class _Roles:
         """Return whether the session is of this graph, and its states are these tensors."""
         return lowered is self.lowered and all(
             tensors[i] is tensor and tensor.data_ptr() == pointer
-            for i, tensor, pointer in self.bound
+            for i, tensor, pointer in self.bindings
         )
 
 
@@ -135,7 +135,7 @@ class Trainer:
         if parallel is None:
             require_alone("trainer")
         else:
-            self._parallel = joined(parallel)
+            self._parallel = join_processes(parallel)
         _steep.check_passes(settings.get("disabled_passes", ()))
         self.model = model
         self._net = WithLoss(model, criterion, predictions)
@@ -144,7 +144,7 @@ class Trainer:
         self._opset = opset  # of exported files
         self._lock = threading.RLock()
         self._captured: CapturedModule | None = None
-        self._evaluated: tuple[torch.nn.Module, CapturedModule] | None = None
+        self._evaluation: tuple[torch.nn.Module, CapturedModule] | None = None
         self._reports: list[GraphReport] = []
         self._session: TrainingSession | None = None
         self._roles = _Roles()  # set together with the session
@@ -180,8 +180,8 @@ class Trainer:
         """
         with self._lock, contextlib.ExitStack() as stack:
             if self._parallel is not None:
-                stack.enter_context(self._parallel.agreed())
-                self._parallel.counted = counted(self._net.criterion, inputs)
+                stack.enter_context(self._parallel.agree())
+                self._parallel.count_and_form = count_rows(self._net.criterion, inputs)
             self._believe()
             self._given_lr = lr
             return self._call(inputs)
@@ -211,18 +211,18 @@ class Trainer:
         self._remember(tensors)
         return result
 
-    def _answer(self, captured: CapturedModule, tensors: Sequence[torch.Tensor]) -> Any:
+    def _answer(self, module: CapturedModule, tensors: Sequence[torch.Tensor]) -> Any:
         try:
-            return captured(*tensors)
+            return module(*tensors)
         except ModelError as e:
-            said = e.__cause__
-            if not self._first or not isinstance(said, TorchRuntimeError):
+            cause = e.__cause__
+            if not self._first or not isinstance(cause, TorchRuntimeError):
                 raise
             raise ShapeError(
                 "The model does not take inputs of these extents.",
                 expected=f"such as {[list(t.shape) for t in self._first]}",
-                received=f"{[list(t.shape) for t in tensors]}: {str(said).splitlines()[0]}",
-            ) from said
+                received=f"{[list(t.shape) for t in tensors]}: {str(cause).splitlines()[0]}",
+            ) from cause
 
     def _remember(self, tensors: Sequence[torch.Tensor]) -> None:
         if not self._first:
@@ -238,17 +238,17 @@ class Trainer:
             roles = self._build(lowered, tensors)
         if self._only_compile:
             raise _Compiled
-        check_hooks(tensor for _, tensor, _ in roles.bound)
+        check_hooks(tensor for _, tensor, _ in roles.bindings)
         self._feed(session := self.session, self._given_lr)
         with errors_of_pytorch():
-            result = session.step(*(tensors[i].detach() for i in roles.fed))
+            result = session.step(*(tensors[i].detach() for i in roles.input_positions))
         if result.skipped and self._writes:
             log.info("skipped a step: gradients overflowed at loss scale %g", result.loss_scale)
         outputs = [from_dlpack(o) for o in result.outputs]
         with torch.no_grad():
-            for i, value in zip(roles.written, outputs, strict=False):
+            for i, value in zip(roles.targets, outputs, strict=False):
                 arguments[i].copy_(value)
-        values = outputs[len(roles.written) :]
+        values = outputs[len(roles.targets) :]
         loss = torch.tensor(result.loss, dtype=torch.float64)  # exact for float32
         values.insert(roles.loss, loss.reshape([1] * lowered.values[roles.loss].example.dim()))
         return lowered.results(arguments, values)
@@ -260,14 +260,14 @@ class Trainer:
         """
         with self._lock:
             tensors = self._like_the_first(inputs)
-            if self._evaluated is None:
+            if self._evaluation is None:
                 from steep.dynamo.captured_module import (
                     CapturedModule,  # loads a large part of PyTorch
                 )
 
                 net = WithLoss(self.model, self._net.criterion, predictions=True)
                 precision = self._settings.get("precision", "fp32")
-                captured = CapturedModule(
+                module = CapturedModule(
                     net,
                     lambda: precision,
                     self._reports.append,
@@ -277,10 +277,10 @@ class Trainer:
                     disabled_passes=self._settings.get("disabled_passes", ()),
                     memory_limit=self._settings.get("memory_limit", ""),
                 )
-                self._evaluated = net, captured
-            net, captured = self._evaluated
+                self._evaluation = net, module
+            net, module = self._evaluation
             with torch.no_grad(), torch.autocast("cpu", enabled=False), in_mode(net, False):
-                return self._answer(captured, tensors)
+                return self._answer(module, tensors)
 
     def plan(self) -> _steep.StepPlan:
         """Return the plan of a step, for the extents that it was compiled for."""
@@ -337,10 +337,10 @@ class Trainer:
         self._agree()
         state = {name: t.detach().clone() for name, t in self.model.state_dict().items()}
         if self._session is not None:
-            known = {graph: name for name, graph in self._roles.names.items()}
+            name_of = {graph: name for name, graph in self._roles.names.items()}
             for key, tensor in self._session.optimizer_state().items():
                 kind, _, graph_name = key.partition("/")
-                state[f"{OPTIMIZER}{kind}/{known[graph_name]}"] = from_dlpack(tensor)
+                state[f"{OPTIMIZER}{kind}/{name_of[graph_name]}"] = from_dlpack(tensor)
             state[STEP] = torch.tensor(self._session.step_count)
             if self._settings.get("precision") == "fp16":
                 state[LOSS_SCALE] = torch.tensor(self._session.loss_scale)
@@ -360,10 +360,12 @@ class Trainer:
             self._pending_state = moments
         else:
             roles, own = self._roles, self.model.state_dict()
-            shared = {**roles.names, **roles.statistics}
+            session_names = {**roles.names, **roles.statistics}
             # The weights are in place already; this call tells a session whose update was
             # interrupted.
-            self._session.set_weights({shared[k]: own[k] for k in weights if k in shared})
+            self._session.set_weights(
+                {session_names[k]: own[k] for k in weights if k in session_names}
+            )
             self._load_moments(moments)
 
     def save_checkpoint(self, path: str | os.PathLike[str], user: object = None) -> None:
@@ -422,7 +424,7 @@ class Trainer:
                 received=f"{len(inputs)} tensors",
             )
         return [
-            _converted(t, first.dtype, f"input {i}")
+            _convert(t, first.dtype, f"input {i}")
             for i, (t, first) in enumerate(zip(inputs, self._first, strict=True))
         ]
 
@@ -436,21 +438,21 @@ class Trainer:
                 "change rarely",
                 remedy="ORTModule works with any optimizer",
             )
-        carried = {} if (before := self._session) is None else self._carried()
-        trained, buffers = self._trained(), dict(self._net.named_buffers())
+        old_state = {} if (before := self._session) is None else self._carry_over()
+        trained, buffers = self._trained_names(), dict(self._net.named_buffers())
         names = {id(t): n for n, t in (*buffers.items(), *self._net.named_parameters())}
         outputs = [o.name for o in lowered.model.graph.output]
         count = len(lowered.writes)
-        left = {write.tensor: outputs[k] for k, write in enumerate(lowered.writes)}
+        new_values = {write.tensor: outputs[k] for k, write in enumerate(lowered.writes)}
         check_apart(self._net, trained, [tensors[i] for i in lowered.inputs])
         states = {}
         for i in lowered.inputs:
             name = names.get(id(tensors[i]), "")
-            if name in trained and i in left:
+            if name in trained and i in new_values:
                 raise ModelError("Forward writes a parameter that is trained.", node=name)
             if name in trained:
                 tensors[i].data = tensors[i].data.contiguous()
-            elif name not in buffers or i not in left or not tensors[i].is_contiguous():
+            elif name not in buffers or i not in new_values or not tensors[i].is_contiguous():
                 continue
             states[i] = name
         of_graph = [name for name in states.values() if name in trained]
@@ -459,20 +461,20 @@ class Trainer:
                 "No trainable parameter is in the graph.",
                 remedy="check requires_grad, and that the loss depends on the model",
             )
-        fed = [i for i in lowered.inputs if i not in states]
+        input_positions = [i for i in lowered.inputs if i not in states]
         own = set(states.values()) - set(of_graph)
-        returned = [write for write in lowered.writes if write.tensor not in states]
+        other_writes = [write for write in lowered.writes if write.tensor not in states]
         roles = _Roles(
             lowered,
             loss=next(k for k, v in enumerate(lowered.values) if v.node.target is the_loss),
-            bound=[(i, tensors[i], tensors[i].data_ptr()) for i in states],
-            fed=fed,
-            written=[write.argument for write in returned],
-            types=[torch.empty_like(tensors[i], device="meta") for i in fed],
+            bindings=[(i, tensors[i], tensors[i].data_ptr()) for i in states],
+            input_positions=input_positions,
+            targets=[write.argument for write in other_writes],
+            types=[torch.empty_like(tensors[i], device="meta") for i in input_positions],
             names={n.removeprefix("model."): n for n in of_graph},
             statistics={n.removeprefix("model."): n for n in own},
         )
-        step_outputs = [left[write.tensor] for write in returned] + outputs[count:]
+        step_outputs = [new_values[write.tensor] for write in other_writes] + outputs[count:]
         step_outputs.remove(outputs[count + roles.loss])
         groups = self._groups({name: name for name in of_graph})
         if self._parallel is not None:
@@ -482,7 +484,7 @@ class Trainer:
             with_states(lowered.model, {f"arg_{i}": name for i, name in states.items()}),
             output=outputs[count + roles.loss],
             trainable=of_graph,
-            updates={name: left[i] for i, name in states.items() if i in left},
+            updates={name: new_values[i] for i, name in states.items() if i in new_values},
             step_outputs=step_outputs,
             seed=self._seed,
             groups=groups,
@@ -491,14 +493,14 @@ class Trainer:
             bound_to_graph=False,  # other extents or PyTorch releases may give another graph
             **self._settings,
         )
-        reached = {names.get(id(tensors[i]), "") for i in lowered.values[roles.loss].connected}
-        check_gradients(reached & trained, session.parameter_names)
+        reach = {names.get(id(tensors[i]), "") for i in lowered.values[roles.loss].reach}
+        check_gradients(reach & trained, session.parameter_names)
         self._session, self._roles, self._holds = session, roles, True
         self._share(session, {name: tensors[i] for i, name in states.items() if name in trained})
         if before is not None:
             there = {f"{OPTIMIZER}{k.partition('/')[0]}/{n}" for k, n in self._moments()}
             there |= {STEP, LOSS_SCALE}
-            self._load_moments({k: v for k, v in carried.items() if k in there})
+            self._load_moments({k: v for k, v in old_state.items() if k in there})
             session.run_count = before.run_count
             if self._lr is not None:
                 session.lr = self._lr
@@ -511,7 +513,7 @@ class Trainer:
         if lr is not None and lr != self._lr:
             session.lr = self._lr = lr
 
-    def _trained(self) -> set[str]:
+    def _trained_names(self) -> set[str]:
         return {n for n, p in self._net.named_parameters() if p.requires_grad}
 
     def _believe(self) -> None:
@@ -529,14 +531,14 @@ class Trainer:
     def _agree(self) -> None:
         """Synchronise the session's moments with the object that exposes them."""
 
-    def _carried(self) -> dict[str, torch.Tensor]:
+    def _carry_over(self) -> dict[str, torch.Tensor]:
         """Return the state that a new session takes over from the one before."""
         return {k: v for k, v in self.state_dict().items() if k.startswith(OPTIMIZER)}
 
     def _moments(self) -> list[tuple[str, str]]:
         """Return the session's moments, each with the model's name of its parameter."""
-        known = {graph: name for name, graph in self._roles.names.items()}
-        return [(k, known[k.partition("/")[2]]) for k in self.session.optimizer_state_names]
+        name_of = {graph: name for name, graph in self._roles.names.items()}
+        return [(k, name_of[k.partition("/")[2]]) for k in self.session.optimizer_state_names]
 
     def _example(self) -> list[torch.Tensor]:
         if not self._first:

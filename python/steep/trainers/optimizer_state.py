@@ -24,8 +24,8 @@ def require_count(value: object, of: str) -> None:
         value: a number, or a tensor of one element.
         of: name of the count, for the message.
     """
-    told = torch.as_tensor(value)
-    if told.numel() != 1 or not (told >= 0 and told.isfinite() and told == told.trunc()):
+    count = torch.as_tensor(value)
+    if count.numel() != 1 or not (count >= 0 and count.isfinite() and count == count.trunc()):
         raise DataError(
             "A count of steps is not valid.",
             node=of,
@@ -48,12 +48,12 @@ def require_counts(state: Mapping[str, Any], prefix: str = "") -> None:
 
 
 @dataclasses.dataclass(eq=False)
-class _Held:
+class _EngineState:
     """The optimizer state of one parameter in the engine."""
 
     parameter: torch.Tensor
     count: torch.Tensor  # number of its steps; for SGD only whether there was one
-    shown: dict[str, torch.Tensor]  # by PyTorch's names
+    tensors: dict[str, torch.Tensor]  # by PyTorch's names
     initial: dict[str, float]  # initial value of each moment
 
     def take(self, state: dict[str, Any]) -> bool:
@@ -61,19 +61,19 @@ class _Held:
 
         Return False if the optimizer has no state yet. Raises DataError, ShapeError.
         """
-        given = {kind: state.get(kind) for kind in self.shown}
-        if given.get(_MASTER, self) is None:
-            given[_MASTER] = self.shown[_MASTER].zero_()
+        values = {kind: state.get(kind) for kind in self.tensors}
+        if values.get(_MASTER, self) is None:
+            values[_MASTER] = self.tensors[_MASTER].zero_()
         # as SGD's state before the first step
-        if _STEP not in self.shown and None in given.values():
+        if _STEP not in self.tensors and None in values.values():
             return False
-        for kind, own in self.shown.items():
-            value = given[kind]
+        for kind, own in self.tensors.items():
+            value = values[kind]
             if value is None:
                 raise DataError(
                     "The optimizer's state lacks a moment of a parameter.",
                     node=f"a parameter of shape {list(self.parameter.shape)}",
-                    expected=", ".join(self.shown),
+                    expected=", ".join(self.tensors),
                     received=f"no {kind}",
                     remedy="load a state_dict of this kind of optimizer, or clear the state",
                 )
@@ -87,18 +87,18 @@ class _Held:
                 )
             if kind == _STEP:
                 require_count(value, f"step of a parameter of shape {list(self.parameter.shape)}")
-        for kind, own in self.shown.items():
-            if given[kind] is not own:
-                own.copy_(torch.as_tensor(given[kind]))
+        for kind, own in self.tensors.items():
+            if values[kind] is not own:
+                own.copy_(torch.as_tensor(values[kind]))
             state[kind] = own
-        if _STEP not in self.shown:
+        if _STEP not in self.tensors:
             self.count.clamp_(min=1)
         return True
 
     def begin_anew(self) -> None:
         """Reset to the state before the first step."""
         self.count.zero_()
-        for kind, own in self.shown.items():
+        for kind, own in self.tensors.items():
             own.fill_(self.initial[kind])
 
 
@@ -116,27 +116,27 @@ class SharedState:
         parameters: Mapping[str, torch.Tensor],
     ) -> None:
         self._optimizer = optimizer
-        kept: dict[str, dict[str, torch.Tensor]] = {name: {} for name in parameters}
+        moments: dict[str, dict[str, torch.Tensor]] = {name: {} for name in parameters}
         for key in session.optimizer_state_names:
             kind, _, name = key.partition("/")
-            kept[name][kind] = from_dlpack(session.state(key))
+            moments[name][kind] = from_dlpack(session.state(key))
         counts = not isinstance(optimizer, torch.optim.SGD)
         initial = _initial(optimizer)
-        held = []
-        for name, own in kept.items():
+        states = []
+        for name, own in moments.items():
             if not own:  # no gradient reaches it
                 continue
-            shown = own if counts else _without_step(own)
-            begin = {kind: initial.get((kind, id(parameters[name])), 0.0) for kind in shown}
-            held.append(_Held(parameters[name], own[_STEP], shown, begin))
-        self._hidden = [h for h in held if h.shown]
-        self._in_state: list[_Held] = []
-        self._seen: list[int] = []
+            visible = own if counts else _without_step(own)
+            begin = {kind: initial.get((kind, id(parameters[name])), 0.0) for kind in visible}
+            states.append(_EngineState(parameters[name], own[_STEP], visible, begin))
+        self._hidden_states = [h for h in states if h.tensors]
+        self._in_state: list[_EngineState] = []
+        self._last_ids: list[int] = []
         self.agree()
 
     def agree(self) -> None:
         """Take over changes of the optimizer's state, and add moments that it lacks."""
-        if self._ids() != self._seen:
+        if self._ids() != self._last_ids:
             self._believe()
         self.show()
 
@@ -150,30 +150,32 @@ class SharedState:
 
     def _believe(self) -> None:
         state = self._optimizer.state
-        gone = []
-        for held in self._in_state:
-            given = state.get(held.parameter)
-            if given and all(given.get(kind) is own for kind, own in held.shown.items()):
+        removals = []
+        for own_state in self._in_state:
+            values = state.get(own_state.parameter)
+            if values and all(values.get(kind) is own for kind, own in own_state.tensors.items()):
                 continue
-            if not given or not held.take(given):
-                held.begin_anew()
-                gone.append(held)
-        found = [h for h in self._hidden if (s := state.get(h.parameter)) and h.take(s)]
-        if gone or found:
-            self._in_state = [h for h in (*self._in_state, *found) if h not in gone]
-            self._hidden = [h for h in (*self._hidden, *gone) if h not in found]
-        self._seen = self._ids()
+            if not values or not own_state.take(values):
+                own_state.begin_anew()
+                removals.append(own_state)
+        additions = [h for h in self._hidden_states if (s := state.get(h.parameter)) and h.take(s)]
+        if removals or additions:
+            self._in_state = [h for h in (*self._in_state, *additions) if h not in removals]
+            self._hidden_states = [
+                h for h in (*self._hidden_states, *removals) if h not in additions
+            ]
+        self._last_ids = self._ids()
 
     def show(self) -> None:
         """Put the moments of parameters that made a step into the optimizer's state."""
-        if not self._hidden:
+        if not self._hidden_states:
             return
-        stepped = [h for h in self._hidden if h.count > 0]
-        for held in stepped:
-            self._optimizer.state[held.parameter].update(held.shown)
-        self._in_state += stepped
-        self._hidden = [h for h in self._hidden if h.count == 0]
-        self._seen = self._ids()
+        states = [h for h in self._hidden_states if h.count > 0]
+        for own_state in states:
+            self._optimizer.state[own_state.parameter].update(own_state.tensors)
+        self._in_state += states
+        self._hidden_states = [h for h in self._hidden_states if h.count == 0]
+        self._last_ids = self._ids()
 
 
 def _initial(optimizer: torch.optim.Optimizer) -> dict[tuple[str, int], float]:

@@ -145,13 +145,13 @@ class ORTTrainer(Trainer):
                 ),
                 received=f"{len(inputs)} inputs",
             )
-        return self._described(self.step(*data, lr=float(lr)))
+        return self._describe(self.step(*data, lr=float(lr)))
 
     def eval_step(self, *inputs: torch.Tensor) -> Any:
         """Return the described outputs in evaluation mode, without an update."""
-        return self._described(self.evaluate(*inputs))
+        return self._describe(self.evaluate(*inputs))
 
-    def _described(self, result: Any) -> Any:
+    def _describe(self, result: Any) -> Any:
         if not isinstance(result, tuple):
             return result
         loss, prediction = result
@@ -181,12 +181,12 @@ class ORTTrainer(Trainer):
 
 
 def _attribute_settings(attributes: Mapping[str, float]) -> dict[str, Any]:
-    known = {"alpha", "beta", "epsilon", "lambda", "lambda_coef", "momentum", "do_bias_correction"}
-    unknown = set(attributes) - known
+    names = {"alpha", "beta", "epsilon", "lambda", "lambda_coef", "momentum", "do_bias_correction"}
+    unknown = set(attributes) - names
     if unknown:
         raise ModelError(
             "An attribute of the optimizer is unknown.",
-            expected=", ".join(sorted(known)),
+            expected=", ".join(sorted(names)),
             received=", ".join(sorted(unknown)),
         )
     settings: dict[str, Any] = {}

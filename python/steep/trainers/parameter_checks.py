@@ -11,7 +11,7 @@ from steep.lowering.aliasing import overlapping
 from steep.torch_internals.tensors import has_hooks
 
 
-def check_apart(net: torch.nn.Module, trained: set[str], given: Sequence[torch.Tensor]) -> None:
+def check_apart(net: torch.nn.Module, trained: set[str], tensors: Sequence[torch.Tensor]) -> None:
     """Check that a step writes to no memory that other tensors read.
 
     A step updates each parameter as soon as its gradient exists. A parameter that is not contiguous
@@ -20,24 +20,24 @@ def check_apart(net: torch.nn.Module, trained: set[str], given: Sequence[torch.T
     Args:
         net: model and criterion.
         trained: names of its trained parameters.
-        given: all tensors that the step's graph reads, the parameters too.
+        tensors: all tensors that the step's graph reads, the parameters too.
 
     Raises:
         ModelError: a parameter shares memory with another tensor.
     """
     own = {id(p): name for name, p in net.named_parameters() if name in trained}
-    for pair in overlapping({id(t): t for t in given}.items()):
+    for pair in overlapping({id(t): t for t in tensors}.items()):
         for key in pair:
             if key in own:
                 _refuse(own[key])
     moving = {
-        t.untyped_storage().data_ptr(): t for t in given if id(t) in own and not t.is_contiguous()
+        t.untyped_storage().data_ptr(): t for t in tensors if id(t) in own and not t.is_contiguous()
     }
     if moving:
         for t in (*net.buffers(), *net.parameters()):
-            moved = moving.get(t.untyped_storage().data_ptr())
-            if moved is not None and t is not moved:
-                _refuse(own[id(moved)])
+            parameter = moving.get(t.untyped_storage().data_ptr())
+            if parameter is not None and t is not parameter:
+                _refuse(own[id(parameter)])
 
 
 def _refuse(name: str) -> None:
@@ -48,20 +48,20 @@ def _refuse(name: str) -> None:
     )
 
 
-def check_gradients(reached: Iterable[str], trained: Iterable[str]) -> None:
+def check_gradients(reach: Iterable[str], trained: Iterable[str]) -> None:
     """Check that every parameter with a gradient in PyTorch has one in the engine.
 
     A parameter whose gradient is always zero (as after ``round``) has none in the engine; in
     PyTorch it still decays and counts steps.
 
     Args:
-        reached: parameters that PyTorch's autograd reaches from the loss.
+        reach: parameters that PyTorch's autograd reaches from the loss.
         trained: parameters that have a gradient in the engine.
 
     Raises:
         ModelError: a parameter has none.
     """
-    for name in sorted(set(reached).difference(trained)):
+    for name in sorted(set(reach).difference(trained)):
         raise ModelError(
             "The gradient of a parameter is always zero.",
             node=name,

@@ -52,9 +52,9 @@ def describe(
 
     tensors = dict(sorted((*net.named_parameters(), *net.named_buffers())))
     others = {name: tensor for name, tensor in tensors.items() if name not in in_session}
-    first = not parallel.described
+    first = not parallel.descriptions
     parallel.others = list(others.values())
-    parallel.described = {
+    parallel.descriptions = {
         **describe_versions(),
         "model": _ADDRESS.sub("0x", f"{net.model}\nloss: {_name_of(net.criterion)}"),
         **{f"option {k}": option_text(v) for k, v in settings.items() if k != "providers"},
@@ -66,7 +66,7 @@ def describe(
         parallel.warn_of_statistics()
 
 
-def counted(
+def count_rows(
     criterion: Callable[..., Any] | None, inputs: Sequence[torch.Tensor]
 ) -> tuple[float, str]:
     """Return over how many elements this process's loss is the mean, and the shape of a row.

@@ -85,7 +85,7 @@ def read_updates(optimizer: torch.optim.Optimizer) -> list[Update]:
         raise ModelError(
             "The optimizer has no counterpart in the engine.",
             expected="of torch.optim: "
-            + ", ".join(known.__name__ for known in _KINDS)
+            + ", ".join(each.__name__ for each in _KINDS)
             + "; or a steep.Optimizer",
             received=type(optimizer).__name__,
             remedy="use ORTModule, which works with any optimizer",
@@ -176,10 +176,10 @@ class _OptimTrainer(Trainer):
         note_step(self._optimizer)
         if lr is not None:
             self._set_lr(lr)
-        for i, (now, fed) in enumerate(zip(self._updates, self._known, strict=True)):
-            if now != fed:
+        for i, (now, before) in enumerate(zip(self._updates, self._last_updates, strict=True)):
+            if now != before:
                 session.set_group(i, now.options())
-                self._known[i] = now
+                self._last_updates[i] = now
         if self._parallel is not None:
             self._parallel.settings = str(self._updates)
         rate = dict(self._updates[0].numbers)["lr"]
@@ -209,19 +209,19 @@ class _OptimTrainer(Trainer):
 
     def _groups(self, names: dict[str, str]) -> Groups:
         by_id = {id(p): names[n] for n, p in self._net.named_parameters() if n in names}
-        self._known = list(self._updates)
+        self._last_updates = list(self._updates)
         return [
             ([by_id[id(p)] for p in group["params"] if id(p) in by_id], update.options())
             for update, group in zip(self._updates, self._optimizer.param_groups, strict=True)
         ]
 
-    def _trained(self) -> set[str]:
+    def _trained_names(self) -> set[str]:
         self._check_groups()
         self._updates = read_updates(self._optimizer)
         self._held_for = self._holds_for()
         self._settings.update(self._updates[0].of_session())
-        known = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
-        return {n for n, p in self._net.named_parameters() if p.requires_grad and id(p) in known}
+        ids = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
+        return {n for n, p in self._net.named_parameters() if p.requires_grad and id(p) in ids}
 
     def _believe(self) -> None:
         self._updates = read_updates(self._optimizer)
@@ -241,9 +241,9 @@ class _OptimTrainer(Trainer):
         if self._state is not None:
             self._state.agree()
 
-    def _carried(self) -> dict[str, torch.Tensor]:
+    def _carry_over(self) -> dict[str, torch.Tensor]:
         # moments are in the optimizer's state
-        return {k: v for k, v in super()._carried().items() if k in (STEP, LOSS_SCALE)}
+        return {k: v for k, v in super()._carry_over().items() if k in (STEP, LOSS_SCALE)}
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor], strict: bool = True) -> None:
         """As ``Trainer.load_state_dict``; a step count for all parameters becomes that of each."""

@@ -68,16 +68,16 @@ class Comparison:
 
 
 def run_in_torch(
-    reference: torch.fx.GraphModule, given: Sequence[Any], keep: set[str], masks: Masks
+    reference: torch.fx.GraphModule, arguments: Sequence[Any], keep: set[str], masks: Masks
 ) -> tuple[dict[str, Any], Any]:
     """Return the values of the nodes named in ``keep``, and the outputs. Raises Unmatched."""
     interpreter = _Keeping(reference, keep)
     masks.rewind()
     # an outer checkpoint's hooks count saved tensors, and function transforms forbid such hooks
     with masks, without_hooks(), without_transforms():
-        outputs = interpreter.run(*given)
+        outputs = interpreter.run(*arguments)
     masks.check_all_used()
-    return interpreter.kept, outputs
+    return interpreter.values, outputs
 
 
 class _Keeping(torch.fx.Interpreter):
@@ -85,12 +85,12 @@ class _Keeping(torch.fx.Interpreter):
         super().__init__(graph_module)
         self.extra_traceback = False
         self.keep = keep
-        self.kept: dict[str, Any] = {}
+        self.values: dict[str, Any] = {}
 
     def run_node(self, n: torch.fx.Node) -> object:
         value = super().run_node(n)
         if n.name in self.keep:
-            self.kept[n.name] = value
+            self.values[n.name] = value
         return value
 
 

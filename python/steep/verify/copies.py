@@ -21,8 +21,8 @@ def wide(value: object) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     floats = value.dtype.is_floating_point
-    made = value.detach().to(torch.float64 if floats else value.dtype, copy=True)
-    return made.requires_grad_(value.requires_grad)
+    copy = value.detach().to(torch.float64 if floats else value.dtype, copy=True)
+    return copy.requires_grad_(value.requires_grad)
 
 
 def or_zero(gradient: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor:

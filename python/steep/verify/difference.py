@@ -33,15 +33,15 @@ def should_verify(verify: bool | None, *, unasked: bool = False) -> bool:
     """
     if verify is not None:
         return verify
-    chosen = os.environ.get("STEEP_VERIFY", "")
-    if chosen not in ("", "0", "1"):
+    setting = os.environ.get("STEEP_VERIFY", "")
+    if setting not in ("", "0", "1"):
         raise ModelError(
             "An environment variable has a value that is not supported.",
             node="STEEP_VERIFY",
             expected="0 or 1",
-            received=chosen,
+            received=setting,
         )
-    return chosen == "1" if chosen else unasked
+    return setting == "1" if setting else unasked
 
 
 @dataclasses.dataclass(frozen=True)

@@ -35,7 +35,7 @@ from steep.verify.replay_random import Masks
 class Place:
     """The submodule and operator at which the first difference occurs, "" if unknown."""
 
-    found: str
+    sentence: str
     module: str = ""
     operator: str = ""
     difference: Difference | None = None
@@ -81,23 +81,25 @@ def _find_value(
 ) -> Place:
     graph = graph_module.graph
     nodes = list(graph.nodes)
-    seen = {memory_of(n) for n in nodes if n.op == "placeholder"} | {None}
-    watched = []
+    visited = {memory_of(n) for n in nodes if n.op == "placeholder"} | {None}
+    candidates = []
     for n in nodes:
-        if n.op.startswith("call_") and memory_of(n) not in seen:
-            seen.add(memory_of(n))
-            watched.append(n)
-    _set_outputs(graph_module, watched)
+        if n.op.startswith("call_") and memory_of(n) not in visited:
+            visited.add(memory_of(n))
+            candidates.append(n)
+    _set_outputs(graph_module, candidates)
     compiled = CompiledGraph(LoweredGraph(copy_graph(graph_module), arguments, context))
-    given = copies_of(arguments)
-    fed = compiled.prepare_inputs(given)
-    received = compiled.write_back_and_return(given, compiled.run_engine(fed))
-    names = {n.name for n in watched}
-    expected, _ = run_in_torch(graph_module, copies_of(arguments), names, Masks(compiled, fed))
-    for n, mine in zip(watched, received, strict=True):
-        found = comparison.difference(mine, expected[n.name])
-        if found is not None and found.relative > comparison.tolerance:
-            return _place(n, "The difference begins at a value that this operator computes.", found)
+    copies = copies_of(arguments)
+    inputs = compiled.prepare_inputs(copies)
+    received = compiled.write_back_and_return(copies, compiled.run_engine(inputs))
+    names = {n.name for n in candidates}
+    expected, _ = run_in_torch(graph_module, copies_of(arguments), names, Masks(compiled, inputs))
+    for n, mine in zip(candidates, received, strict=True):
+        difference = comparison.difference(mine, expected[n.name])
+        if difference is not None and difference.relative > comparison.tolerance:
+            return _place(
+                n, "The difference begins at a value that this operator computes.", difference
+            )
     return _place_of_write(comparison, graph_module)
 
 
@@ -109,7 +111,7 @@ def _place_of_write(comparison: Comparison, graph_module: torch.fx.GraphModule) 
     if not writers:  # a batch norm, which updates its running statistics
         buffers = {n for n in placeholders if not n.meta["example_value"].requires_grad}
         writers = [n for n in graph.nodes if "norm" in _name(n) and buffers & {*n.all_input_nodes}]
-    if comparison.compiled.lowered.written and writers:
+    if comparison.compiled.lowered.write_targets and writers:
         return _place(writers[0], "The difference is in a value that this operator writes.", None)
     return Place("The difference disappears when values between operators are returned.")
 
@@ -134,26 +136,26 @@ def _find_gradient(
     _set_outputs(graph_module, [n for n, _ in pairs])
     examples = [zero.meta["example_value"] for _, zero in edges]
     real = [torch.zeros(e.shape, dtype=e.dtype, requires_grad=True) for e in examples]
-    given = [*arguments, *real]
-    compiled = CompiledGraph(LoweredGraph(copy_graph(graph_module), given, context))
+    operands = [*arguments, *real]
+    compiled = CompiledGraph(LoweredGraph(copy_graph(graph_module), operands, context))
     gradients = [g for _, g in pairs]
-    given = [*copies_of(arguments), *real]
-    fed = compiled.prepare_inputs(given)
-    results = list(compiled.write_back_and_return(given, compiled.run_engine(fed)))
+    operands = [*copies_of(arguments), *real]
+    inputs = compiled.prepare_inputs(operands)
+    results = list(compiled.write_back_and_return(operands, compiled.run_engine(inputs)))
     received = torch.autograd.grad(results, real, gradients, allow_unused=True)
-    given = [*copies_of(arguments), *real]
-    _, outputs = run_in_torch(graph_module, given, set(), Masks(compiled, fed))
+    operands = [*copies_of(arguments), *real]
+    _, outputs = run_in_torch(graph_module, operands, set(), Masks(compiled, inputs))
     expected = torch.autograd.grad(list(outputs), real, gradients, allow_unused=True)
     largest = max((float(g.abs().max()) for g in expected if g is not None), default=0.0)
     for (user, _), zero, mine, theirs in reversed(
         list(zip(edges, real, received, expected, strict=True))
     ):
-        found = comparison.difference(
+        difference = comparison.difference(
             or_zero(mine, zero), or_zero(theirs, zero), LEAST_SCALE * largest
         )
-        if found is not None and found.relative > comparison.tolerance:
+        if difference is not None and difference.relative > comparison.tolerance:
             return _place(
-                user, "The difference begins at a gradient that this operator returns.", found
+                user, "The difference begins at a gradient that this operator returns.", difference
             )
     return Place("The difference disappears when gradients between operators are returned.")
 
@@ -163,7 +165,7 @@ def _add_zeros(
 ) -> list[tuple[torch.fx.Node, torch.fx.Node]]:
     """Add placeholders for zeros to operands; return pairs (operation, placeholder)."""
     nodes = list(graph.nodes)
-    written = {memory_of(t) for n in nodes for t in all_written_by(n)}
+    targets = {memory_of(t) for n in nodes for t in all_written_by(n)}
     last = [n for n in nodes if n.op == "placeholder"][-1]
     edges: list[tuple[torch.fx.Node, torch.fx.Node]] = []
     for user in nodes:
@@ -173,7 +175,7 @@ def _add_zeros(
             value = operand.meta.get("example_value")
             if not isinstance(value, torch.Tensor) or not value.requires_grad:
                 continue
-            if memory_of(operand) in written:
+            if memory_of(operand) in targets:
                 continue
             with graph.inserting_after(last):
                 zero = last = graph.placeholder(f"zero_{len(edges)}")
@@ -181,10 +183,10 @@ def _add_zeros(
                 zero.meta["example_value"] = torch.zeros(value.shape, dtype=value.dtype)
             zero.meta["example_value"].requires_grad_(True)
             with graph.inserting_before(user):
-                moved = graph.call_function(torch.add, (operand, zero))
+                total = graph.call_function(torch.add, (operand, zero))
             with mode:
-                moved.meta["example_value"] = value + zero.meta["example_value"]
-            user.replace_input_with(operand, moved)
+                total.meta["example_value"] = value + zero.meta["example_value"]
+            user.replace_input_with(operand, total)
             edges.append((user, zero))
     return edges
 
@@ -196,15 +198,15 @@ def _for_these(
     reference: torch.fx.GraphModule, arguments: Sequence[Any]
 ) -> tuple[torch.fx.GraphModule, list[Any]]:
     """Return the graph with its Python numbers as constants, and the remaining arguments."""
-    made = copy_graph(reference)
-    placeholders = [n for n in made.graph.nodes if n.op == "placeholder"]
+    graph_module = copy_graph(reference)
+    placeholders = [n for n in graph_module.graph.nodes if n.op == "placeholder"]
     values = dict(zip(placeholders, arguments, strict=True))
-    for node in list(made.graph.nodes):
+    for node in list(graph_module.graph.nodes):
         if node in values and not isinstance(values[node], torch.Tensor):
             _replace(node, values.pop(node))
         elif node not in values and number_of(node) is not None:
             _replace(node, values[node.args[0]].item())
-    return made, list(values.values())
+    return graph_module, list(values.values())
 
 
 def _replace(node: torch.fx.Node, value: Argument) -> None:
@@ -242,7 +244,7 @@ def _name(n: torch.fx.Node) -> str:
     return n.target if isinstance(n.target, str) else getattr(n.target, "__name__", str(n.target))
 
 
-def _place(n: torch.fx.Node, found: str, difference: Difference | None) -> Place:
+def _place(n: torch.fx.Node, sentence: str, difference: Difference | None) -> Place:
     source = n.args[0] if n.target is operator.getitem else None
     if isinstance(source, torch.fx.Node) and not isinstance(
         source.meta.get("example_value"), torch.Tensor
@@ -250,7 +252,7 @@ def _place(n: torch.fx.Node, found: str, difference: Difference | None) -> Place
         n = source  # the operation that returns several values
     line = line_of(n)
     name = f"{_name(n)} ({line})" if line else _name(n)
-    return Place(found, module_of(n), name, difference)
+    return Place(sentence, module_of(n), name, difference)
 
 
 def module_of(n: torch.fx.Node) -> str:

@@ -26,26 +26,26 @@ class Masks(TorchDispatchMode):
     """Lets PyTorch use the random numbers of this thread's last engine run.
 
     These are the numbers drawn before the run (lowering/random_inputs.py), among its tensors
-    ``fed``, and the masks of dropouts. Each kind comes in the order of the captured graph.
+    ``inputs``, and the masks of dropouts. Each kind comes in the order of the captured graph.
     """
 
-    def __init__(self, compiled: CompiledGraph, fed: Sequence[torch.Tensor]) -> None:
+    def __init__(self, compiled: CompiledGraph, inputs: Sequence[torch.Tensor]) -> None:
         super().__init__()
         calls = compiled.lowered.draws.calls
-        numbers = fed[len(fed) - len(calls) :]
-        self.drawn = [(_named(call[0]), n) for call, n in zip(calls, numbers, strict=True)]
+        numbers = inputs[len(inputs) - len(calls) :]
+        self.draws = [(_name_of(call[0]), n) for call, n in zip(calls, numbers, strict=True)]
         self.masks: list[torch.Tensor] = []
         if compiled.engine_graph.program.random:
             try:
-                self.masks = _masks_of(compiled, fed)
+                self.masks = _masks_of(compiled, inputs)
             except Error as e:
                 raise Unmatched(f"the engine does not return its masks: {e.what}") from e
         self.rewind()
 
     def rewind(self) -> None:
         """Start again from the first number, for another run."""
-        self._drawn, self._masks = iter(self.drawn), iter(self.masks)
-        self._next_drawn, self._next_mask = next(self._drawn, None), next(self._masks, None)
+        self._draws, self._masks = iter(self.draws), iter(self.masks)
+        self._next_draw, self._next_mask = next(self._draws, None), next(self._masks, None)
 
     def __torch_dispatch__(
         self,
@@ -61,9 +61,9 @@ class Masks(TorchDispatchMode):
             return args[0].copy_(self._mask(args[0], *args[1:2] or (0.5,)))
         if func is aten.native_dropout.default:
             x, p = args[:2]
-            kept = self._mask(x, 1 - p)
-            return x * kept / (1 - p), kept.bool()
-        if self._next_drawn is not None and self._next_drawn[0] == _named(func):
+            drawn_mask = self._mask(x, 1 - p)
+            return x * drawn_mask / (1 - p), drawn_mask.bool()
+        if self._next_draw is not None and self._next_draw[0] == _name_of(func):
             return self._number(func, args)
         if can_decompose(func):  # inference_mode does not decompose it
             with self:
@@ -72,14 +72,14 @@ class Masks(TorchDispatchMode):
 
     def check_all_used(self) -> None:
         """Raise Unmatched if the engine has more numbers than PyTorch used."""
-        if self._next_drawn is not None or self._next_mask is not None:
+        if self._next_draw is not None or self._next_mask is not None:
             raise Unmatched("the engine draws more random numbers than PyTorch")
 
     def _is_dropout(self, args: tuple[Any, ...]) -> bool:
         """Return whether this call draws a dropout's mask, rather than a number drawn before."""
-        mask, drawn = self._next_mask, self._next_drawn
+        mask, draw = self._next_mask, self._next_draw
         mine = mask is not None and mask.numel() == args[0].numel()
-        other = drawn is not None and drawn[0] == "bernoulli" and drawn[1].shape == args[0].shape
+        other = draw is not None and draw[0] == "bernoulli" and draw[1].shape == args[0].shape
         if mine and other:
             raise Unmatched("a mask may be one of two that are drawn")
         return not other
@@ -96,8 +96,8 @@ class Masks(TorchDispatchMode):
         return mask.reshape(like.shape).to(like.dtype)
 
     def _number(self, func: OpOverload, args: tuple[Any, ...]) -> torch.Tensor:
-        assert self._next_drawn is not None
-        numbers, self._next_drawn = self._next_drawn[1], next(self._drawn, None)
+        assert self._next_draw is not None
+        numbers, self._next_draw = self._next_draw[1], next(self._draws, None)
         like = args[0] if args and isinstance(args[0], torch.Tensor) else numbers
         if like.shape != numbers.shape:
             raise Unmatched("the engine has random numbers of other shapes")
@@ -107,13 +107,13 @@ class Masks(TorchDispatchMode):
         return numbers.to(torch.float64 if wide else numbers.dtype, copy=True)
 
 
-def _named(func: OpOverload) -> str:
+def _name_of(func: OpOverload) -> str:
     """Return the base name of a random operator, without in-place and functional suffixes."""
     name = name_of(func)
     return name.removesuffix("_functional").rstrip("_").removesuffix("_like")
 
 
-def _masks_of(compiled: CompiledGraph, fed: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def _masks_of(compiled: CompiledGraph, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Run the graph again with the seed of its last run; return the masks of its dropouts."""
     engine = compiled.engine_graph
     model = onnx.load_from_string(engine.model)
@@ -127,7 +127,7 @@ def _masks_of(compiled: CompiledGraph, fed: Sequence[torch.Tensor]) -> list[torc
         kind = onnx.TensorProto.BOOL
         model.graph.output.append(onnx.helper.make_tensor_value_info(node.output[1], kind, None))
     program = ModuleProgram(model.SerializeToString(), inputs=engine.names, input_gradients=[])
-    arrays = [to_dlpack(fed[i].detach().contiguous()) for i in engine.inputs]
+    arrays = [to_dlpack(inputs[i].detach().contiguous()) for i in engine.inputs]
     capsules = program.forward(arrays, False, engine.last.seed)[0]
     masks = [from_dlpack(c) for c in capsules[count:]]
     return [m for m in masks if m.numel()]

@@ -44,7 +44,7 @@ def compile_verified(
     """Return a graph as ``compile_captured`` does, whose first step is compared."""
     reference = copy_graph(graph_module)
     return compile_with(
-        graph_module, examples, context, lambda said: VerifiedGraph(said, reference)
+        graph_module, examples, context, lambda lowered: VerifiedGraph(lowered, reference)
     )
 
 
@@ -68,14 +68,14 @@ class VerifiedGraph(CompiledGraph):
             return super().__call__(*arguments)
         try:
             step = Step(self, reference, arguments)
-            fed = self.prepare_inputs(arguments)
-            engine_results = self.run_engine(fed)
+            inputs = self.prepare_inputs(arguments)
+            engine_results = self.run_engine(inputs)
             results = self.write_back_and_return(arguments, engine_results)
-            compared = step.compare_forward(fed, results, engine_results)
+            is_compared = step.compare_forward(inputs, results, engine_results)
         except BaseException:  # also of other code: then nothing was compared
             self._lock.release()
             raise
-        if not compared:
+        if not is_compared:
             self.reference = None
         return results
 
@@ -98,21 +98,23 @@ class Step(Comparison):
         self.verified = compiled
         self.arguments = arguments
         self.versions = [_writes_to(a) for a in arguments]
-        writes = bool(compiled.lowered.written) or any(map(all_written_by, reference.graph.nodes))
+        writes = bool(compiled.lowered.write_targets) or any(
+            map(all_written_by, reference.graph.nodes)
+        )
         self.leaves = copies_of(self.pristine) if writes else self.pristine
-        self.given = [_not_a_leaf(t) if writes else t for t in self.leaves]
+        self.inputs = [_not_a_leaf(t) if writes else t for t in self.leaves]
 
     def compare_forward(
-        self, fed: list[torch.Tensor], results: object, engine_results: list[torch.Tensor]
+        self, inputs: list[torch.Tensor], results: object, engine_results: list[torch.Tensor]
     ) -> bool:
         """Compare results; return whether a hook will compare gradients too."""
         compiled = self.compiled
-        versions = [_writes_to(t) for t in self.given]
+        versions = [_writes_to(t) for t in self.inputs]
         names = [value.name for value in compiled.lowered.values]
         try:
             with torch.random.fork_rng(devices=[]):
-                self.masks = Masks(compiled, fed)
-                values, outputs = run_in_torch(self.reference, self.given, {*names}, self.masks)
+                self.masks = Masks(compiled, inputs)
+                values, outputs = run_in_torch(self.reference, self.inputs, {*names}, self.masks)
             if missing := {*names} - {*values}:
                 raise Unmatched(f"PyTorch has no values of the name {min(missing)}")
         except Unmatched as e:
@@ -125,25 +127,25 @@ class Step(Comparison):
                 received="a result",
                 remedy="report it, with the module",
             ) from e
-        changed = [
+        targets = [
             i
             for i, argument in enumerate(self.arguments)
-            if _writes_to(argument) != self.versions[i] or _writes_to(self.given[i]) != versions[i]
+            if _writes_to(argument) != self.versions[i] or _writes_to(self.inputs[i]) != versions[i]
         ]
-        received = [*_listed(results), *(self.arguments[i] for i in changed)]
-        expected = [*_listed(outputs), *(self.given[i] for i in changed)]
+        received = [*_as_list(results), *(self.arguments[i] for i in targets)]
+        expected = [*_as_list(outputs), *(self.inputs[i] for i in targets)]
 
         def exactly() -> list[Any]:
-            given = [wide(t) for t in self.pristine]
-            _, outputs = run_in_torch(self.reference, given, set(), self.masks)
-            return [*_listed(outputs), *(given[i] for i in changed)]
+            copies = [wide(t) for t in self.pristine]
+            _, outputs = run_in_torch(self.reference, copies, set(), self.masks)
+            return [*_as_list(outputs), *(copies[i] for i in targets)]
 
         self._judge(received, expected, 0.0, exactly, None)
         self.arguments = ()
         if not any(m.requires_grad for m in engine_results):
             return False
-        written = [self.given[i] for i in compiled.lowered.written]
-        self.expected = written + [values[name] for name in names]
+        new_values = [self.inputs[i] for i in compiled.lowered.write_targets]
+        self.expected = new_values + [values[name] for name in names]
         node = next(m.grad_fn for m in engine_results if m.grad_fn is not None)
         handle = node.register_hook(self._compare_backward)
         self.forget = handle.remove
@@ -157,8 +159,8 @@ class Step(Comparison):
         if not expected:  # a second backward, of another thread
             return
         compiled = self.compiled
-        wanted = [compiled.lowered.taken[i] for i in compiled.engine_graph.wanted_inputs]
-        leaves = [self.leaves[i] for i in wanted]
+        positions = [compiled.lowered.positions[i] for i in compiled.engine_graph.wanted_inputs]
+        leaves = [self.leaves[i] for i in positions]
         try:
             gradients = _gradients(expected, incoming, leaves)
         except Unmatched as e:
@@ -170,16 +172,18 @@ class Step(Comparison):
 
         def exactly() -> list[Any]:
             wide = copies_of([wide(t) for t in self.pristine])
-            given = [_not_a_leaf(t) for t in wide]
+            copies = [_not_a_leaf(t) for t in wide]
             names = [value.name for value in compiled.lowered.values]
-            values, _ = run_in_torch(self.reference, given, {*names}, self.masks)
-            made = [given[i] for i in compiled.lowered.written]
-            made += [values[name] for name in names]
-            return _gradients(made, incoming, [wide[i] for i in wanted])
+            values, _ = run_in_torch(self.reference, copies, {*names}, self.masks)
+            outputs = [copies[i] for i in compiled.lowered.write_targets]
+            outputs += [values[name] for name in names]
+            return _gradients(outputs, incoming, [wide[i] for i in positions])
 
         scale = LEAST_SCALE * max((largest_of(g) for g in gradients), default=0.0)
         mine = [or_zero(g, leaf) for g, leaf in zip(received, leaves, strict=True)]
-        self._judge(mine, gradients, scale, exactly, incoming[len(compiled.lowered.written) :])
+        self._judge(
+            mine, gradients, scale, exactly, incoming[len(compiled.lowered.write_targets) :]
+        )
         self.verified.end_comparison(again=False)
 
     def __del__(self) -> None:
@@ -197,17 +201,19 @@ class Step(Comparison):
     ) -> None:
         """Record the largest difference; raise VerificationError if it exceeds rounding errors."""
         pairs = zip(received, expected, strict=True)
-        found = [self.difference(r, e, least) or Difference(0.0, "", "") for r, e in pairs]
-        worst = max(found, key=lambda d: d.relative, default=None)
+        differences = [self.difference(r, e, least) or Difference(0.0, "", "") for r, e in pairs]
+        worst = max(differences, key=lambda d: d.relative, default=None)
         if worst is None:
             return
         self.verified.outcome.note(worst.relative)
         if worst.relative > self.tolerance:
             rounding = self._rounding(expected, exactly, least)
-            allowed = [max(self.tolerance, ROUNDINGS * r) for r in rounding]
-            found = [d for d, most in zip(found, allowed, strict=True) if d.relative > most]
-            if found:
-                self._raise(max(found, key=lambda d: d.relative), incoming)
+            limits = [max(self.tolerance, ROUNDINGS * r) for r in rounding]
+            differences = [
+                d for d, most in zip(differences, limits, strict=True) if d.relative > most
+            ]
+            if differences:
+                self._raise(max(differences, key=lambda d: d.relative), incoming)
 
     def _rounding(
         self, expected: list[Any], exactly: Callable[[], list[Any]], least: float
@@ -238,7 +244,7 @@ class Step(Comparison):
         what = "a gradient" if incoming is not None else "a value"
         raise VerificationError(
             f"The engine computes {what} that differs from PyTorch's by {worst.relative:.2g} of "
-            f"its largest entry, where {self.tolerance:.0e} is allowed. {place.found}",
+            f"its largest entry, where {self.tolerance:.0e} is allowed. {place.sentence}",
             node=place.module,
             op=place.operator,
             expected=(place.difference or worst).expected,
@@ -261,23 +267,23 @@ def _gradients(
     ]
     if not pairs:
         return [torch.zeros_like(leaf) for leaf in leaves]
-    of, given = zip(*pairs, strict=True)
+    of, seeds = zip(*pairs, strict=True)
     try:
-        found = torch.autograd.grad(of, leaves, given, allow_unused=True)
+        slopes = torch.autograd.grad(of, leaves, seeds, allow_unused=True)
     except RuntimeError as e:
         if "modified by an inplace operation" in str(e):
             what = "PyTorch refuses this backward: a saved value was changed in place"
             raise Unmatched(what) from e
         raise
-    return [or_zero(g, leaf) for g, leaf in zip(found, leaves, strict=True)]
+    return [or_zero(g, leaf) for g, leaf in zip(slopes, leaves, strict=True)]
 
 
 def _not_a_leaf(value: T) -> T:
     """Return a tensor that may be written in place although it needs a gradient."""
     if not isinstance(value, torch.Tensor) or not value.requires_grad:
         return value
-    copied: T = value.clone()
-    return copied
+    copy: T = value.clone()
+    return copy
 
 
 def _writes_to(value: object) -> float:
@@ -287,5 +293,5 @@ def _writes_to(value: object) -> float:
     return math.nan if value.is_inference() else version_of(value)
 
 
-def _listed(values: object) -> list[Any]:
+def _as_list(values: object) -> list[Any]:
     return list(values) if isinstance(values, (tuple, list)) else [values]

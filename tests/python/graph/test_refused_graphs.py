@@ -12,7 +12,7 @@ from steep.lowering.lower import CannotLower
 def told(monkeypatch):
     found = []
     monkeypatch.setattr(compiled_graph, "write_log", lambda kind, text: found.append((kind, text)))
-    monkeypatch.setattr(compiled_graph, "_told", set())
+    monkeypatch.setattr(compiled_graph, "_told_reasons", set())
     return found
 
 

@@ -3,9 +3,13 @@
 import onnx
 import pytest
 from onnx import parser
-
 from steep._steep import STOP_GRADIENT_KEY
-from steep.onnx_graph.gradient_reach import last_results_first, reached, results_of_results
+
+from steep.onnx_graph.gradient_reach import (
+    find_gradient_reach,
+    last_results_first,
+    results_of_results,
+)
 from steep.onnx_graph.traverse import bodies_of, read_by
 
 BRANCH = """
@@ -25,34 +29,34 @@ def graph_of(body: str) -> onnx.GraphProto:
 
 def test_inputs_of_the_results_are_reached() -> None:
     graph = graph_of("(float[n] x, float[n] w, float[n] u) => (float[n] y) { y = Mul (x, w) }")
-    assert {"x", "w", "y"} <= reached(graph)
-    assert "u" not in reached(graph)
+    assert {"x", "w", "y"} <= find_gradient_reach(graph)
+    assert "u" not in find_gradient_reach(graph)
 
 
 @pytest.mark.parametrize("op", ["Shape", "NonZero", "ArgMax", "IsNaN"])
 def test_operators_without_a_gradient_stop_the_search(op: str) -> None:
     graph = graph_of(f"(float[n] x, int64[1] i) => (int64[1] y) {{ s = {op} (x) y = Add (s, i) }}")
-    assert "x" not in reached(graph)
-    assert "i" in reached(graph)
+    assert "x" not in find_gradient_reach(graph)
+    assert "i" in find_gradient_reach(graph)
 
 
 def test_an_operator_of_another_domain_with_such_a_name_does_not_stop_it() -> None:
     graph = graph_of("(float[n] x) => (float[n] y) { y = mine.Shape (x) }")
-    assert "x" in reached(graph)
+    assert "x" in find_gradient_reach(graph)
 
 
 def test_a_marked_node_stops_the_search() -> None:
     graph = graph_of("(float[n] x, float[n] w) => (float[n] y) { d = Identity (x) y = Mul (d, w) }")
-    assert "x" in reached(graph)
+    assert "x" in find_gradient_reach(graph)
     graph.node[0].metadata_props.add(key=STOP_GRADIENT_KEY, value="1")
-    assert reached(graph) & {"x", "w"} == {"w"}
+    assert find_gradient_reach(graph) & {"x", "w"} == {"w"}
 
 
 def test_bodies_read_what_is_outside_of_them() -> None:
     graph = graph_of(BRANCH)
     assert {"x", "w", "c"} <= set(read_by(graph.node[0]))
     assert {body.name for body in bodies_of(graph.node[0])} == {"one", "two"}
-    assert {"x", "w"} <= reached(graph)
+    assert {"x", "w"} <= find_gradient_reach(graph)
 
 
 def test_results_that_are_computed_from_results() -> None:

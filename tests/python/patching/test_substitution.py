@@ -17,7 +17,7 @@ from torch.nn.modules import transformer  # noqa: E402
 import steep.dynamo.captured_module  # noqa: E402, F401 - declares them all
 from steep import ORTModule  # noqa: E402
 from steep.patching import substitution, torch_versions  # noqa: E402
-from steep.patching.substitution import Substitution, replaces, substituted  # noqa: E402
+from steep.patching.substitution import Substitution, replaces, substitute  # noqa: E402
 
 
 def declared_for_a_test(*args, **options):
@@ -47,12 +47,12 @@ def test_what_a_class_inherits_it_inherits_again():
         pass
 
     own = declared_for_a_test(Derived, "f", "A test.")
-    with pytest.raises(KeyError), substituted({own: lambda self: 2}):
+    with pytest.raises(KeyError), substitute({own: lambda self: 2}):
         assert Derived().f() == 2
         raise KeyError
     assert Derived().f() == 1 and "f" not in vars(Derived)
     missing = declared_for_a_test(Derived, "g", "A test.")
-    with pytest.raises(AttributeError), substituted({missing: None}):
+    with pytest.raises(AttributeError), substitute({missing: None}):
         pass
 
 
@@ -64,13 +64,13 @@ class Owner:
 def test_an_entry_of_a_dict():
     there = declared_for_a_test(Owner, "table", "A test.", key="there")
     new = declared_for_a_test(Owner, "table", "A test.", key="new", absent=True)
-    with pytest.raises(ZeroDivisionError), substituted({there: "ours", new: "ours"}):
+    with pytest.raises(ZeroDivisionError), substitute({there: "ours", new: "ours"}):
         assert Owner.table == {"there": "ours", "new": "ours"}
         raise ZeroDivisionError
     assert Owner.table == {"there": "first"}
     missing = declared_for_a_test(Owner, "table", "A test.", key="new")
     assert not missing.exists
-    with pytest.raises(KeyError, match="new"), substituted({missing: "ours"}):
+    with pytest.raises(KeyError, match="new"), substitute({missing: "ours"}):
         pass
 
 
@@ -81,13 +81,13 @@ def test_one_thread_replaces_at_a_time():
     seen = []
 
     def first():
-        with substituted({own: "by the first"}):
+        with substitute({own: "by the first"}):
             entered.set()
             leave.wait(10)
 
     def second():
         entered.wait(10)
-        with substituted({own: "by the second"}):
+        with substitute({own: "by the second"}):
             seen.append(Owner.name)
 
     threads = [threading.Thread(target=run) for run in (first, second)]
@@ -106,8 +106,8 @@ def test_one_thread_replaces_at_a_time():
 
 def test_a_thread_may_replace_more_within():
     own = declared_for_a_test(Owner, "name", "A test.")
-    with substituted({own: "outer"}):
-        with substituted({own: "inner"}):
+    with substitute({own: "outer"}):
+        with substitute({own: "inner"}):
             assert Owner.name == "inner"
         assert Owner.name == "outer"
     assert Owner.name == "first"
@@ -118,12 +118,12 @@ def test_changes_have_the_order_of_what_they_replace():
 
     @replaces(one)
     def earlier():
-        with substituted({one: Owner.name + " one"}):
+        with substitute({one: Owner.name + " one"}):
             yield "value"
 
     @replaces(two)
     def later(text):
-        with substituted({two: Owner.name + text}):
+        with substitute({two: Owner.name + text}):
             yield
 
     changes = sorted([later(" two"), earlier()], key=lambda change: change.order)

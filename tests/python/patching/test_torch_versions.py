@@ -8,7 +8,7 @@ import torch
 
 from steep import ModelError
 from steep.patching import torch_versions
-from steep.patching.substitution import DECLARED, Substitution, substituted
+from steep.patching.substitution import DECLARED, Substitution, substitute
 
 
 @pytest.mark.parametrize("version", ["2.13.0+cpu", "2.14.1+cu130", "2.15.0a0+git1234"])
@@ -56,6 +56,6 @@ def test_a_substitution_of_some_releases(since, until, applies):
 
     own = Substitution(Owner, "name", "A test.", since=since, until=until)
     DECLARED.remove(own)
-    with substituted({own: 2}):
+    with substitute({own: 2}):
         assert Owner.name == (2 if applies else 1)
     assert Owner.name == 1

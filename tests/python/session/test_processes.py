@@ -5,7 +5,7 @@ import onnx.parser
 import pytest
 
 import steep
-from steep.session.processes import ALONE, launched
+from steep.session.processes import ALONE, find_launcher
 
 MODEL = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
     g (float[n,2] x) => (float[n,1] y) <float[2,1] w = {0.5, -0.25}> { y = MatMul(x, w) }""")
@@ -35,7 +35,7 @@ TORCHRUN = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
     ],
 )
 def test_launchers_are_known_by_their_variables(environ, refused):
-    said = launched(environ)
+    said = find_launcher(environ)
     assert (refused in said) if refused else not said
 
 

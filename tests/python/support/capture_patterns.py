@@ -122,10 +122,10 @@ def masked(m, x, mask):
 
 def experts(m, x):
     gate = m.layer(x).softmax(-1)
-    chosen = gate.argmax(-1)
+    choice = gate.argmax(-1)
     y = torch.zeros_like(x)
     for e, expert in enumerate(m.experts):
-        at = torch.nonzero(chosen == e)[:, 0]
+        at = torch.nonzero(choice == e)[:, 0]
         y = y.index_add(0, at, expert(x[at]) * gate[at, e, None])
     return y
 

@@ -32,16 +32,16 @@ def run(net, args):
         for r in results
         if r.requires_grad
     ).backward()
-    held = [*(p.grad for p in net.parameters()), *(b.clone() for b in net.buffers())]
-    return [r.detach() for r in results], [a.grad for a in args], held
+    state = [*(p.grad for p in net.parameters()), *(b.clone() for b in net.buffers())]
+    return [r.detach() for r in results], [a.grad for a in args], state
 
 
 def check(module, calls, where):
     """Compare over calls; ``where`` is "engine" or "parts"."""
     ours = ORTModule(copy.deepcopy(module), **({"fallback": None} if where == "engine" else {}))
     for args in calls:
-        expected, made = run(module, args), run(ours, args)
-        for rights, values in zip(expected, made, strict=True):
+        expected, actual = run(module, args), run(ours, args)
+        for rights, values in zip(expected, actual, strict=True):
             for right, value in zip(rights, values, strict=True):
                 assert (right is None) == (value is None)
                 if right is None:

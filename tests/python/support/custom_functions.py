@@ -31,10 +31,10 @@ def nothing_stays() -> Iterator[None]:
     """Every test takes back what it registered."""
     assert not steep._steep.registered_ops()
     yield
-    left = steep._steep.registered_ops()
-    for name in left:
+    names = steep._steep.registered_ops()
+    for name in names:
         steep._steep.unregister_op(name)
-    assert not left
+    assert not names
 
 
 def parse(body: str, functions: str = "") -> onnx.ModelProto:
@@ -60,8 +60,8 @@ def numbers(tensors: dict[str, steep.Tensor]) -> dict[str, np.ndarray]:
     return {name: np.array(tensor) for name, tensor in tensors.items()}
 
 
-def run(model: onnx.ModelProto, **fed: np.ndarray) -> list[np.ndarray]:
-    return steep.InferenceSession(model.SerializeToString()).run(None, fed)
+def run(model: onnx.ModelProto, **feed: np.ndarray) -> list[np.ndarray]:
+    return steep.InferenceSession(model.SerializeToString()).run(None, feed)
 
 
 # --- operators ------------------------------------------------------------------------------------

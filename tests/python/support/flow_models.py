@@ -33,20 +33,20 @@ def check(text, in_torch, *inputs, smooth=True, exports=2):
     floats = [i for i, x in enumerate(inputs) if x.dtype == np.float64]
     for i in floats:
         tensors[i].requires_grad_()
-    wanted = in_torch(*tensors)
-    wanted = list(wanted) if isinstance(wanted, (tuple, list)) else [wanted]
+    results = in_torch(*tensors)
+    results = list(results) if isinstance(results, (tuple, list)) else [results]
     outputs = _steep.run_model(text, list(inputs), times=2)
-    for ours, theirs in zip(outputs, wanted, strict=True):
+    for ours, theirs in zip(outputs, results, strict=True):
         np.testing.assert_allclose(ours, theirs.detach().numpy(), rtol=1e-9, atol=1e-12)
     seeds = [
-        rng_floats(*y.shape, seed=9 + i) if y.requires_grad else None for i, y in enumerate(wanted)
+        rng_floats(*y.shape, seed=9 + i) if y.requires_grad else None for i, y in enumerate(results)
     ]
     scalar = sum(
-        (y * torch.tensor(d)).sum() for y, d in zip(wanted, seeds, strict=True) if d is not None
+        (y * torch.tensor(d)).sum() for y, d in zip(results, seeds, strict=True) if d is not None
     )
     scalar.backward()
-    found = _steep.model_gradients(text, list(inputs), seeds, [names[i] for i in floats])
-    for i, ours in zip(floats, found, strict=True):
+    gradients = _steep.model_gradients(text, list(inputs), seeds, [names[i] for i in floats])
+    for i, ours in zip(floats, gradients, strict=True):
         theirs = tensors[i].grad
         if theirs is None:
             assert ours is None or not ours.any(), names[i]
@@ -84,13 +84,13 @@ def check_exported(text, in_torch, inputs, times):
     wrt = [n for n, x in feed.items() if x.dtype == np.float64]
     for n in wrt:
         leaves[n].requires_grad_()
-    wanted = in_torch(*leaves.values())
-    wanted = list(wanted) if isinstance(wanted, (tuple, list)) else [wanted]
+    values = in_torch(*leaves.values())
+    values = list(values) if isinstance(values, (tuple, list)) else [values]
     names = [v.name for v in model.graph.output]
     for order in range(times):
         model = steep.grad(model, wrt, outputs=names)
         total = torch.zeros((), dtype=torch.float64)
-        for i, (name, y) in enumerate(zip(names, wanted, strict=True)):
+        for i, (name, y) in enumerate(zip(names, values, strict=True)):
             seed = rng_floats(*y.shape, seed=20 + 10 * order + i) if y.ndim else np.ones(())
             feed[f"grad_{name}"] = seed
             total = total + (y * torch.tensor(seed)).sum()
@@ -104,7 +104,7 @@ def check_exported(text, in_torch, inputs, times):
             np.testing.assert_allclose(
                 results[name], theirs.detach().numpy(), rtol=1e-9, atol=1e-10, err_msg=name
             )
-        wanted = grads
+        values = grads
 
 
 def differ(text, inputs, seeds, i, ours):
@@ -112,9 +112,9 @@ def differ(text, inputs, seeds, i, ours):
     direction = rng_floats(*inputs[i].shape, seed=5)
 
     def value(step):
-        moved = list(inputs)
-        moved[i] = inputs[i] + step * direction
-        outputs = _steep.run_model(text, moved)
+        arguments = list(inputs)
+        arguments[i] = inputs[i] + step * direction
+        outputs = _steep.run_model(text, arguments)
         return sum((y * d).sum() for y, d in zip(outputs, seeds, strict=True) if d is not None)
 
     slope = (value(EPS) - value(-EPS)) / (2 * EPS)

@@ -37,6 +37,6 @@ def trainer_of(model, folder, **options):
     )
 
 
-def assert_same_weights(found, expected, tolerance=2e-5):
-    for (name, p), q in zip(found.named_parameters(), expected.parameters(), strict=True):
+def assert_same_weights(actual, expected, tolerance=2e-5):
+    for (name, p), q in zip(actual.named_parameters(), expected.parameters(), strict=True):
         torch.testing.assert_close(p, q, rtol=tolerance, atol=tolerance, msg=name)

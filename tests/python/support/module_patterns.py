@@ -42,8 +42,8 @@ WEIGHTS = torch.tensor([0.5, 1, 2, 0, 3, 1])
 
 
 def packed(m, x, lengths):
-    given = pack_padded_sequence(m.layer(x), lengths, batch_first=True, enforce_sorted=False)
-    y, (h, c) = m.rnn(given)
+    sequence = pack_padded_sequence(m.layer(x), lengths, batch_first=True, enforce_sorted=False)
+    y, (h, c) = m.rnn(sequence)
     return pad_packed_sequence(y, batch_first=True)[0], h, c
 
 

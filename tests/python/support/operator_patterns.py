@@ -77,12 +77,12 @@ def written_after_use(y, x):
 
 def outs(y, x):
     x = x.detach()
-    made = torch.empty(x.shape)
-    torch.add(x, 1, out=made)
-    torch.mul(made, 2, out=made)
+    out = torch.empty(x.shape)
+    torch.add(x, 1, out=out)
+    torch.mul(out, 2, out=out)
     part = torch.zeros(x.shape[0], WIDTH)
     torch.sum(x, 0, out=part[0])
-    return y * made, part
+    return y * out, part
 
 
 def foreach(y, x):

@@ -61,8 +61,8 @@ def run(pattern, k, module, net):
         if t.is_floating_point():
             t.requires_grad_()
     # what forward may write to is no leaf
-    given = pattern.given(k, *tree_map_only(torch.Tensor, lambda t: t.clone(), leaves))
-    result = net(*given)
+    arguments = pattern.given(k, *tree_map_only(torch.Tensor, lambda t: t.clone(), leaves))
+    result = net(*arguments)
     tensors = [t for t in leaves_of(result) if isinstance(t, torch.Tensor)]
     others = [t for t in leaves_of(result) if not isinstance(t, torch.Tensor)]
     total = sum(
@@ -72,12 +72,12 @@ def run(pattern, k, module, net):
     )
     if isinstance(total, torch.Tensor):
         total.backward()
-    after = tensors_in(given)
+    after = tensors_in(arguments)
     state = [*module.parameters(), *module.buffers()]
-    made = [t.grad for t in tensors_in(leaves) if t.is_floating_point()]
-    made += [p.grad for p in module.parameters()]
+    gradients = [t.grad for t in tensors_in(leaves) if t.is_floating_point()]
+    gradients += [p.grad for p in module.parameters()]
     # who is written with whom
-    others += groups([t.data_ptr() for t in (*tensors, *made) if t is not None and t.numel()])
+    others += groups([t.data_ptr() for t in (*tensors, *gradients) if t is not None and t.numel()])
     memory = [t.untyped_storage().data_ptr() for t in (*tensors, *after, *state) if t.numel()]
     others += groups(memory)
     # what was not there before: the next number that PyTorch draws
@@ -86,30 +86,30 @@ def run(pattern, k, module, net):
         tensors,
         others,
         [t.requires_grad for t in (*tensors, *after)],
-        made,
+        gradients,
         [t.detach().clone() for t in state],
         [t.detach() for t in after],
     )
 
 
-def assert_same(found, expected):
-    assert [a is None for a in found] == [b is None for b in expected]
+def assert_same(actual, expected):
+    assert [a is None for a in actual] == [b is None for b in expected]
     largest = [
         float(b.detach().double().abs().nan_to_num(0, 0, 0).max())
         for b in expected
         if b is not None and b.numel() and not b.is_complex()
     ]
     atol = 1e-5 * max(largest, default=0)
-    for a, b in zip(found, expected, strict=True):
+    for a, b in zip(actual, expected, strict=True):
         if a is not None:
             torch.testing.assert_close(a, b, rtol=1e-5, atol=atol, equal_nan=True)
 
 
-def assert_equal(found, expected):
-    assert found.others == expected.others
-    assert found.needs == expected.needs
+def assert_equal(actual, expected):
+    assert actual.others == expected.others
+    assert actual.needs == expected.needs
     for name in ("results", "gradients", "state", "arguments"):
-        assert_same(getattr(found, name), getattr(expected, name))
+        assert_same(getattr(actual, name), getattr(expected, name))
 
 
 def compare_calls(pattern, wrap):
@@ -135,20 +135,20 @@ def compare_steps(pattern, make_trainer, steps=3):
     trainer = make_trainer(inner, loss_of, own)
     for step in range(steps):
         k = step % len(pattern.calls)
-        found = []
+        steps_of_both = []
         for m in (module, inner):
             pattern.before(m, k)
             torch.manual_seed(step)
-            given = pattern.given(k, *copy.deepcopy(pattern.calls[k]))
+            arguments = pattern.given(k, *copy.deepcopy(pattern.calls[k]))
             if m is module:
                 optimizer.zero_grad()
-                result = module(*given)
+                result = module(*arguments)
                 loss = loss_of(result)
                 loss.backward()
                 optimizer.step()
             else:
-                loss, result = trainer.step(*given, torch.zeros(()))
+                loss, result = trainer.step(*arguments, torch.zeros(()))
             state = {**dict(m.named_parameters()), **dict(m.named_buffers())}
             results = [t for t in leaves_of(result) if isinstance(t, torch.Tensor)]
-            found.append([loss, *results, *state.values(), *tensors_in(given)])
-        assert_same(*([t.detach() for t in f] for f in reversed(found)))
+            steps_of_both.append([loss, *results, *state.values(), *tensors_in(arguments)])
+        assert_same(*([t.detach() for t in f] for f in reversed(steps_of_both)))

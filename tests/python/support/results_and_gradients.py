@@ -7,11 +7,11 @@ from torch.utils._pytree import tree_leaves
 def run(net, args):
     """Return, for each function, its results and then its argument's gradient."""
     args = [a.clone().requires_grad_() for a in args]
-    made = [tree_leaves(r) for r in net(*args)]
+    results = [tree_leaves(r) for r in net(*args)]
     sum(
         (r * torch.linspace(-1, 2, r.numel(), dtype=r.dtype).view(r.shape)).sum()
-        for some in made
+        for some in results
         for r in some
         if r.requires_grad
     ).backward()
-    return [[*some, a.grad] for some, a in zip(made, args, strict=True)]
+    return [[*some, a.grad] for some, a in zip(results, args, strict=True)]

@@ -25,7 +25,7 @@ def built(name: str) -> str:
 
 def output_of(*command: object, **options: Any) -> str:
     """Runs a command that must succeed; returns stdout and stderr together."""
-    done = subprocess.run(
+    process = subprocess.run(
         [str(word) for word in command],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -34,13 +34,13 @@ def output_of(*command: object, **options: Any) -> str:
         check=False,
         **options,
     )
-    assert done.returncode == 0, done.stdout
-    return done.stdout
+    assert process.returncode == 0, process.stdout
+    return process.stdout
 
 
 def steep(*words: object, code: int | None = 0) -> str:
     """Runs the program; returns stdout and stderr together. A `code` of None: any but 0."""
-    done = subprocess.run(
+    process = subprocess.run(
         [built("steep"), *map(str, words)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -48,8 +48,8 @@ def steep(*words: object, code: int | None = 0) -> str:
         timeout=300,
         check=False,
     )
-    assert done.returncode == code or (code is None and done.returncode > 0), done.stdout
-    return done.stdout
+    assert process.returncode == code or (code is None and process.returncode > 0), process.stdout
+    return process.stdout
 
 
 def train(model: Path, *words: object, code: int = 0) -> str:

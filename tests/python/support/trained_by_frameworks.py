@@ -23,16 +23,16 @@ def optimizer_of(model, precision):
     return torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
 
 
-def assert_close_state(found, expected, precision):
+def assert_close_state(actual, expected, precision):
     """In bfloat16 the two round in different places, by 8 bits."""
     tolerance = {"rtol": 1e-5, "atol": 1e-6} if precision == "32" else {"rtol": 0, "atol": 5e-3}
-    assert list(found) == list(expected)
+    assert list(actual) == list(expected)
     for name, value in expected.items():
-        torch.testing.assert_close(found[name], value, **tolerance, msg=name)
+        torch.testing.assert_close(actual[name], value, **tolerance, msg=name)
 
 
-def assert_same_state(found, expected):
-    states = found.state_dict(), expected.state_dict()
+def assert_same_state(actual, expected):
+    states = actual.state_dict(), expected.state_dict()
     assert list(states[0]) == list(states[1])
     for name, value in states[1].items():
         torch.testing.assert_close(states[0][name], value, rtol=1e-5, atol=1e-6, msg=name)

@@ -29,8 +29,8 @@ def _in_one(rank, port, failures, work):
     dist.destroy_process_group()
 
 
-def assert_same_state(found, expected, what):
-    states = found.state_dict(), expected.state_dict()
+def assert_same_state(actual, expected, what):
+    states = actual.state_dict(), expected.state_dict()
     assert list(states[0]) == list(states[1])
     for name, value in states[1].items():
         torch.testing.assert_close(

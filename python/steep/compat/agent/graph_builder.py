@@ -86,16 +86,16 @@ class OrtModuleGraphBuilder:
         graph = model.graph
         initializers = {i.name: i for i in graph.initializer}
         names = list(config.initializer_names)
-        known = [*initializers]
-        _require_known("initializer_names", names, known)
+        available = [*initializers]
+        _require_known("initializer_names", names, available)
         _require_known("initializer_names_to_train", config.initializer_names_to_train, names)
         inputs = [i.name for i in graph.input if i.name not in initializers]
         _require_known("input_names_require_grad", config.input_names_require_grad, inputs)
-        fed = [i for i in graph.input if i.name not in names]
-        kept = [i for i in graph.initializer if i.name not in names]
+        model_inputs = [i for i in graph.input if i.name not in names]
+        constants = [i for i in graph.initializer if i.name not in names]
         del graph.input[:], graph.initializer[:]
-        graph.input.extend(fed)
-        graph.initializer.extend(kept)
+        graph.input.extend(model_inputs)
+        graph.initializer.extend(constants)
         for name in names:
             weight = initializers[name]
             graph.input.append(
@@ -129,9 +129,9 @@ class OrtModuleGraphBuilder:
             raise DataError("The builder has no model yet.", remedy="initialize(model, config)")
         if not self._config.build_gradient_graph:
             return
-        wanted = set(self._config.input_names_require_grad)
+        with_gradient = set(self._config.input_names_require_grad)
         info = self._info
-        inputs = [name for name in info.user_input_names if name in wanted]
+        inputs = [name for name in info.user_input_names if name in with_gradient]
         wrt = [*inputs, *info.initializer_names_to_train]
         if not wrt:
             raise DataError(
@@ -212,37 +212,37 @@ class GradientGraphBuilder:
         self._model, self._loss = serialized_model, loss_node_arg_name
         self._wrt = sorted(x_node_arg_names)
         self._options = options or GradientGraphConfiguration()
-        self._made: onnx.ModelProto | None = None
+        self._gradient_model: onnx.ModelProto | None = None
 
     def build(self) -> None:
         """Make the model. Raises ModelError as ``steep.grad`` does."""
-        made = grad(self._model, wrt=self._wrt, outputs=[self._loss])
-        values = [output.name for output in made.graph.output][1:]
-        for output, value, name in zip(made.graph.output[1:], values, self._wrt, strict=True):
-            made.graph.node.append(onnx.helper.make_node("Identity", [value], [f"{name}_grad"]))
+        model = grad(self._model, wrt=self._wrt, outputs=[self._loss])
+        values = [output.name for output in model.graph.output][1:]
+        for output, value, name in zip(model.graph.output[1:], values, self._wrt, strict=True):
+            model.graph.node.append(onnx.helper.make_node("Identity", [value], [f"{name}_grad"]))
             output.name = f"{name}_grad"
         if not self._options.set_gradients_as_graph_outputs:
-            made.graph.value_info.extend(made.graph.output[1:])
-            del made.graph.output[1:]
-        self._made = made
+            model.graph.value_info.extend(model.graph.output[1:])
+            del model.graph.output[1:]
+        self._gradient_model = model
 
     def get_model(self) -> bytes:
         """Return the model's bytes. Raises DataError before ``build``."""
-        if self._made is None:
+        if self._gradient_model is None:
             raise DataError("There is no gradient graph yet.", remedy="build()")
-        return bytes(self._made.SerializeToString())
+        return bytes(self._gradient_model.SerializeToString())
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to a file. Raises DataError before ``build``, and IoError."""
         write_file(os.fspath(path), self.get_model())
 
 
-def _require_known(setting: str, names: Sequence[str], known: Sequence[str]) -> None:
+def _require_known(setting: str, names: Sequence[str], available: Sequence[str]) -> None:
     for name in names:
-        if name not in known:
+        if name not in available:
             raise ModelError(
                 f"The model has no value that {setting} names.",
                 node=name,
-                expected=", ".join(known) or "none is there",
+                expected=", ".join(available) or "none is there",
                 received=name,
             )

@@ -46,8 +46,8 @@ class Settings:
 
     def __setattr__(self, name: str, value: object) -> None:
         if name not in self._defaults:
-            known = ", ".join(self._defaults)
-            raise AttributeError(f"{type(self).__name__} has no {name!r}, only {known}")
+            names = ", ".join(self._defaults)
+            raise AttributeError(f"{type(self).__name__} has no {name!r}, only {names}")
         if name in self._idle and value != self._defaults[name]:
             say_once(f"{type(self).__name__}.{name}", _PLANNED)
         object.__setattr__(self, name, value)

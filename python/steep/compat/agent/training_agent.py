@@ -119,7 +119,7 @@ class TrainingAgent:
         Raises:
             DataError, ShapeError, ProviderError: as ``steep.GradientSession.forward``.
         """
-        inputs = dict(zip(self._feeds, _counted("forward", feeds, self._feeds), strict=True))
+        inputs = dict(zip(self._feeds, _require_count("forward", feeds, self._feeds), strict=True))
         outputs, state.run = self._session.forward(inputs)
         fetches.extend(OrtValue(np.asarray(y)) for y in outputs)
 
@@ -147,14 +147,16 @@ class TrainingAgent:
                 expected="a state that run_forward() was given, once",
                 received="an empty one",
             )
-        values = _counted("backward", feeds, self._gradients)
-        named = dict(zip(self._gradients, values, strict=True))
-        gradients = self._session.backward(state.run, named)
+        values = _require_count("backward", feeds, self._gradients)
+        output_gradients = dict(zip(self._gradients, values, strict=True))
+        gradients = self._session.backward(state.run, output_gradients)
         state.run = None
         fetches.extend(OrtValue(np.asarray(gradients[name])) for name in self._wrt)
 
 
-def _counted(call: str, values: Sequence[OrtValue], names: Sequence[str]) -> Sequence[OrtValue]:
+def _require_count(
+    call: str, values: Sequence[OrtValue], names: Sequence[str]
+) -> Sequence[OrtValue]:
     if len(values) != len(names):
         raise DataError(
             f"run_{call} takes one value for each of its names.",

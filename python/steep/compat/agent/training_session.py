@@ -140,11 +140,11 @@ class TrainingSession(training.TrainingSession):
         provider_options: Sequence[Mapping[str, Any]] | None = None,
         **arguments: Any,
     ) -> None:
-        chosen = with_options(providers, provider_options)
+        choice = with_options(providers, provider_options)
         self._parameters = parameters
         self._groups: list[tuple[list[str], _steep.OptimizerOptions]] = []
         if parameters is None:
-            super().__init__(path_or_bytes, providers=chosen, **arguments)
+            super().__init__(path_or_bytes, providers=choice, **arguments)
             return
         _require_possible(parameters)
         source = os.fspath(path_or_bytes) if not isinstance(path_or_bytes, bytes) else path_or_bytes
@@ -152,7 +152,7 @@ class TrainingSession(training.TrainingSession):
             "output": parameters.loss_output_name,
             "trainable": sorted(parameters.weights_to_train),
             "frozen": sorted({*parameters.weights_not_to_train, *parameters.immutable_weights}),
-            "providers": chosen,
+            "providers": choice,
         }
         if sess_options is not None:
             arguments |= {"seed": sess_options.seed, "limits": sess_options.limits}
@@ -352,9 +352,9 @@ def _require_possible(parameters: TrainingParameters) -> None:
 def _optimizer(parameters: TrainingParameters, weights: Sequence[str]) -> dict[str, Any]:
     kind = _KINDS[parameters.training_optimizer_name]
     floats, integers = parameters.optimizer_attributes_map, parameters.optimizer_int_attributes_map
-    told = {w: {**floats.get(w, {}), **integers.get(w, {})} for w in weights}
+    attributes_of = {w: {**floats.get(w, {}), **integers.get(w, {})} for w in weights}
     groups: dict[tuple[float, ...], tuple[list[str], _steep.OptimizerOptions]] = {}
-    for weight, attributes in told.items():
+    for weight, attributes in attributes_of.items():
         one = _options(kind, attributes)
         key = (one.beta1, one.beta2, one.weight_decay, one.epsilon or 0.0, one.bias_correction)
         groups.setdefault(key, ([], one))[0].append(weight)
@@ -365,7 +365,7 @@ def _optimizer(parameters: TrainingParameters, weights: Sequence[str]) -> dict[s
     else:
         arguments["groups"] = list(groups.values())
     if parameters.enable_grad_norm_clip and kind != "sgd":
-        bounds = {attributes.get("max_norm_clip", 1.0) for attributes in told.values()}
+        bounds = {attributes.get("max_norm_clip", 1.0) for attributes in attributes_of.values()}
         if len(bounds) != 1:
             raise DataError(
                 "Different bounds of the gradient norm are not supported.",

@@ -161,7 +161,7 @@ def _sequence(kind: Any, parts: list[Any]) -> Any:
 def _mapping(like: Mapping[Any, Any], parts: dict[Any, Any]) -> Any:
     if type(like) is dict:
         return parts
-    made: Any = copy.copy(like)  # keeps the instance's other attributes
+    result: Any = copy.copy(like)  # keeps the instance's other attributes
     for key, part in parts.items():
-        made[key] = part
-    return made
+        result[key] = part
+    return result

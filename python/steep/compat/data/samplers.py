@@ -82,7 +82,7 @@ class LoadBalancingDistributedSampler(Sampler[int]):
     def rows(self) -> list[list[int]]:
         """Return the indices of all processes: rows of similar samples, one for each process."""
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
-        order = self._sorted(generator)
+        order = self._sort(generator)
         total = self.num_samples * self.world_size
         order = [order[i % len(order)] for i in range(total)] if order else []
         rows = [order[i : i + self.world_size] for i in range(0, total, self.world_size)]
@@ -90,15 +90,15 @@ class LoadBalancingDistributedSampler(Sampler[int]):
             rows = [rows[i] for i in torch.randperm(len(rows), generator=generator).tolist()]
         return rows
 
-    def _sorted(self, generator: torch.Generator) -> list[int]:
+    def _sort(self, generator: torch.Generator) -> list[int]:
         if self._complexities is None:
             items = range(len(self.dataset))
             self._complexities = [int(self._complexity(self.dataset[i])) for i in items]
         costs = self._complexities
         if self._random_level and costs:
             most = int((max(costs) - min(costs)) * self._random_level) + 1
-            drawn = torch.randint(most, (len(costs),), generator=generator).tolist()
-            costs = [cost + more for cost, more in zip(costs, drawn, strict=True)]
+            noise = torch.randint(most, (len(costs),), generator=generator).tolist()
+            costs = [cost + more for cost, more in zip(costs, noise, strict=True)]
         size = self.group_size or max(1, len(costs))
         starts = range(0, len(costs), size)
         groups = [
@@ -141,12 +141,12 @@ class LoadBalancingDistributedBatchSampler(Sampler[list[int]]):
         self.sampler.set_epoch(epoch)
 
     def __len__(self) -> int:
-        return len(self._made())
+        return len(self._make_batches())
 
     def __iter__(self) -> Iterator[list[int]]:
-        return iter(self._made())
+        return iter(self._make_batches())
 
-    def _made(self) -> list[list[int]]:
+    def _make_batches(self) -> list[list[int]]:
         """Return this process's batches; to count batches, each process makes those of all."""
         if self._made_for == self.sampler.epoch:
             return self._batches

@@ -33,7 +33,7 @@ def pytorch_type_to_onnx_dtype(
     if isinstance(dtype, str):
         dtype = pytorch_scalar_type_to_pytorch_dtype(dtype)
     if dtype not in _OF_DTYPE:
-        raise _unknown(dtype, ", ".join(str(known) for known in _OF_DTYPE))
+        raise _unknown(dtype, ", ".join(str(kind) for kind in _OF_DTYPE))
     return torch.onnx.TensorProtoDataType(_OF_DTYPE[dtype])
 
 

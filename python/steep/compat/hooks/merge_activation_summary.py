@@ -19,24 +19,24 @@ def merge(pt_dir: Path, ort_dir: Path, output_dir: Path) -> None:
     steps = [_steps(folder) for folder in (pt_dir, ort_dir)]
     for step in sorted(steps[0] & steps[1], key=lambda name: int(name.partition("_")[2])):
         orders = [(folder / step / "order.txt").read_text().split() for folder in (pt_dir, ort_dir)]
-        shared = [name for name in orders[0] if name in set(orders[1])]
+        common = [name for name in orders[0] if name in set(orders[1])]
         folder = output_dir / step
         folder.mkdir(parents=True, exist_ok=True)
         blocks = []
-        for name in shared:
+        for name in common:
             values = [(run / step / name).read_text() for run in (pt_dir, ort_dir)]
             blocks.append(f"{name}\n\nPyTorch\n{values[0]}\nORTModule\n{values[1]}\n")
         (folder / "merge_tensor.txt").write_text("\n".join(blocks))
         for file, names in zip(("pt_only", "ort_only"), orders, strict=True):
-            rest = "".join(f"{name}\n" for name in names if name not in shared)
+            rest = "".join(f"{name}\n" for name in names if name not in common)
             (folder / f"{file}_tensors.txt").write_text(rest)
 
 
 def _steps(folder: Path) -> set[str]:
-    found = {file.parent.name for file in folder.glob("step_*/order.txt")}
-    if not found:
+    steps = {file.parent.name for file in folder.glob("step_*/order.txt")}
+    if not steps:
         raise FileNotFoundError(f"{folder} has no step_N/order.txt")
-    return found
+    return steps
 
 
 def main() -> None:

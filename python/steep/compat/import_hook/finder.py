@@ -43,10 +43,10 @@ class Finder(MetaPathFinder, Loader):
     def exec_module(self, module: ModuleType) -> None:
         """Give a module its names; each is imported on first use."""
         fullname = module.__name__
-        offered = names.MODULES.get(fullname, {})
+        offers = names.MODULES.get(fullname, {})
 
         def get(name: str) -> object:
-            place = offered.get(name)
+            place = offers.get(name)
             if place is not None:
                 value = names.at(place)
             elif f"{fullname}.{name}" in names.MODULES:
@@ -61,8 +61,8 @@ class Finder(MetaPathFinder, Loader):
         module.__doc__ = f"``{fullname}``, served by ``steep.compat``."
         module.__dict__.update(
             __getattr__=get,
-            __dir__=lambda: sorted({*module.__dict__, *offered}),
-            __all__=[name for name in offered if not name.startswith("__")],
+            __dir__=lambda: sorted({*module.__dict__, *offers}),
+            __all__=[name for name in offers if not name.startswith("__")],
         )
 
     def get_code(self, fullname: str) -> CodeType:
@@ -98,13 +98,13 @@ def install() -> None:
     """
     if FINDER in sys.meta_path:
         return
-    imported = {name: module for name, module in [*sys.modules.items()] if stock.is_served(name)}
-    waiting = {name for name, module in imported.items() if _is_ours(module)}
-    stock.keep({name: sys.modules.pop(name) for name in imported.keys() - waiting})
+    modules = {name: module for name, module in [*sys.modules.items()] if stock.is_served(name)}
+    waiting = {name for name, module in modules.items() if _is_ours(module)}
+    stock.keep({name: sys.modules.pop(name) for name in modules.keys() - waiting})
     stock.stand_before(FINDER)
     for name in waiting:  # placeholders that the distribution steep-compat imported
-        imported[name].__dict__["__spec__"].loader = FINDER
-        FINDER.exec_module(imported[name])
+        modules[name].__dict__["__spec__"].loader = FINDER
+        FINDER.exec_module(modules[name])
     sys.meta_path.insert(0, FINDER)
 
 
@@ -116,4 +116,4 @@ def uninstall() -> None:
     stock.stand_before(None)
     for name in [name for name in sys.modules if stock.is_served(name)]:
         del sys.modules[name]
-    sys.modules.update(stock.kept())
+    sys.modules.update(stock.loaded_modules())

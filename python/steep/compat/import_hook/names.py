@@ -14,8 +14,8 @@ VERSION = "1.19.2"  # the release that had these names
 def at(place: str) -> object:
     """Return the object at "module:name", or the module "module"."""
     module, _, name = place.partition(":")
-    found = importlib.import_module(module)
-    return getattr(found, name) if name else found
+    owner = importlib.import_module(module)
+    return getattr(owner, name) if name else owner
 
 
 def _of(module: str, *names: str) -> dict[str, str]:
@@ -359,73 +359,75 @@ RUN = {
 """By module that ``python -m`` runs, the function that does it."""
 
 
-def _refused(names: Iterable[str], remedy: str) -> dict[str, str]:
+def _explain_all(names: Iterable[str], remedy: str) -> dict[str, str]:
     return dict.fromkeys(names, remedy)
 
 
 _STOCK = "steep.compat.stock has it, where an onnxruntime is installed"
 _OWN = "steep.register_op(function, gradient=…) (docs/your_own.md)"
-_NODES = _refused(
+_NODES = _explain_all(
     ["AdamWOptimizer", "SGDOptimizer"],
     "onnxblock.optim.AdamW and SGD spell a step in ONNX's own operators",
 )
 
 _PYBIND = {
-    **_refused(["get_optimized_model"], "steep.TrainingSession.dump() shows the compiled step"),
-    **_refused(["GradientNodeDefinition", "GradientNodeAttributeDefinition"], _OWN),
-    **_refused(["register_gradient_definition", "register_custom_stop_gradient_edges"], _OWN),
-    **_refused(["register_shape_inference_function", "register_input_alias_function"], _OWN),
-    **_refused(["register_aten_op_executor", "register_miscellaneous_const_input"], _OWN),
-    **_refused(
+    **_explain_all(["get_optimized_model"], "steep.TrainingSession.dump() shows the compiled step"),
+    **_explain_all(["GradientNodeDefinition", "GradientNodeAttributeDefinition"], _OWN),
+    **_explain_all(["register_gradient_definition", "register_custom_stop_gradient_edges"], _OWN),
+    **_explain_all(["register_shape_inference_function", "register_input_alias_function"], _OWN),
+    **_explain_all(["register_aten_op_executor", "register_miscellaneous_const_input"], _OWN),
+    **_explain_all(
         ["register_forward_runner", "register_backward_runner", "register_torch_autograd_function"],
         "a torch.autograd.Function in a module is captured as it is",
     ),
-    **_refused(["unregister_python_functions", "clear_training_ep_instances"], "nothing to do"),
-    **_refused(
+    **_explain_all(["unregister_python_functions", "clear_training_ep_instances"], "nothing to do"),
+    **_explain_all(
         ["save_checkpoint", "load_checkpoint", "get_model_after_loading_checkpoint"],
         "TrainingSession.save_checkpoint, load_checkpoint and export_onnx",
     ),
-    **_refused(
+    **_explain_all(
         ["is_ortmodule_available", "is_triton_enabled", "is_torch_interop_default_on"],
         "remove the check: ORTModule needs only PyTorch",
     ),
-    **_refused(["is_dlpack_uint8_tensor"], "steep.Tensor.dtype"),
+    **_explain_all(["is_dlpack_uint8_tensor"], "steep.Tensor.dtype"),
 }
 
 REFUSED: dict[str, dict[str, str]] = {
     "onnxruntime": {
-        **_refused(["SparseTensor", "OrtMemoryInfo"], _STOCK),
-        **_refused(["ExecutionMode", "ExecutionOrder", "OrtAllocatorType"], _STOCK),
-        **_refused(["AdapterFormat", "LoraAdapter", "preload_dlls", "get_build_info"], _STOCK),
-        **_refused(["quantization", "transformers", "backend", "datasets"], _STOCK),
-        **_refused(["enable_telemetry_events"], _STOCK),
-        **_refused(["set_default_logger_verbosity"], 'logging.getLogger("steep")'),
-        **_refused(["is_ortmodule_available"], "remove the check: ORTModule needs only PyTorch"),
+        **_explain_all(["SparseTensor", "OrtMemoryInfo"], _STOCK),
+        **_explain_all(["ExecutionMode", "ExecutionOrder", "OrtAllocatorType"], _STOCK),
+        **_explain_all(["AdapterFormat", "LoraAdapter", "preload_dlls", "get_build_info"], _STOCK),
+        **_explain_all(["quantization", "transformers", "backend", "datasets"], _STOCK),
+        **_explain_all(["enable_telemetry_events"], _STOCK),
+        **_explain_all(["set_default_logger_verbosity"], 'logging.getLogger("steep")'),
+        **_explain_all(
+            ["is_ortmodule_available"], "remove the check: ORTModule needs only PyTorch"
+        ),
     },
-    "onnxruntime.tools.convert_onnx_models_to_ort": _refused(
+    "onnxruntime.tools.convert_onnx_models_to_ort": _explain_all(
         ["convert_onnx_models_to_ort"], "nothing to convert: files are ONNX models"
     ),
     "onnxruntime.training.onnxblock.optim": _NODES,
     "onnxruntime.training.onnxblock.optim.optim": _NODES,
-    "onnxruntime.training.torchdynamo.register_backend": _refused(
+    "onnxruntime.training.torchdynamo.register_backend": _explain_all(
         ["aot_ort", "dynamic_aot_ort", "ort", "dynamic_ort", "make_aot_ort"],
         'torch.compile(module, backend="steep")',
     ),
     "onnxruntime.training.utils": {
-        **_refused(["PTable"], "module.report() has what an ORTModule's graphs take"),
-        **_refused(["log_memory_usage"], 'the logger "steep" at INFO says what a step takes'),
-        **_refused(
+        **_explain_all(["PTable"], "module.report() has what an ORTModule's graphs take"),
+        **_explain_all(["log_memory_usage"], 'the logger "steep" at INFO says what a step takes'),
+        **_explain_all(
             ["nvtx_function_decorator", "torch_nvtx_range_push", "torch_nvtx_range_pop"],
             "torch.profiler.record_function",
         ),
     },
     "onnxruntime.training.utils.hooks": {
-        **_refused(
+        **_explain_all(
             ["ZeROOffloadSubscriber"],
             "nothing to subscribe: ORTModule reads parameters where they are at each call",
         ),
     },
-    "onnxruntime.training.ortmodule.experimental": _refused(
+    "onnxruntime.training.ortmodule.experimental": _explain_all(
         ["ORTPipelineModule"], "steep.ORTModule around each layer, in deepspeed's PipelineModule"
     ),
     "onnxruntime.capi._pybind_state": _PYBIND,

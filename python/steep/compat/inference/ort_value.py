@@ -96,8 +96,8 @@ class OrtValue:
 
     def numpy(self) -> Array:
         """Return a copy as an array."""
-        copied: Array = self._array.copy()
-        return copied
+        result: Array = self._array.copy()
+        return result
 
     def shape(self) -> list[int]:
         """Return the extents."""

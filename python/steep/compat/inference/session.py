@@ -94,13 +94,13 @@ class InferenceSession(inference.InferenceSession):
     ) -> None:
         for name in ignored:
             say_once(f"InferenceSession({name}=)", "sessions have no such argument")
-        chosen = with_options(providers, provider_options)
+        choice = with_options(providers, provider_options)
         self.training_graph = training_graph.read(path_or_bytes)
         model = path_or_bytes
         if self.training_graph is not None:
             model = training_graph.forward_of(self.training_graph).SerializeToString()
-        super().__init__(model, sess_options, chosen)
-        self.providers = chosen
+        super().__init__(model, sess_options, choice)
+        self.providers = choice
 
     @property
     def _sess(self) -> InferenceSession:  # ONNX Runtime's class wraps a session of this name
@@ -246,11 +246,11 @@ class SessionIOBinding:
             ShapeError: the value for an output has another dtype or shape.
         """
         values = OrtValueVector()
-        for bound, result in zip(self._outputs.values(), results, strict=True):
+        for target, result in zip(self._outputs.values(), results, strict=True):
             array = np.asarray(result)
-            if bound is not None:
-                bound.update_inplace(array)
-            values.append(OrtValue(array) if bound is None else bound)
+            if target is not None:
+                target.update_inplace(array)
+            values.append(OrtValue(array) if target is None else target)
         self._results = values
 
     def get_outputs(self) -> OrtValueVector:
@@ -294,8 +294,8 @@ def _at(*place: Any) -> Array:
     """Return the array at device, (device number,) dtype, shape, address; it shares the memory."""
     names = isinstance(place[0], str)
     require_cpu(place[0], *(place[1:2] if names else ()))
-    wanted = 5 if names else 4
-    if len(place) != wanted or any(part is None for part in place):
+    length = 5 if names else 4
+    if len(place) != length or any(part is None for part in place):
         raise DataError(
             "Bound memory needs all of device, dtype, shape and address.",
             received=str(place),

@@ -29,34 +29,36 @@ def build(
         differentiable: its outputs that may have a gradient.
         wrt: names of inputs; the outputs of the result are their gradients, NAME_grad.
     """
-    made = onnx.ModelProto()
-    made.CopyFrom(forward)
-    graph = made.graph
+    model = onnx.ModelProto()
+    model.CopyFrom(forward)
+    graph = model.graph
     outputs = [output.name for output in graph.output]
     inputs = {info.name: info for info in graph.input}
     without = [i for i, name in enumerate(outputs) if name not in differentiable]
     gradients = [f"{name}_grad" for name in outputs if name in differentiable]
-    told = {"full_shape_outputs": list(range(len(outputs)))}
+    attributes = {"full_shape_outputs": list(range(len(outputs)))}
     if without:
-        told["non_differentiable_outputs"] = without
-    waiting = helper.make_node(_YIELD, outputs, gradients, _YIELD, domain="com.microsoft", **told)
+        attributes["non_differentiable_outputs"] = without
+    waiting = helper.make_node(
+        _YIELD, outputs, gradients, _YIELD, domain="com.microsoft", **attributes
+    )
     names = [f"{name}_grad" for name in wrt]
     backward = helper.make_node("Gradient", gradients, names, "Gradient", domain=DOMAIN, wrt=wrt)
     graph.node.extend([waiting, backward])
-    said = {info.name for info in [*graph.value_info, *graph.input]}
-    graph.value_info.extend(info for info in graph.output if info.name not in said)
+    info_names = {info.name for info in [*graph.value_info, *graph.input]}
+    graph.value_info.extend(info for info in graph.output if info.name not in info_names)
     del graph.output[:]
     for name in wrt:
         info = graph.output.add()
         info.CopyFrom(inputs[name])
         info.name = f"{name}_grad"
-    known = {opset.domain for opset in made.opset_import}
-    made.opset_import.extend(
+    domains = {opset.domain for opset in model.opset_import}
+    model.opset_import.extend(
         helper.make_opsetid(domain, 1)
         for domain in ("com.microsoft", DOMAIN)
-        if domain not in known
+        if domain not in domains
     )
-    return made
+    return model
 
 
 def read(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> onnx.ModelProto | None:
@@ -96,16 +98,16 @@ def differentiable_of(training: onnx.ModelProto) -> list[str]:
 
 def forward_of(training: onnx.ModelProto) -> onnx.ModelProto:
     """Return the forward model of a training graph."""
-    made = onnx.ModelProto()
-    made.CopyFrom(training)
+    model = onnx.ModelProto()
+    model.CopyFrom(training)
     outputs = list(_waiting(training).input)
-    del made.graph.node[:], made.graph.output[:]
-    made.graph.node.extend(
+    del model.graph.node[:], model.graph.output[:]
+    model.graph.node.extend(
         node for node in training.graph.node if not _waits(node) and node.domain != DOMAIN
     )
-    said = {info.name: info for info in [*training.graph.value_info, *training.graph.input]}
-    made.graph.output.extend(said[name] for name in outputs)
-    return made
+    info_of = {info.name: info for info in [*training.graph.value_info, *training.graph.input]}
+    model.graph.output.extend(info_of[name] for name in outputs)
+    return model
 
 
 def _waits(node: onnx.NodeProto) -> bool:

@@ -15,9 +15,9 @@ from steep import _steep
 from steep.compat import state_file
 from steep.compat.inference.ort_value import OrtValue
 from steep.compat.on_device.training_state import Array, CheckpointState
-from steep.compat.onnxblock.artifacts import parsed, serialised
+from steep.compat.onnxblock.artifacts import parse, serialise
 from steep.compat.onnxblock.base import info_of, prune, require_values
-from steep.compat.onnxblock.models import check, marked, statistics
+from steep.compat.onnxblock.models import check, read_mark, statistics
 from steep.errors import CheckpointError, DataError, ModelError, ShapeError
 from steep.session.custom_ops import register_optimizer
 from steep.session.inference import InferenceSession, SessionOptions
@@ -96,24 +96,26 @@ class Module:
         self._options = session_options or SessionOptions()
         train = _read(train_model_uri, "training", state)
         self._names = [i.name for i in train.graph.input if i.name in state.parameters]
-        self._trained = [name for name in self._names if name in state._held.trained]
-        if not self._trained:
+        self._trained_names = [name for name in self._names if name in state._content.trained]
+        if not self._trained_names:
             raise CheckpointError(
                 "The model trains no parameter of the state.",
                 node=os.fspath(train_model_uri),
                 expected=", ".join(i.name for i in train.graph.input),
-                received="trained: " + ", ".join(state._held.trained),
+                received="trained: " + ", ".join(state._content.trained),
             )
         self._train_outputs = [output.name for output in train.graph.output]
-        self._session, self._fed = self._compiled(train)
+        self._session, self._parameter_inputs = self._compile(train)
         self._eval: onnx.ModelProto | None = None
         self._evaluation: InferenceSession | None = None
         if eval_model_uri is not None:
             self._eval = _read(eval_model_uri, "evaluation", state)
             eval_inputs = [i.name for i in self._eval.graph.input]
             self._eval_parameters = [n for n in eval_inputs if n in state.parameters]
-            self._evaluation = InferenceSession(serialised(self._eval), self._options)
-        self._train_inputs = [i.name for i in self._session.input_info() if i.name not in self._fed]
+            self._evaluation = InferenceSession(serialise(self._eval), self._options)
+        self._train_inputs = [
+            i.name for i in self._session.input_info() if i.name not in self._parameter_inputs
+        ]
         self._begins = True  # whether the next call begins a new sum
         self._called = False
         state._gradient = self._gradient
@@ -137,7 +139,7 @@ class Module:
         step = self._train_step if self.training else self._eval_step
         with self._state._lock:
             outputs: list[Any] = step(user_inputs)
-        if user_inputs and all(isinstance(given, OrtValue) for given in user_inputs):
+        if user_inputs and all(isinstance(value, OrtValue) for value in user_inputs):
             outputs = [OrtValue(output) for output in outputs]
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
@@ -156,7 +158,7 @@ class Module:
 
     def get_parameters_size(self, trainable_only: bool = True) -> int:
         """Return the number of elements of the trained parameters, or of all."""
-        return sum(self._value(name).size for name in self._chosen(trainable_only))
+        return sum(self._value(name).size for name in self._choose_names(trainable_only))
 
     def get_contiguous_parameters(self, trainable_only: bool = False) -> OrtValue:
         """Return all parameters concatenated, as a float32 ``OrtValue`` of rank 1.
@@ -167,7 +169,7 @@ class Module:
             DataError: one has another dtype, or a nominal state has no values.
         """
         self._state._require_values()
-        values = [self._float(name).reshape(-1) for name in self._chosen(trainable_only)]
+        values = [self._float(name).reshape(-1) for name in self._choose_names(trainable_only)]
         return OrtValue(np.concatenate(values) if values else np.zeros(0, np.float32))
 
     def copy_buffer_to_parameters(
@@ -188,14 +190,14 @@ class Module:
                 received=f"{array.dtype}{list(array.shape)}",
                 remedy="trainable_only must be what it was when the buffer was made",
             )
-        names = self._chosen(trainable_only)
+        names = self._choose_names(trainable_only)
         if len(names) < len(self._state.parameters):
             self._state._require_values()
         values = [self._float(name) for name in names]
         for value in values:
             np.copyto(value, array[: value.size].reshape(value.shape))
             array = array[value.size :]
-        self._state._held.nominal = False
+        self._state._content.nominal = False
 
     def export_model_for_inferencing(
         self, inference_model_uri: Path, graph_output_names: Sequence[str]
@@ -213,7 +215,7 @@ class Module:
         """
         self._state._require_values()
         model = onnx.ModelProto()
-        model.CopyFrom(self._evaluated())
+        model.CopyFrom(self._require_evaluation())
         if isinstance(graph_output_names, str) or not graph_output_names:
             raise DataError(
                 "The names of the outputs to export are not valid.",
@@ -224,18 +226,18 @@ class Module:
         outputs = [info_of(model, n) or onnx.ValueInfoProto(name=n) for n in graph_output_names]
         del model.graph.output[:]
         model.graph.output.extend(outputs)
-        needed = prune(model.graph)
+        names = prune(model.graph)
         graph = model.graph
-        for name in self._state._held.values:
-            if name in needed:
+        for name in self._state._content.values:
+            if name in names:
                 value = self._value(name)
                 graph.initializer.append(onnx.numpy_helper.from_array(value, name))
-        stay = [i for i in graph.input if i.name in needed and i.name not in self._state.parameters]
+        stay = [i for i in graph.input if i.name in names and i.name not in self._state.parameters]
         del graph.input[:]
         graph.input.extend(stay)
         del model.metadata_props[:]
         check(model)
-        state_file.write(inference_model_uri, serialised(model))
+        state_file.write(inference_model_uri, serialise(model))
 
     def input_names(self) -> list[str]:
         """Return the inputs' names in the present mode. Raises DataError without a model for it."""
@@ -247,30 +249,30 @@ class Module:
         """Return the outputs' names in the present mode. Raises DataError without its model."""
         if self.training:
             return list(self._train_outputs)
-        return [output.name for output in self._evaluated().graph.output]
+        return [output.name for output in self._require_evaluation().graph.output]
 
     # --- inside -----------------------------------------------------------------------------------
 
-    def _compiled(self, model: onnx.ModelProto) -> tuple[TrainingSession, dict[str, Array]]:
+    def _compile(self, model: onnx.ModelProto) -> tuple[TrainingSession, dict[str, Array]]:
         """Return a session, and the parameters that are inputs of its steps.
 
         Trained parameters and running statistics are states of the session, in the memory of the
         ``CheckpointState``. Other parameters are inputs: as constants they would be folded.
         """
         graph = model.graph
-        inside = [*self._trained, *statistics(graph, self._names)]
+        inside = [*self._trained_names, *statistics(graph, self._names)]
         for value in [i for i in graph.input if i.name in inside]:
             graph.input.remove(value)
-            held = self._value(value.name)
-            kind = helper.np_dtype_to_tensor_dtype(held.dtype)
-            graph.initializer.append(TensorProto(name=value.name, data_type=kind, dims=held.shape))
+            array = self._value(value.name)
+            kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+            graph.initializer.append(TensorProto(name=value.name, data_type=kind, dims=array.shape))
         with _registering, register_optimizer(_FUNCTION):
             session = TrainingSession(
                 model,
                 output=self._train_outputs[0],
                 optimizer=_GATHER,
                 lr=0.0,
-                trainable=self._trained,
+                trainable=self._trained_names,
                 step_outputs=self._train_outputs,
                 seed=self._options.seed,
                 check_finite=self._options.check_finite,
@@ -278,29 +280,29 @@ class Module:
                 weights={name: self._value(name) for name in inside},
                 bound_to_graph=False,
             )
-        fed = {name: self._value(name) for name in self._names if name not in inside}
-        return session, fed
+        inputs = {name: self._value(name) for name in self._names if name not in inside}
+        return session, inputs
 
-    def _train_step(self, given: Sequence[Any]) -> list[Array]:
-        _count(self._train_inputs, given)
+    def _train_step(self, arrays: Sequence[Any]) -> list[Array]:
+        _count(self._train_inputs, arrays)
         self._session.lr = 0.0 if self._begins else 1.0
-        named = dict(zip(self._train_inputs, given, strict=True))
-        held = self._state._held
-        self._session.run_count = held.draws
-        result = self._session.step(**named, **self._fed)
-        held.draws = self._session.run_count
+        feed = dict(zip(self._train_inputs, arrays, strict=True))
+        state = self._state._content
+        self._session.run_count = state.draws
+        result = self._session.step(**feed, **self._parameter_inputs)
+        state.draws = self._session.run_count
         self._begins, self._called = False, True
         return [output.numpy() for output in result.outputs]
 
-    def _eval_step(self, given: Sequence[Any]) -> list[Array]:
+    def _eval_step(self, arrays: Sequence[Any]) -> list[Array]:
         inputs = self._inputs_of_evaluation()
-        _count([i.name for i in inputs], given)
-        fed = {i.name: _like(i, array) for i, array in zip(inputs, given, strict=True)}
+        _count([i.name for i in inputs], arrays)
+        feed = {i.name: _like(i, array) for i, array in zip(inputs, arrays, strict=True)}
         values = {name: self._value(name) for name in self._eval_parameters}
         assert self._evaluation is not None
-        return self._evaluation.run(None, {**fed, **values})
+        return self._evaluation.run(None, {**feed, **values})
 
-    def _evaluated(self) -> onnx.ModelProto:
+    def _require_evaluation(self) -> onnx.ModelProto:
         if self._eval is None:
             raise DataError(
                 "The module has no evaluation model.",
@@ -311,11 +313,11 @@ class Module:
         return self._eval
 
     def _inputs_of_evaluation(self) -> list[onnx.ValueInfoProto]:
-        inputs = self._evaluated().graph.input
+        inputs = self._require_evaluation().graph.input
         return [i for i in inputs if i.name not in self._state.parameters]
 
     def _gradient(self, name: str) -> Array | None:
-        if not self._called or name not in self._trained:
+        if not self._called or name not in self._trained_names:
             return None
         total: Array = np.array(self._session.state(f"total/{name}"))
         return total
@@ -329,13 +331,13 @@ class Module:
                 received="lazy_reset_grad() since the last one" if self._called else "none so far",
                 remedy="module.train(); module(…); optimizer.step(); module.lazy_reset_grad()",
             )
-        return {n: np.asarray(self._session.state(f"total/{n}")) for n in self._trained}
+        return {n: np.asarray(self._session.state(f"total/{n}")) for n in self._trained_names}
 
-    def _chosen(self, trainable_only: bool) -> list[str]:
-        return self._trained if trainable_only else self._names
+    def _choose_names(self, trainable_only: bool) -> list[str]:
+        return self._trained_names if trainable_only else self._names
 
     def _value(self, name: str) -> Array:
-        return self._state._held.values[name]
+        return self._state._content.values[name]
 
     def _float(self, name: str) -> Array:
         value = self._value(name)
@@ -352,9 +354,9 @@ class Module:
 
 def _read(uri: Path, kind: str, state: CheckpointState) -> onnx.ModelProto:
     """Return the model of a file; check its kind, and that the state belongs to it."""
-    model = parsed(uri)
+    model = parse(uri)
     where = os.fspath(uri)
-    told = marked(model)
+    record = read_mark(model)
     old = {node.op_type for node in model.graph.node if node.domain == "com.microsoft"}
     if old & {"InPlaceAccumulatorV2", "InPlaceAccumulator", "AdamWOptimizer", "SGDOptimizerV2"}:
         raise ModelError(
@@ -363,71 +365,71 @@ def _read(uri: Path, kind: str, state: CheckpointState) -> onnx.ModelProto:
             received="operators " + ", ".join(sorted(old)),
             remedy="call generate_artifacts once more, on the forward model, under steep.compat",
         )
-    if told.get("kind", kind) != kind:
+    if record.get("kind", kind) != kind:
         raise ModelError(
             "The file is a different training artifact.",
             node=where,
             expected=f"the model of {kind}",
-            received=f"the model of {told['kind']}",
+            received=f"the model of {record['kind']}",
             remedy=(
                 "check the order of the arguments: Module(train_model_uri, state, eval_model_uri)"
             ),
         )
-    missing = [name for name in told.get("parameters", ()) if name not in state.parameters]
+    missing = [name for name in record.get("parameters", ()) if name not in state.parameters]
     if missing:
         raise CheckpointError(
             "The state belongs to another model: parameters are missing.",
             node=where,
-            expected=", ".join(told["parameters"]),
+            expected=", ".join(record["parameters"]),
             received="no " + ", ".join(missing),
             remedy="load the checkpoint that was written with this model",
         )
     for value in model.graph.input:
         if value.name in state.parameters:
-            _require_like(value, state._held.values[value.name], where)
+            _require_like(value, state._content.values[value.name], where)
     return model
 
 
-def _require_like(value: onnx.ValueInfoProto, held: Array, where: str) -> None:
+def _require_like(value: onnx.ValueInfoProto, array: Array, where: str) -> None:
     tensor = value.type.tensor_type
     shape = [d.dim_value if d.HasField("dim_value") else -1 for d in tensor.shape.dim]
     dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
-    known = len(shape) == held.ndim and all(
-        e in (-1, h) for e, h in zip(shape, held.shape, strict=True)
+    fits = len(shape) == array.ndim and all(
+        e in (-1, h) for e, h in zip(shape, array.shape, strict=True)
     )
-    if held.dtype != dtype or not known:
+    if array.dtype != dtype or not fits:
         raise CheckpointError(
             "The state belongs to another model: a parameter has another type.",
             node=value.name,
             expected=f"{dtype}{shape} in {where}",
-            received=f"{held.dtype}{list(held.shape)}",
+            received=f"{array.dtype}{list(array.shape)}",
             remedy="load the checkpoint that was written with this model",
         )
 
 
-def _count(names: Sequence[str], given: Sequence[Any]) -> None:
-    if len(names) != len(given):
+def _count(names: Sequence[str], values: Sequence[Any]) -> None:
+    if len(names) != len(values):
         raise ShapeError(
             "The number of inputs is wrong.",
             expected=f"{len(names)} inputs: {', '.join(names)}",
-            received=f"{len(given)} inputs",
+            received=f"{len(values)} inputs",
         )
 
 
-def _like(info: onnx.ValueInfoProto, given: object) -> Array:
+def _like(info: onnx.ValueInfoProto, value: object) -> Array:
     """Return an input in the dtype of the model, converted as in a training call.
 
     Raises DataError as a training call, such as for a finite number that becomes infinite.
     """
-    array = np.asarray(given)
+    array = np.asarray(value)
     dtype = np.dtype(helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type))
     numbers = array.dtype.kind in "fiu" and dtype.kind in "fiu"
     if array.dtype == dtype or not numbers or (array.dtype.kind == "f" and dtype.kind != "f"):
         return array  # the engine raises the error
-    made: Array = _steep.convert(array, dtype.name, info.name).numpy()
-    return made
+    result: Array = _steep.convert(array, dtype.name, info.name).numpy()
+    return result
 
 
-def described(values: Mapping[str, Array]) -> str:
+def describe_types(values: Mapping[str, Array]) -> str:
     """Return names and types of arrays as text, for messages."""
     return ", ".join(f"{n}: {a.dtype}{list(a.shape)}" for n, a in values.items())

@@ -9,9 +9,9 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from steep.compat.on_device.training_module import Module, _read, described
+from steep.compat.on_device.training_module import Module, _read, describe_types
 from steep.compat.on_device.training_state import Array
-from steep.compat.onnxblock.artifacts import serialised
+from steep.compat.onnxblock.artifacts import serialise
 from steep.compat.onnxblock.optimizers import RATE, STEP, UPDATED, gradient_name
 from steep.compat.state_file import OptimizerState, blank
 from steep.errors import CheckpointError, DataError, ModelError
@@ -48,11 +48,11 @@ class Optimizer:
         where = os.fspath(optimizer_uri)
         self._targets = {o.name: o.name.removeprefix(UPDATED) for o in model.graph.output}
         inputs = {i.name: i for i in model.graph.input}
-        gradients = {gradient_name(name) for name in module._trained}
-        trained = [n for n in module._trained if UPDATED + n in self._targets]
+        gradients = {gradient_name(name) for name in module._trained_names}
+        trained = [n for n in module._trained_names if UPDATED + n in self._targets]
         moments = [n for n in self._targets.values() if n not in self._state.parameters]
-        known = {RATE, STEP, *trained, *gradients, *moments}
-        if set(inputs) - known or set(self._targets.values()) - set(inputs):
+        available = {RATE, STEP, *trained, *gradients, *moments}
+        if set(inputs) - available or set(self._targets.values()) - set(inputs):
             raise ModelError(
                 "The file is not a model of an optimizer's step.",
                 node=where,
@@ -60,19 +60,19 @@ class Optimizer:
                 received=", ".join(inputs),
                 remedy="generate_artifacts(…, optimizer=OptimType.AdamW) writes one",
             )
-        if len(trained) != len(module._trained):
-            lacking = [n for n in module._trained if n not in trained]
+        if len(trained) != len(module._trained_names):
+            lacking = [n for n in module._trained_names if n not in trained]
             raise ModelError(
                 "The optimizer does not train all of the module's parameters.",
                 node=where,
-                expected=", ".join(module._trained),
+                expected=", ".join(module._trained_names),
                 received="no " + ", ".join(lacking),
                 remedy="generate the files of one module together",
             )
         self._inputs = set(inputs)
         fresh = {name: _zeros(inputs[name]) for name in moments}
-        self._held = self._joined(fresh)
-        self._session = InferenceSession(serialised(model), module._options)
+        self._optimizer_state = self._join_state(fresh)
+        self._session = InferenceSession(serialise(model), module._options)
 
     def step(self) -> None:
         """Update the parameters. The gradients stay until the next call after ``lazy_reset_grad``.
@@ -84,46 +84,46 @@ class Optimizer:
             self._update(self._module._require_gradients())
 
     def _update(self, gradients: dict[str, Array]) -> None:
-        held = self._held
+        state = self._optimizer_state
         feed: dict[str, Array] = {
-            RATE: np.float32(held.lr).reshape(()),
-            STEP: np.int64(held.step + 1).reshape(()),
+            RATE: np.float32(state.lr).reshape(()),
+            STEP: np.int64(state.step + 1).reshape(()),
             **{gradient_name(name): gradient for name, gradient in gradients.items()},
-            **self._state._held.values,
-            **held.moments,
+            **self._state._content.values,
+            **state.moments,
         }
-        fed = {name: array for name, array in feed.items() if name in self._inputs}
-        results = self._session.run(list(self._targets), fed)
+        arrays = {name: array for name, array in feed.items() if name in self._inputs}
+        results = self._session.run(list(self._targets), arrays)
         for target, result in zip(self._targets.values(), results, strict=True):
-            values = held.moments if target in held.moments else self._state._held.values
+            values = state.moments if target in state.moments else self._state._content.values
             np.copyto(values[target], result)
-        held.step += 1
+        state.step += 1
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """Set the rate of the next steps. Raises DataError if it is negative or not finite."""
-        self._held.lr = _rate(learning_rate)
+        self._optimizer_state.lr = _rate(learning_rate)
 
     def get_learning_rate(self) -> float:
         """Return the rate of the next step."""
-        return self._held.lr
+        return self._optimizer_state.lr
 
-    def _joined(self, fresh: dict[str, Array]) -> OptimizerState:
+    def _join_state(self, fresh: dict[str, Array]) -> OptimizerState:
         """Return the optimizer state in the checkpoint state; add it there if it is missing.
 
         Raises CheckpointError: the checkpoint state has the moments of another optimizer.
         """
-        held = self._state._held.optimizer
-        if held is None:
-            held = self._state._held.optimizer = OptimizerState(moments=fresh)
-        types = {name: (a.dtype, a.shape) for name, a in held.moments.items()}
+        state = self._state._content.optimizer
+        if state is None:
+            state = self._state._content.optimizer = OptimizerState(moments=fresh)
+        types = {name: (a.dtype, a.shape) for name, a in state.moments.items()}
         if types != {name: (a.dtype, a.shape) for name, a in fresh.items()}:
             raise CheckpointError(
                 "The state has the moments of another optimizer.",
-                expected=described(fresh) or "none",
-                received=described(held.moments) or "none",
+                expected=describe_types(fresh) or "none",
+                received=describe_types(state.moments) or "none",
                 remedy="save the checkpoint without include_optimizer_state to begin anew",
             )
-        return held
+        return state
 
 
 class LinearLRScheduler:
@@ -162,17 +162,17 @@ class LinearLRScheduler:
             )
         self._optimizer = optimizer
         self._warmup, self._total = warmup_step_count, total_step_count
-        optimizer._held.initial_lr = _rate(initial_lr)
+        optimizer._optimizer_state.initial_lr = _rate(initial_lr)
         self.step()
 
     def step(self) -> None:
         """Set the optimizer's rate according to its number of steps."""
-        held = self._optimizer._held
-        if held.step < self._warmup:
-            factor = held.step / self._warmup
+        state = self._optimizer._optimizer_state
+        if state.step < self._warmup:
+            factor = state.step / self._warmup
         else:
-            factor = max(0.0, self._total - held.step) / max(1, self._total - self._warmup)
-        self._optimizer.set_learning_rate(held.initial_lr * factor)
+            factor = max(0.0, self._total - state.step) / max(1, self._total - self._warmup)
+        self._optimizer.set_learning_rate(state.initial_lr * factor)
 
 
 def _rate(value: float) -> float:

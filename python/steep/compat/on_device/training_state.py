@@ -27,7 +27,7 @@ class Parameter:
     def __init__(self, state: CheckpointState, name: str) -> None:
         self._state = state
         self.name = name
-        self.requires_grad = name in state._held.trained
+        self.requires_grad = name in state._content.trained
 
     @property
     def data(self) -> Array:
@@ -38,23 +38,23 @@ class Parameter:
             DataError: a nominal checkpoint has no values.
         """
         self._state._require_values()
-        value: Array = self._state._held.values[self.name].copy()
+        value: Array = self._state._content.values[self.name].copy()
         return value
 
     @data.setter
     def data(self, value: Array) -> None:
         # One value does not complete a nominal state: all parameters must be set at once.
         self._state._require_values()
-        held = self._state._held.values[self.name]
+        array_of_state = self._state._content.values[self.name]
         array = np.asarray(value)
-        if array.dtype != held.dtype or array.shape != held.shape:
+        if array.dtype != array_of_state.dtype or array.shape != array_of_state.shape:
             raise ShapeError(
                 "A parameter has another type.",
                 node=self.name,
-                expected=f"{held.dtype}{list(held.shape)}",
+                expected=f"{array_of_state.dtype}{list(array_of_state.shape)}",
                 received=f"{array.dtype}{list(array.shape)}",
             )
-        np.copyto(held, array)
+        np.copyto(array_of_state, array)
 
     @property
     def grad(self) -> Array | None:
@@ -83,46 +83,46 @@ class Parameters:
         self[name].data = value
 
     def __contains__(self, name: object) -> bool:
-        return name in self._state._held.values
+        return name in self._state._content.values
 
     def __iter__(self) -> Iterator[tuple[str, Parameter]]:
-        return ((name, self[name]) for name in self._state._held.values)
+        return ((name, self[name]) for name in self._state._content.values)
 
     def __len__(self) -> int:
-        return len(self._state._held.values)
+        return len(self._state._content.values)
 
     def __repr__(self) -> str:
         return f"Parameters({self._names()})"
 
     def _names(self) -> str:
-        return ", ".join(self._state._held.values)
+        return ", ".join(self._state._content.values)
 
 
 class Properties:
     """Numbers and text that users store in a state, by name. Iterating yields pairs."""
 
-    def __init__(self, held: dict[str, Property]) -> None:
-        self._held = held
+    def __init__(self, values: dict[str, Property]) -> None:
+        self._values = values
 
     def __getitem__(self, name: str) -> Property:
-        if name not in self._held:
-            raise KeyError(f"there is no property {name!r}; there are {', '.join(self._held)}")
-        return self._held[name]
+        if name not in self._values:
+            raise KeyError(f"there is no property {name!r}; there are {', '.join(self._values)}")
+        return self._values[name]
 
     def __setitem__(self, name: str, value: Property) -> None:
-        self._held[name] = state_file.checked_property(name, value)
+        self._values[name] = state_file.checked_property(name, value)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._held
+        return name in self._values
 
     def __iter__(self) -> Iterator[tuple[str, Property]]:
-        return iter(list(self._held.items()))
+        return iter(list(self._values.items()))
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._values)
 
     def __repr__(self) -> str:
-        return f"Properties({self._held})"
+        return f"Properties({self._values})"
 
 
 class CheckpointState:
@@ -144,7 +144,7 @@ class CheckpointState:
             raise TypeError(
                 f"CheckpointState.load_checkpoint makes a state, not {type(state).__name__}"
             )
-        self._held = state
+        self._content = state
         self._lock = threading.RLock()  # held by calls of modules and steps of optimizers
         self._gradient: Callable[[str], Array | None] = lambda name: None
         self.parameters = Parameters(self)
@@ -190,7 +190,7 @@ class CheckpointState:
                 expected="a CheckpointState, then the path",
                 received=type(state).__name__,
             )
-        state_file.write(checkpoint_uri, state_file.encode(state._held, include_optimizer_state))
+        state_file.write(checkpoint_uri, state_file.encode(state._content, include_optimizer_state))
 
     def __getitem__(self, name: str) -> Parameter | Property:
         """Return the parameter of a name, or else the property. Raises KeyError."""
@@ -207,7 +207,7 @@ class CheckpointState:
         return name in self.parameters or name in self.properties
 
     def _require_values(self) -> None:
-        if self._held.nominal:
+        if self._content.nominal:
             raise DataError(
                 "The state is of a nominal checkpoint, which holds no values.",
                 expected="values of all parameters",

@@ -109,37 +109,37 @@ def generate_artifacts(  # noqa: PLR0917 (ONNX Runtime's order)
     """
     _refuse(ort_format, custom_op_library)
     loss_block, optimizer_block = _loss(loss), _optimizer(optimizer)
-    trained = _name_list("requires_grad", requires_grad)
-    frozen = _name_list("frozen_params", frozen_params)
-    both = sorted(set(trained) & set(frozen))
+    trained_names = _name_list("requires_grad", requires_grad)
+    frozen_names = _name_list("frozen_params", frozen_params)
+    both = sorted(set(trained_names) & set(frozen_names))
     if both:
         raise DataError(
             "A parameter is both trained and frozen.",
             node=both[0],
             received="both: " + ", ".join(both),
         )
-    proto = _loaded(model)
+    proto = _load(model)
     more = _name_list("additional_output_names", additional_output_names)
-    read = _name_list("loss_input_names", loss_input_names)
+    loss_inputs = _name_list("loss_input_names", loss_input_names)
     block = _WithLoss(loss_block, more)
-    for name in trained:
+    for name in trained_names:
         block.requires_grad(name)
-    for name in frozen:
+    for name in frozen_names:
         block.requires_grad(name, False)
     with base(proto):
-        block(*(read or [output.name for output in proto.graph.output]))
+        block(*(loss_inputs or [output.name for output in proto.graph.output]))
     training, evaluation = block.to_model_proto()
     state = state_of(block.parameters())
     files = {
-        "training_model.onnx": serialised(training),
-        "eval_model.onnx": serialised(evaluation),
+        "training_model.onnx": serialise(training),
+        "eval_model.onnx": serialise(evaluation),
         "checkpoint": state_file.encode(state, with_optimizer=False),
     }
     if optimizer_block is not None:
         opset = next(o.version for o in proto.opset_import if not o.domain)
         with empty_base(max(opset, 15)):  # the first opset with CastLike
             optimizer_block(block.parameters())
-        files["optimizer_model.onnx"] = serialised(optimizer_block.to_model_proto())
+        files["optimizer_model.onnx"] = serialise(optimizer_block.to_model_proto())
     if nominal_checkpoint:
         state.nominal = True
         files["nominal_checkpoint"] = state_file.encode(state, with_optimizer=False)
@@ -167,7 +167,7 @@ def state_of(parameters: Parameters) -> state_file.TrainingState:
     return state_file.TrainingState(values, [tensor.name for tensor in parameters[0]])
 
 
-def serialised(model: onnx.ModelProto) -> bytes:
+def serialise(model: onnx.ModelProto) -> bytes:
     """Return a model's bytes. Raises ModelError if they are too many for a file."""
     try:
         content: bytes = model.SerializeToString()
@@ -181,10 +181,10 @@ def serialised(model: onnx.ModelProto) -> bytes:
         ) from error
 
 
-def _loaded(model: object) -> onnx.ModelProto:
+def _load(model: object) -> onnx.ModelProto:
     if isinstance(model, (str, os.PathLike)):
         path = Path(model)
-        model = parsed(path)
+        model = parse(path)
         try:
             onnx.load_external_data_for_model(model, str(path.parent))
         except (onnx.checker.ValidationError, OSError, ValueError) as error:
@@ -229,7 +229,7 @@ def _tensors(message: Message) -> Iterator[onnx.TensorProto]:
                 yield from _tensors(inner)
 
 
-def parsed(path: str | os.PathLike[str]) -> onnx.ModelProto:
+def parse(path: str | os.PathLike[str]) -> onnx.ModelProto:
     """Return the model of a file. Raises IoError, and ModelError if it is no model."""
     content = state_file.read(path)
     try:
@@ -294,12 +294,12 @@ def _optimizer(optimizer: object) -> Any:
     )
 
 
-def _name_list(argument: str, given: Sequence[str] | None) -> list[str]:
-    if isinstance(given, (str, bytes)) or not all(isinstance(name, str) for name in given or ()):
+def _name_list(argument: str, names: Sequence[str] | None) -> list[str]:
+    if isinstance(names, (str, bytes)) or not all(isinstance(name, str) for name in names or ()):
         raise DataError(
             "An argument is not a list of names.",
             node=argument,
             expected="a list of str",
-            received=repr(given),
+            received=repr(names),
         )
-    return list(given or ())
+    return list(names or ())

@@ -77,11 +77,11 @@ def base(model: onnx.ModelProto, model_path: Path | None = None) -> Iterator[Mod
             received=type(model).__name__,
             remedy="onnx.load reads one; empty_base begins without",
         )
-    copied = onnx.ModelProto()
-    copied.CopyFrom(model)
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
     if model_path is not None:
-        _read_external(copied, model_path)
-    with _as_base(copied, model_path) as accessor:
+        _read_external(copy, model_path)
+    with _as_base(copy, model_path) as accessor:
         yield accessor
 
 
@@ -201,13 +201,13 @@ class Block(ABC):
             ModelError: types in the model contradict each other.
         """
         model = at_hand()
-        made = onnx.ModelProto()
-        made.CopyFrom(model)
-        found = inferred(model).graph
-        del made.graph.value_info[:], made.graph.output[:]
-        made.graph.value_info.extend(found.value_info)
-        made.graph.output.extend(found.output)
-        return made
+        result = onnx.ModelProto()
+        result.CopyFrom(model)
+        graph = infer_types(model).graph
+        del result.graph.value_info[:], result.graph.output[:]
+        result.graph.value_info.extend(graph.value_info)
+        result.graph.output.extend(graph.output)
+        return result
 
     def add_node(self, op: str, inputs: Sequence[str], domain: str = "", **settings: Any) -> str:
         """Add a node with one output; return that output's name.
@@ -220,8 +220,8 @@ class Block(ABC):
         if domain and domain not in {opset.domain for opset in model.opset_import}:
             model.opset_import.append(helper.make_opsetid(domain, 1))
         output = new_name(model, f"{op.lower()}_output")
-        made = helper.make_node(op, inputs, [output], output, domain=domain, **settings)
-        model.graph.node.append(made)
+        node = helper.make_node(op, inputs, [output], output, domain=domain, **settings)
+        model.graph.node.append(node)
         return output
 
     def add_constant(self, stem: str, value: ArrayLike) -> str:
@@ -263,39 +263,39 @@ def require_values(model: onnx.ModelProto, names: Sequence[str], asked_by: str) 
 
 def new_name(model: onnx.ModelProto, stem: str) -> str:
     """Return an unused name that begins with ``stem``; it is the same at each run."""
-    taken = set(value_names(model))
+    names = set(value_names(model))
     number = 0
-    while (name := f"{stem}::{number}") in taken:
+    while (name := f"{stem}::{number}") in names:
         number += 1
     return name
 
 
 def skeleton(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model without the bytes of large initializers, which are inputs in it."""
-    made = onnx.ModelProto()
-    made.CopyFrom(_without_data(model))
-    there = {value.name for value in made.graph.input}
+    result = onnx.ModelProto()
+    result.CopyFrom(_without_data(model))
+    there = {value.name for value in result.graph.input}
     for tensor in model.graph.initializer:
         if tensor.data_type == onnx.TensorProto.INT64 and np.prod(tensor.dims) <= _SMALL:
-            made.graph.initializer.append(tensor)
+            result.graph.initializer.append(tensor)
         elif tensor.name not in there:
-            made.graph.input.append(
+            result.graph.input.append(
                 helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
             )
-    return made
+    return result
 
 
 def info_of(model: onnx.ModelProto, name: str) -> onnx.ValueInfoProto | None:
     """Return the known type of a value, or None."""
     require_values(model, [name], "")
-    found = inferred(model).graph
-    for info in (*found.input, *found.output, *found.value_info):
+    graph = infer_types(model).graph
+    for info in (*graph.input, *graph.output, *graph.value_info):
         if info.name == name and info.type.HasField("tensor_type"):
             return info
     return None
 
 
-def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
+def infer_types(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model without large data, with the types that ONNX's inference finds.
 
     Raises ModelError if they contradict each other.
@@ -310,20 +310,20 @@ def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def prune(graph: onnx.GraphProto) -> set[str]:
     """Remove nodes and constants that no output needs; return the names of all values read."""
-    needed = {output.name for output in graph.output}
-    kept = []
+    names = {output.name for output in graph.output}
+    path = []
     for node in reversed(graph.node):
-        if needed.intersection(node.output):
-            kept.append(node)
-            needed.update(read_by(node))
-    nodes = [*reversed(kept)]
+        if names.intersection(node.output):
+            path.append(node)
+            names.update(read_by(node))
+    nodes = [*reversed(path)]
     del graph.node[:]
     graph.node.extend(nodes)
-    constants = [tensor for tensor in graph.initializer if tensor.name in needed]
+    constants = [tensor for tensor in graph.initializer if tensor.name in names]
     del graph.initializer[:]
     graph.initializer.extend(constants)
     del graph.value_info[:]
-    return needed
+    return names
 
 
 def _without_data(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -333,7 +333,7 @@ def _without_data(model: onnx.ModelProto) -> onnx.ModelProto:
     graph.output.extend(model.graph.output)
     graph.value_info.extend(model.graph.value_info)
     graph.sparse_initializer.extend(model.graph.sparse_initializer)
-    made = onnx.ModelProto(ir_version=model.ir_version, graph=graph)
-    made.opset_import.extend(model.opset_import)
-    made.functions.extend(model.functions)
-    return made
+    result = onnx.ModelProto(ir_version=model.ir_version, graph=graph)
+    result.opset_import.extend(model.opset_import)
+    result.functions.extend(model.functions)
+    return result

@@ -232,14 +232,14 @@ class LabelEncoder(Block):
         """Add the nodes; return the name of the mapped values, which have the input's shape."""
         keys = self.add_constant("keys", self._keys)
         values = self.add_constant("values", self._values)
-        apart = self._unsqueezed(value)
+        apart = self._unsqueeze(value)
         hits = self.add_node("Cast", [self.add_node("Equal", [apart, keys])], to=6)  # int32
         at = self.add_node("ArgMax", [hits], axis=-1, keepdims=0)
-        found = self.add_node("Equal", [self.add_node("Gather", [keys, at]), value])
+        is_key = self.add_node("Equal", [self.add_node("Gather", [keys, at]), value])
         default = self.add_constant("default", self._default)
-        return self.add_node("Where", [found, self.add_node("Gather", [values, at]), default])
+        return self.add_node("Where", [is_key, self.add_node("Gather", [values, at]), default])
 
-    def _unsqueezed(self, value: str) -> str:
+    def _unsqueeze(self, value: str) -> str:
         if next(o.version for o in at_hand().opset_import if not o.domain) < 13:
             return self.add_node("Unsqueeze", [value], axes=[-1])
         return self.add_node("Unsqueeze", [value, self.add_constant("axes", np.array([-1]))])
@@ -312,8 +312,8 @@ def add_input(model: onnx.ModelProto, name: str, like: onnx.ValueInfoProto) -> s
         raise ModelError(
             "A new input has the name of an existing value.", node=name, remedy="choose another"
         )
-    made = onnx.ValueInfoProto()
-    made.CopyFrom(like)
-    made.name = name
-    model.graph.input.append(made)
+    info = onnx.ValueInfoProto()
+    info.CopyFrom(like)
+    info.name = name
+    model.graph.input.append(info)
     return name

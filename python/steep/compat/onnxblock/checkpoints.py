@@ -49,19 +49,19 @@ def load_checkpoint_to_model(
     state = state_file.decode(state_file.read(path_to_checkpoint), where)
     if state.nominal:
         raise CheckpointError("A nominal checkpoint has no values.", node=where)
-    found = {
+    pairs = {
         tensor.name: (tensor, numpy_helper.from_array(state.values[tensor.name], tensor.name))
         for tensor in model.graph.initializer
         if tensor.name in state.values
     }
-    if not found:
+    if not pairs:
         raise DataError(
             "The model has none of the checkpoint's parameters as an initializer.",
             node=where,
             expected=", ".join(state.values),
             received=", ".join(tensor.name for tensor in model.graph.initializer) or "none",
         )
-    for name, (old, new) in found.items():
+    for name, (old, new) in pairs.items():
         if (old.data_type, list(old.dims)) != (new.data_type, list(new.dims)):
             raise CheckpointError(
                 "A parameter of the checkpoint has another type in the model.",
@@ -69,5 +69,5 @@ def load_checkpoint_to_model(
                 expected=f"{onnx.TensorProto.DataType.Name(old.data_type)}{list(old.dims)}",
                 received=f"{onnx.TensorProto.DataType.Name(new.data_type)}{list(new.dims)}",
             )
-    for old, new in found.values():
+    for old, new in pairs.values():
         old.CopyFrom(new)

@@ -24,7 +24,7 @@ class _Loss(Block):
             )
         self._reduction = reduction
 
-    def _reduced(self, value: str) -> str:
+    def _reduce(self, value: str) -> str:
         if self._reduction == "none":
             return value
         return str((ReduceMean if self._reduction == "mean" else ReduceSum)(keepdims=False)(value))
@@ -43,7 +43,7 @@ class MSELoss(_Loss):
     def build(self, loss_input_name: str, target_name: str = "target") -> str:
         """Add the loss, and an input for the target unless there is a value of that name."""
         apart = Sub()(loss_input_name, self._target(loss_input_name, target_name))
-        return self._reduced(self.add_node("Mul", [apart, apart]))
+        return self._reduce(self.add_node("Mul", [apart, apart]))
 
 
 class L1Loss(_Loss):
@@ -55,7 +55,7 @@ class L1Loss(_Loss):
     def build(self, loss_input_name: str, target_name: str = "target") -> str:
         """Add the loss, and an input for the target unless there is a value of that name."""
         target = self._target(loss_input_name, target_name)
-        return self._reduced(Abs()(Sub()(loss_input_name, target)))
+        return self._reduce(Abs()(Sub()(loss_input_name, target)))
 
 
 class CrossEntropyLoss(_Loss):
@@ -85,13 +85,13 @@ class CrossEntropyLoss(_Loss):
         model = at_hand()
         if labels_name not in value_names(model):
             info = info_of(model, scores_input_name)
-            known = info is not None and info.type.tensor_type.HasField("shape")
-            if info is None or not known or len(info.type.tensor_type.shape.dim) < 2:
+            has_shape = info is not None and info.type.tensor_type.HasField("shape")
+            if info is None or not has_shape or len(info.type.tensor_type.shape.dim) < 2:
                 raise ModelError(
                     "Cross entropy needs scores with the classes on axis 1.",
                     node=scores_input_name,
                     expected="a rank of 2 or more",
-                    received="none that is known" if not known else "less",
+                    received="none that is known" if not has_shape else "less",
                     remedy="declare the shape of the output that the loss reads",
                 )
             labels = onnx.ValueInfoProto()
@@ -143,4 +143,4 @@ class BCEWithLogitsLoss(_Loss):
         if self._weight is not None:
             weight = self.add_constant("bceloss.weight", np.asarray(self._weight, dtype))
             loss = self.add_node("Mul", [weight, loss])
-        return self._reduced(loss)
+        return self._reduce(loss)

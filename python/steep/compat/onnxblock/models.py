@@ -27,19 +27,19 @@ def mark(model: onnx.ModelProto, kind: str, parameters: Sequence[str] = ()) -> N
     entries = [entry for entry in model.metadata_props if entry.key != ARTIFACT]
     del model.metadata_props[:]
     model.metadata_props.extend(entries)
-    told = {"kind": kind, "parameters": list(parameters)}
-    model.metadata_props.add(key=ARTIFACT, value=json.dumps(told))
+    record = {"kind": kind, "parameters": list(parameters)}
+    model.metadata_props.add(key=ARTIFACT, value=json.dumps(record))
 
 
-def marked(model: onnx.ModelProto) -> dict[str, Any]:
+def read_mark(model: onnx.ModelProto) -> dict[str, Any]:
     """Return the record of ``mark``; {} if there is none."""
     for entry in model.metadata_props:
         if entry.key == ARTIFACT:
             try:
-                told = json.loads(entry.value)
+                record = json.loads(entry.value)
             except ValueError:
                 return {}
-            return told if isinstance(told, dict) else {}
+            return record if isinstance(record, dict) else {}
     return {}
 
 
@@ -133,7 +133,7 @@ class TrainingBlock(Block):
         """
         result = super().__call__(*args, **kwargs)
         model = at_hand()
-        self._parameters = self._taken_out(model)
+        self._parameters = self._take_out(model)
         _set_outputs(model, _names(result))
         _require_scalar(model.graph.output[0])
         _require_path(model, [p.name for p in self._parameters[0]])
@@ -149,7 +149,7 @@ class TrainingBlock(Block):
         self._models = (training, evaluation)
         return result
 
-    def _taken_out(self, model: onnx.ModelProto) -> Parameters:
+    def _take_out(self, model: onnx.ModelProto) -> Parameters:
         """Turn the parameters into inputs of the model, and return them."""
         graph = model.graph
         there = {tensor.name: tensor for tensor in graph.initializer}
@@ -174,27 +174,29 @@ class TrainingBlock(Block):
         # Running statistics must be parameters: as constants, or trained, they would not be
         # updated.
         follow = statistics(graph, list(there))
-        named = [name for name in follow if self._requires_grad.get(name)]
-        if named:
-            log.warning("not trained, as running statistics follow the batches: %s", named)
-        wanted = self._requires_grad | dict.fromkeys(follow, False)
-        chosen: Parameters = ([], [])
+        batch_statistics = [name for name in follow if self._requires_grad.get(name)]
+        if batch_statistics:
+            log.warning(
+                "not trained, as running statistics follow the batches: %s", batch_statistics
+            )
+        trains = self._requires_grad | dict.fromkeys(follow, False)
+        parameters: Parameters = ([], [])
         for name, tensor in there.items():
-            if name in wanted:
-                copied = onnx.TensorProto()
-                copied.CopyFrom(tensor)
-                chosen[0 if wanted[name] else 1].append(copied)
-        kept = [t for t in graph.initializer if t.name not in wanted]
+            if name in trains:
+                parameter = onnx.TensorProto()
+                parameter.CopyFrom(tensor)
+                parameters[0 if trains[name] else 1].append(parameter)
+        initializers = [t for t in graph.initializer if t.name not in trains]
         del graph.initializer[:]
-        graph.initializer.extend(kept)
-        constants = {t.name for t in kept}
+        graph.initializer.extend(initializers)
+        constants = {t.name for t in initializers}
         for value in [v for v in graph.input if v.name in constants]:
             graph.input.remove(value)  # old files also list initializers as inputs
         already = {value.name for value in graph.input}
-        for p in (*chosen[0], *chosen[1]):
+        for p in (*parameters[0], *parameters[1]):
             if p.name not in already:
                 graph.input.append(helper.make_tensor_value_info(p.name, p.data_type, p.dims))
-        return chosen
+        return parameters
 
 
 _FLOATS = (
@@ -219,12 +221,12 @@ def check(model: onnx.ModelProto) -> None:
 
 def statistics(graph: onnx.GraphProto, names: Sequence[str]) -> list[str]:
     """Return the names that are running statistics of normalisations in training mode."""
-    found = []
+    result = []
     for node in graph.node:
         trains = any(a.name == "training_mode" and a.i for a in node.attribute)
         if node.op_type == "BatchNormalization" and not node.domain and trains:
-            found += [n for n in node.input[3:5] if n in names and n not in found]
-    return found
+            result += [n for n in node.input[3:5] if n in names and n not in result]
+    return result
 
 
 def _names(result: str | Iterable[str] | None) -> list[str]:
@@ -238,18 +240,18 @@ def _set_outputs(model: onnx.ModelProto, names: Sequence[str]) -> None:
     require_values(model, names, "output")
     if len(set(names)) != len(names):
         raise ModelError("An output is named twice.", received=", ".join(names))
-    declared = {value.name: value for value in model.graph.output}
+    outputs = {value.name: value for value in model.graph.output}
     del model.graph.output[:]
     for name in names:
         # the inferred type may be more precise than the declared one
-        info = info_of(model, name) or declared.get(name)
+        info = info_of(model, name) or outputs.get(name)
         model.graph.output.append(info or onnx.ValueInfoProto(name=name))
 
 
 def _require_scalar(loss: onnx.ValueInfoProto) -> None:
     shape = loss.type.tensor_type.shape
-    known = loss.type.tensor_type.HasField("shape")
-    if known and any(d.HasField("dim_param") or d.dim_value != 1 for d in shape.dim):
+    has_shape = loss.type.tensor_type.HasField("shape")
+    if has_shape and any(d.HasField("dim_param") or d.dim_value != 1 for d in shape.dim):
         extents = [d.dim_param or d.dim_value for d in shape.dim]
         raise ShapeError(
             "The first output is not a loss: it does not have exactly one element.",
@@ -263,9 +265,9 @@ def _require_scalar(loss: onnx.ValueInfoProto) -> None:
 def _require_path(model: onnx.ModelProto, trained: Sequence[str]) -> None:
     graph = skeleton(model).graph
     del graph.output[1:]
-    needed = prune(graph)
+    names = prune(graph)
     for name in trained:
-        if name not in needed:
+        if name not in names:
             raise ModelError(
                 "The loss does not depend on a parameter that is trained.",
                 node=name,
@@ -285,9 +287,9 @@ def _to_evaluation(graph: onnx.GraphProto) -> None:
         if node.op_type == "Dropout":
             del node.input[1:]
         if node.op_type == "BatchNormalization":
-            kept = [a for a in node.attribute if a.name != "training_mode"]
+            attributes = [a for a in node.attribute if a.name != "training_mode"]
             del node.attribute[:]
-            node.attribute.extend(kept)
+            node.attribute.extend(attributes)
             at = list(graph.node).index(node) + 1
             for source, name in zip(node.input[3:5], node.output[1:3], strict=False):
                 if name:

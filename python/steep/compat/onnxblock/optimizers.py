@@ -76,8 +76,8 @@ class _Optimizer(ForwardBlock):
         model, (trained, _) = at_hand(), parameters
         if not trained:
             raise DataError("An optimizer has nothing to train.", received="no trained parameters")
-        taken = [RATE, STEP, *(name for p in trained for name in (p.name, gradient_name(p.name)))]
-        twice = sorted(name for name in set(taken) if taken.count(name) > 1)
+        names = [RATE, STEP, *(name for p in trained for name in (p.name, gradient_name(p.name)))]
+        twice = sorted(name for name in set(names) if names.count(name) > 1)
         if twice:
             raise DataError(
                 "A parameter has a name that means something else in an optimizer's model.",
@@ -195,14 +195,14 @@ class AdamW(_Optimizer):
         """Add the step of a parameter; return its new value and moments."""
         dtype = helper.tensor_dtype_to_np_dtype(parameter.data_type).type
 
-        def scaled(factor: float, value: str) -> str:
+        def scale(factor: float, value: str) -> str:
             return self.add_node("Mul", [self.number(factor, dtype), value])
 
         w, (beta1, beta2) = parameter.name, self._betas
         m, v = self.moment("momentum0", parameter), self.moment("momentum1", parameter)
         square = self.add_node("Mul", [gradient, gradient])
-        new_m = self.add_node("Add", [scaled(beta1, m), scaled(1 - beta1, gradient)])
-        new_v = self.add_node("Add", [scaled(beta2, v), scaled(1 - beta2, square)])
+        new_m = self.add_node("Add", [scale(beta1, m), scale(1 - beta1, gradient)])
+        new_v = self.add_node("Add", [scale(beta2, v), scale(1 - beta2, square)])
         root = self.add_node("Sqrt", [new_v])
         below = self.add_node("Add", [root, self.number(self._eps, dtype)])
         rate = self.add_node("Cast", [self._rate], to=parameter.data_type)

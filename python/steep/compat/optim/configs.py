@@ -38,9 +38,9 @@ class _OptimizerConfig:
         for group in params:
             self._check(group)
         self.params = [dict(group) for group in params]
-        named = [name for group in self.params for name in group["params"]]
-        if len(set(named)) != len(named):
-            twice = ", ".join(sorted({name for name in named if named.count(name) > 1}))
+        names = [name for group in self.params for name in group["params"]]
+        if len(set(names)) != len(names):
+            twice = ", ".join(sorted({name for name in names if names.count(name) > 1}))
             raise _wrong("A parameter is in two groups.", "each name in one, once", twice)
 
     def _check(self, group: Mapping[str, Any]) -> None:

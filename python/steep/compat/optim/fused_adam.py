@@ -78,14 +78,14 @@ class FusedAdam(torch.optim.Optimizer):
         self._mode = mode
         self._set_grad_none = set_grad_none
         self._update: TensorUpdate | None = None
-        self._shared: SharedState | None = None
+        self._shared_state: SharedState | None = None
         self._holds_for: list[Any] = []
         numbers = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, {**numbers, "bias_correction": bias_correction, "step": 0})
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # copies and pickles do not contain the compiled program
-        super().__setstate__({**state, "_update": None, "_shared": None, "_holds_for": []})
+        super().__setstate__({**state, "_update": None, "_shared_state": None, "_holds_for": []})
 
     def __getstate__(self) -> dict[str, Any]:
         own = {"_mode": self._mode, "_set_grad_none": self._set_grad_none}
@@ -113,34 +113,38 @@ class FusedAdam(torch.optim.Optimizer):
         gradients = [p.grad for group in groups for p in group.parameters]
         if any(g.is_sparse for g in gradients):
             raise RuntimeError("FusedAdam takes no sparse gradients; torch.optim.SparseAdam does")
-        update = self._compiled(groups, [self._options(group.settings) for group in groups])
+        update = self._compile(groups, [self._options(group.settings) for group in groups])
         pairs = zip(gradients, update.parameters.values(), strict=True)
         update.step([g.to(p.dtype).contiguous() for g, p in pairs])
-        assert self._shared is not None
-        self._shared.show()
+        assert self._shared_state is not None
+        self._shared_state.show()
         for group in groups:
             group.settings["step"] += 1
         return result
 
     def _groups(self) -> list[_Group]:
         """Return the parameters that have gradients, by group."""
-        found = []
+        groups = []
         for settings in self.param_groups:
             require_count(settings["step"], "step of a group")
             parameters = [p for p in settings["params"] if p.grad is not None]
             if parameters:
-                found.append(_Group(settings, parameters))
-        return found
+                groups.append(_Group(settings, parameters))
+        return groups
 
-    def _compiled(
+    def _compile(
         self, groups: list[_Group], options: list[_steep.OptimizerOptions]
     ) -> TensorUpdate:
         """Return the program for these parameters, with the settings ``options``."""
         holds_for = [group.compiled_in() for group in groups]
-        if self._update is not None and self._shared is not None and holds_for == self._holds_for:
+        if (
+            self._update is not None
+            and self._shared_state is not None
+            and holds_for == self._holds_for
+        ):
             for i, numbers in enumerate(options):
                 self._update.session.set_group(i, numbers)
-            self._shared.agree()
+            self._shared_state.agree()
             return self._update
         for group in groups:
             for p in group.parameters:
@@ -151,7 +155,7 @@ class FusedAdam(torch.optim.Optimizer):
                 for k, (group, numbers) in enumerate(zip(groups, options, strict=True))
             ]
         )
-        self._shared = SharedState(self, update.session, update.parameters)
+        self._shared_state = SharedState(self, update.session, update.parameters)
         self._holds_for = [group.compiled_in() for group in groups]
         return update
 

@@ -116,5 +116,5 @@ class PolyWarmupLRScheduler(_Warmup):
     def _after(self, progress: float, base: float) -> float:
         if not base > self.lr_end:
             raise ValueError(f"the base rate {base} must be above lr_end {self.lr_end}")
-        left = max(0.0, 1 - progress)
-        return self.lr_end + (base - self.lr_end) * math.pow(left, self.power)
+        rest = max(0.0, 1 - progress)
+        return self.lr_end + (base - self.lr_end) * math.pow(rest, self.power)

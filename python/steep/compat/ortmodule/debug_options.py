@@ -61,11 +61,11 @@ class DebugOptions:
     config: Any = None
 
     def __post_init__(self) -> None:
-        given = self.log_level
-        if not isinstance(given, LogLevel):
-            raise TypeError(f"log_level must be a LogLevel, not {given!r}")
-        asked = environment.log_level()
-        self.log_level = given if asked is None else asked
+        level = self.log_level
+        if not isinstance(level, LogLevel):
+            raise TypeError(f"log_level must be a LogLevel, not {level!r}")
+        override = environment.log_level()
+        self.log_level = level if override is None else override
         if not isinstance(self.onnx_prefix, str):
             raise TypeError(f"onnx_prefix must be a string, not {self.onnx_prefix!r}")
         if self.save_onnx and not os.access(self.folder, os.W_OK):

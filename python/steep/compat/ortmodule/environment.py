@@ -98,11 +98,11 @@ def say_what_has_no_meaning() -> None:
 
     Also warns of variables that ONNX Runtime did not have, which are most likely misspelt.
     """
-    known = {v.name: v for v in VARIABLES}
+    variables = {v.name: v for v in VARIABLES}
     for name in sorted(os.environ):
         if not name.startswith(PREFIX):
             continue
-        variable = known.get(name[len(PREFIX) :])
+        variable = variables.get(name[len(PREFIX) :])
         if variable is None:
             say_once(name, "there is no such variable")
         elif variable.without_meaning and os.environ[name] != variable.default:

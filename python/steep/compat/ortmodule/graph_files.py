@@ -24,14 +24,14 @@ class GraphFiles:
     def __init__(self, folder: Path, prefix: str) -> None:
         self._folder = folder
         self._prefix = prefix
-        self._written: weakref.WeakSet[CompiledGraph] = weakref.WeakSet()
+        self._written_graphs: weakref.WeakSet[CompiledGraph] = weakref.WeakSet()
         self._count = 0
 
     def write(self, graphs: Sequence[CompiledGraph]) -> None:
         """Write the graphs that are new. Raises IoError."""
         for graph in graphs:
-            if graph not in self._written:
-                self._written.add(graph)
+            if graph not in self._written_graphs:
+                self._written_graphs.add(graph)
                 self._write(graph)
 
     def _write(self, graph: CompiledGraph) -> None:
@@ -43,20 +43,20 @@ class GraphFiles:
         def put(stage: str, content: bytes) -> None:
             write_file(str(self._folder / f"{self._prefix}{number}_{stage}"), content)
 
-        exported = graph.lowered.model.SerializeToString()
-        put(f"torch_exported_{mode}.onnx", exported)
-        if engine.model != exported:
+        onnx_bytes = graph.lowered.model.SerializeToString()
+        put(f"torch_exported_{mode}.onnx", onnx_bytes)
+        if engine.model != onnx_bytes:
             put(f"optimized_pre_grad_{mode}.onnx", engine.model)
         compiled = engine.program.compiled_model(graph.types, engine.gradients)
         put(f"optimized_{mode}.onnx", compiled)
         put(f"optimized_{mode}.txt", graph.dump(engine.gradients).encode())
         if engine.gradients:
-            named = dict(zip(engine.inputs, engine.names, strict=True))
+            name_of = dict(zip(engine.inputs, engine.names, strict=True))
             outputs = [o.name for o in graph.lowered.model.graph.output]
             differentiable = engine.program.differentiable
             content = gradient_model(
                 engine.model,
-                [named[i] for i in engine.wanted_inputs if i in named],
+                [name_of[i] for i in engine.wanted_inputs if i in name_of],
                 [o for o, can in zip(outputs, differentiable, strict=True) if can],
                 True,
             )

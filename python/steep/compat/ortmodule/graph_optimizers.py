@@ -13,14 +13,14 @@ Function = TypeVar("Function", bound=Callable[[Any], None])
 
 
 @dataclass(frozen=True)
-class _Registered:
+class _Registration:
     function: Callable[[Any], None]
     modules: frozenset[str]
     devices: frozenset[str]
     priority: int
 
 
-_registered: list[_Registered] = []
+_registrations: list[_Registration] = []
 
 
 def register_graph_optimizer(
@@ -42,7 +42,7 @@ def register_graph_optimizer(
 
     def register(function: Function) -> Function:
         modules, kinds = (frozenset(names.split("|")) for names in (target_modules, devices))
-        _registered.append(_Registered(function, modules, kinds, priority))
+        _registrations.append(_Registration(function, modules, kinds, priority))
         return function
 
     return register
@@ -50,9 +50,11 @@ def register_graph_optimizer(
 
 def optimizers_of(module: str) -> list[Callable[[Any], Any]]:
     """Return, in order, the functions that change a ModelProto of a module of this class."""
-    chosen = [r for r in _registered if r.modules & {"all", module} and r.devices & {"all", "cpu"}]
-    chosen.sort(key=lambda r: -r.priority)
-    return [functools.partial(_change_graph, r.function) for r in chosen]
+    matches = [
+        r for r in _registrations if r.modules & {"all", module} and r.devices & {"all", "cpu"}
+    ]
+    matches.sort(key=lambda r: -r.priority)
+    return [functools.partial(_change_graph, r.function) for r in matches]
 
 
 def _change_graph(function: Callable[[onnx.GraphProto], Any], model: onnx.ModelProto) -> None:

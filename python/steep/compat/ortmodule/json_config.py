@@ -50,54 +50,54 @@ def load_from_json(ortmodule: Configured, path: str | os.PathLike[str] | None = 
         DataError: it is no JSON object, a value is not supported, or no path is given.
         FileNotFoundError: there is no such file.
     """
-    chosen = environment.text("JSON_CONFIG_PATH") or path
-    if not chosen:
+    file = environment.text("JSON_CONFIG_PATH") or path
+    if not file:
         raise DataError(
             "No file is named.",
             expected="a path",
             remedy="pass path, or ORTMODULE_JSON_CONFIG_PATH",
         )
     try:
-        given = json.loads(Path(chosen).read_text(encoding="utf-8"))
+        config = json.loads(Path(file).read_text(encoding="utf-8"))
     except json.JSONDecodeError as e:
-        raise DataError("The file is not JSON.", node=str(chosen), received=str(e)) from e
-    if not isinstance(given, dict):
-        raise DataError("The file does not contain a JSON object.", node=str(chosen))
-    known: dict[str, Callable[[Configured, Any], None]] = {
+        raise DataError("The file is not JSON.", node=str(file), received=str(e)) from e
+    if not isinstance(config, dict):
+        raise DataError("The file does not contain a JSON object.", node=str(file))
+    setters: dict[str, Callable[[Configured, Any], None]] = {
         "DebugOptions": _debug_options,
         "FallbackPolicy": _fallback_policy,
     }
-    for key in given:
-        if key not in known and key not in _WITHOUT_MEANING:
-            raise KeyError(f"{key}: expected {', '.join([*known, *_WITHOUT_MEANING])}")
-    for key, value in given.items():
-        if key in known:
-            known[key](ortmodule, value)
+    for key in config:
+        if key not in setters and key not in _WITHOUT_MEANING:
+            raise KeyError(f"{key}: expected {', '.join([*setters, *_WITHOUT_MEANING])}")
+    for key, value in config.items():
+        if key in setters:
+            setters[key](ortmodule, value)
         else:
             say_once(key, _WITHOUT_MEANING[key])
 
 
-def _debug_options(ortmodule: Configured, given: dict[str, Any]) -> None:
+def _debug_options(ortmodule: Configured, config: dict[str, Any]) -> None:
     expected = ("LogLevel", "SaveONNX", "ONNXPrefix", "SaveONNXPath")
-    for key in given:
+    for key in config:
         if key not in expected:
             raise KeyError(f"DebugOptions.{key}: expected {', '.join(expected)}")
-    level = given.get("LogLevel", "WARNING")
+    level = config.get("LogLevel", "WARNING")
     if level not in LogLevel.__members__:
         raise _unknown("DebugOptions.LogLevel", list(LogLevel.__members__), level)
     ortmodule.set_debug_options(
         DebugOptions(
             LogLevel[level],
-            bool(given.get("SaveONNX", False)),
-            given.get("ONNXPrefix", ""),
-            given.get("SaveONNXPath", ""),
+            bool(config.get("SaveONNX", False)),
+            config.get("ONNXPrefix", ""),
+            config.get("SaveONNXPath", ""),
         )
     )
 
 
 def _fallback_policy(ortmodule: Configured, names: list[str] | str) -> None:
-    listed = [names] if isinstance(names, str) else names
-    ortmodule.set_fallback_policy(environment.parse_policy(listed, "FallbackPolicy"))
+    policies = [names] if isinstance(names, str) else names
+    ortmodule.set_fallback_policy(environment.parse_policy(policies, "FallbackPolicy"))
 
 
 def _unknown(key: str, expected: list[str], received: object) -> DataError:

@@ -28,10 +28,10 @@ def memory_limit() -> str:
     level = environment.text(LEVEL) or "0"
     if level not in ("0", "1", "2"):
         raise _wrong(LEVEL, "0, 1 or 2", level)
-    asked = level != "0" or any(_recomputes(entry) for entry in _entries())
-    if asked:
+    saves_memory = level != "0" or any(_recomputes(entry) for entry in _entries())
+    if saves_memory:
         log.info("the memory optimizer is asked for: backward computes again what saves memory")
-    return "least" if asked else ""
+    return "least" if saves_memory else ""
 
 
 def _entries() -> list[str]:
@@ -43,12 +43,12 @@ def _entries() -> list[str]:
     if not path.exists() and ":" in config:
         return [entry.strip() for entry in config.split(",")]
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        entries = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as e:
         raise _wrong(CONFIG, "the path of a JSON file", f"{config}: {e}") from e
-    if not isinstance(found, list) or not all(isinstance(entry, str) for entry in found):
+    if not isinstance(entries, list) or not all(isinstance(entry, str) for entry in entries):
         raise _wrong(CONFIG, f"a JSON list of entries {_ENTRY}", config)
-    return found
+    return entries
 
 
 def _recomputes(entry: str) -> bool:

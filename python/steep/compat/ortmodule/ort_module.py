@@ -59,7 +59,7 @@ class ORTModule(ours.ORTModule):
         "_policy",
         "_print_memory",
         "_retry",
-        "_told",
+        "_told_graphs",
     }
 
     def __init__(self, module: torch.nn.Module, debug_options: DebugOptions | None = None) -> None:
@@ -69,7 +69,7 @@ class ORTModule(ours.ORTModule):
         own = self.__dict__
         own["_retry"] = environment.switch("FALLBACK_RETRY")
         own["_gave_up"] = False
-        own["_told"] = weakref.WeakSet()
+        own["_told_graphs"] = weakref.WeakSet()
         own["_print_memory"] = environment.switch("PRINT_MEMORY_STATS")
         self.set_fallback_policy(environment.fallback_policy())
         self.set_debug_options(debug_options)
@@ -88,11 +88,11 @@ class ORTModule(ours.ORTModule):
             options.apply_level()
         elif environment.log_level() is not None:
             DebugOptions().apply_level()
-        saved = options is not None and options.save_onnx
+        saves_files = options is not None and options.save_onnx
         self.__dict__["_debug_options"] = options
         self.__dict__["_files"] = (
             GraphFiles(options.folder, options.onnx_prefix or type(self._module).__name__)
-            if saved and options is not None
+            if saves_files and options is not None
             else None
         )
 
@@ -132,8 +132,8 @@ class ORTModule(ours.ORTModule):
         if log.isEnabledFor(logging.INFO):
             log.info("%s", self.report())
             for graph in graphs:
-                if graph not in self._told:
-                    self._told.add(graph)
+                if graph not in self._told_graphs:
+                    self._told_graphs.add(graph)
                     log.info("%s", stage_table(graph))
         if self._files is not None:
             self._files.write(graphs)

@@ -57,8 +57,8 @@ class _Described(torch.nn.Module):
     def forward(self, *inputs: torch.Tensor) -> Any:
         if self.loss_fn is None:
             return self.model(*inputs)
-        *given, label = inputs
-        result = self.model(*given)
+        *arguments, label = inputs
+        result = self.model(*arguments)
         rest = result if isinstance(result, tuple) else (result,)
         return (self.loss_fn(result, label), *rest)
 
@@ -103,13 +103,17 @@ class ORTTrainer:
         self.options: Any = settings
         self.optim_config, self.loss_fn, self.model = optim_config, loss_fn, model
         self._train_step_info = TrainStepInfo(optim_config)
-        mixed = settings.mixed_precision
-        self._scaler = (mixed.loss_scaler or DynamicLossScaler()) if mixed.enabled else None
+        mixed_precision = settings.mixed_precision
+        self._scaler = (
+            (mixed_precision.loss_scaler or DynamicLossScaler())
+            if mixed_precision.enabled
+            else None
+        )
         self._net = _Described(model, loss_fn)
-        precision = "fp16" if mixed.enabled else None
+        precision = "fp16" if mixed_precision.enabled else None
         self._module = ORTModule(self._net, fallback=None, precision=precision)
-        self._parameters = self._trained()
-        self._groups = self._grouped()
+        self._parameters = self._find_parameters()
+        self._groups = self._group_parameters()
         self._update: TensorUpdate | None = None
         self._pending: Mapping[str, Any] | None = None
 
@@ -125,7 +129,7 @@ class ORTTrainer:
         """
         info = self._train_step_info
         with torch.enable_grad(), in_mode(self._net, True):
-            outputs = self._called(args, kwargs)
+            outputs = self._call_module(args, kwargs)
             every = self.options.batch.gradient_accumulation_steps
             (outputs[self._loss_at] * (self._scale() / every)).backward()
         info.step += 1
@@ -136,7 +140,7 @@ class ORTTrainer:
     def eval_step(self, *args: torch.Tensor, **kwargs: torch.Tensor) -> Any:
         """Return the described outputs in evaluation mode, without an update."""
         with torch.no_grad(), in_mode(self._net, False):
-            return _alone(self._called(args, kwargs))
+            return _alone(self._call_module(args, kwargs))
 
     def save_as_onnx(self, path: str | os.PathLike[str], *inputs: torch.Tensor) -> None:
         """Write the model, without ``loss_fn``, as ONNX for inputs like these."""
@@ -156,8 +160,8 @@ class ORTTrainer:
         info = self._train_step_info
         moments = {}
         if self._update is not None:
-            held = self._update.session.optimizer_state()
-            moments = {key: from_dlpack(tensor) for key, tensor in held.items()}
+            states = self._update.session.optimizer_state()
+            moments = {key: from_dlpack(tensor) for key, tensor in states.items()}
         return {
             "model": weights,
             "optimizer": moments,
@@ -234,15 +238,15 @@ class ORTTrainer:
         torch.save({"state": state, "user": dict(user_dict or {})}, content)
         return content.getvalue()
 
-    def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        named = dict(zip(self._inputs, args, strict=False)) | kwargs
-        if len(args) + len(kwargs) != len(self._inputs) or set(named) != set(self._inputs):
+    def _call_module(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        arguments = dict(zip(self._inputs, args, strict=False)) | kwargs
+        if len(args) + len(kwargs) != len(self._inputs) or set(arguments) != set(self._inputs):
             raise DataError(
                 "The inputs differ from those in model_desc.",
                 expected=", ".join(self._inputs),
                 received=f"{len(args)} by position; {', '.join(kwargs) or 'none'} by name",
             )
-        result = self._module(*(named[name] for name in self._inputs))
+        result = self._module(*(arguments[name] for name in self._inputs))
         if isinstance(result, Mapping):
             result = tuple(result[name] for name in self._outputs)
         outputs = tuple(result) if isinstance(result, (tuple, list)) else (result,)
@@ -300,19 +304,19 @@ class ORTTrainer:
         by_name = dict(zip(self._parameters, gradients, strict=True))
         self._update.step([by_name[name] for name in self._update.parameters])
 
-    def _trained(self) -> dict[str, torch.nn.Parameter]:
-        named = dict(self.model.named_parameters())
-        frozen = self.options.utils.frozen_weights
-        for name in [*frozen, *self.optim_config.names()]:
-            if name not in named:
+    def _find_parameters(self) -> dict[str, torch.nn.Parameter]:
+        parameters = dict(self.model.named_parameters())
+        frozen_names = self.options.utils.frozen_weights
+        for name in [*frozen_names, *self.optim_config.names()]:
+            if name not in parameters:
                 raise DataError(
-                    "There is no such parameter.", expected=", ".join(named), received=name
+                    "There is no such parameter.", expected=", ".join(parameters), received=name
                 )
-        for name in frozen:
-            named[name].requires_grad_(False)
-        return {name: p for name, p in named.items() if p.requires_grad}
+        for name in frozen_names:
+            parameters[name].requires_grad_(False)
+        return {name: p for name, p in parameters.items() if p.requires_grad}
 
-    def _grouped(self) -> list[tuple[list[str], Mapping[str, Any] | None]]:
+    def _group_parameters(self) -> list[tuple[list[str], Mapping[str, Any] | None]]:
         apart = self.optim_config.names()
         rest = [name for name in self._parameters if name not in apart]
         groups: list[tuple[list[str], Mapping[str, Any] | None]] = [(rest, None)]
@@ -334,8 +338,8 @@ def read_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[
         raise _not_a_checkpoint(path, "not a regular file")
     content = io.BytesIO(file.read_bytes())
     try:
-        saved = torch.load(content, weights_only=True)
-        return saved["state"], saved["user"]
+        checkpoint = torch.load(content, weights_only=True)
+        return checkpoint["state"], checkpoint["user"]
     except Exception as e:  # torch.load raises any error
         received = f"{type(e).__name__}: {str(e).partition(chr(10))[0]}"
         raise _not_a_checkpoint(path, received) from e

@@ -100,20 +100,20 @@ class ORTTrainerOptions:
     """
 
     def __init__(self, options: Mapping[str, Any] | None = None) -> None:
-        given = dict(options or {})
-        for name in given:
+        settings = dict(options or {})
+        for name in settings:
             if name not in _KEYS and name not in _OTHERS:
                 raise _wrong(name, ", ".join([*_KEYS, *_OTHERS]), "an unknown section")
         for name, (default, without_meaning) in _OTHERS.items():
-            value = given.get(name, default)
+            value = settings.get(name, default)
             if without_meaning and value != default:
                 say_once(name, without_meaning)
             setattr(self, name, value)
-        schedule = given.get("lr_scheduler")
+        schedule = settings.get("lr_scheduler")
         if schedule is not None and not isinstance(schedule, _LRScheduler):
             raise _wrong("lr_scheduler", "one of onnxruntime.training.optim", repr(schedule))
         for section, keys in _KEYS.items():
-            setattr(self, section, _section(section, keys, given.get(section, {})))
+            setattr(self, section, _section(section, keys, settings.get(section, {})))
         own: Any = self
         steps = own.batch.gradient_accumulation_steps
         if not isinstance(steps, int) or steps < 1:
@@ -125,11 +125,11 @@ class ORTTrainerOptions:
                 raise _wrong(f"distributed.{key}", "1", repr(getattr(own.distributed, key)))
 
 
-def _section(name: str, keys: Mapping[str, tuple[Any, str]], given: object) -> SimpleNamespace:
-    if not isinstance(given, Mapping):
-        raise _wrong(name, "a dict", repr(given))
+def _section(name: str, keys: Mapping[str, tuple[Any, str]], settings: object) -> SimpleNamespace:
+    if not isinstance(settings, Mapping):
+        raise _wrong(name, "a dict", repr(settings))
     values = {key: copy.deepcopy(default) for key, (default, _) in keys.items()}
-    for key, value in given.items():
+    for key, value in settings.items():
         if key not in keys:
             raise _wrong(f"{name}.{key}", ", ".join(keys), "an unknown key")
         default, without_meaning = keys[key]
@@ -144,16 +144,16 @@ def _section(name: str, keys: Mapping[str, tuple[Any, str]], given: object) -> S
     )
 
 
-def _within(name: str, default: object, given: object) -> object:
+def _within(name: str, default: object, settings: object) -> object:
     """Return a nested group of settings, with defaults for missing keys; other values unchanged."""
     if not isinstance(default, dict):
-        return given
-    if not isinstance(given, Mapping):
-        raise _wrong(name, "a dict", repr(given))
-    for key in given:
+        return settings
+    if not isinstance(settings, Mapping):
+        raise _wrong(name, "a dict", repr(settings))
+    for key in settings:
         if key not in default:
             raise _wrong(f"{name}.{key}", ", ".join(default), "an unknown key")
-    return {**default, **given}
+    return {**default, **settings}
 
 
 def _wrong(node: str, expected: str, received: str) -> DataError:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from steep.dynamo.patches.followed_functions import followed
+from steep.dynamo.patches.followed_functions import follow
 from steep.lowering.export_mode import is_causal_as_given
-from steep.patching.substitution import Substitution, replaces, substituted
+from steep.patching.substitution import Substitution, replaces, substitute
 from steep.torch_internals.dynamo import trace_rules
 from steep.torch_internals.nn import detect_is_causal_mask
 
@@ -26,5 +26,5 @@ def causal_masks() -> Iterator[None]:
 
     PyTorch's function itself is not replaced: graphs guard on it, and the guard must hold later.
     """
-    with substituted({RULE: followed(is_causal_as_given)}):
+    with substitute({RULE: follow(is_causal_as_given)}):
         yield

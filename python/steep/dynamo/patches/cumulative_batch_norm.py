@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 import torch.nn.functional as F
 
-from steep.patching.substitution import Substitution, replaces, substituted
+from steep.patching.substitution import Substitution, replaces, substitute
 from steep.torch_internals.nn import BatchNorm, check_input_dim
 
 FORWARD = Substitution(
@@ -29,7 +29,7 @@ def means_over_batches(module: torch.nn.Module) -> Iterator[None]:
     """
     kinds = (m for m in module.modules() if isinstance(m, BatchNorm))
     if any(m.momentum is None for m in kinds):
-        with substituted({FORWARD: _forward}):
+        with substitute({FORWARD: _forward}):
             yield
     else:
         yield
@@ -38,8 +38,8 @@ def means_over_batches(module: torch.nn.Module) -> Iterator[None]:
 def _forward(self: BatchNorm, input: torch.Tensor) -> torch.Tensor:
     tracked = self.training and self.track_running_stats and self.num_batches_tracked is not None
     # another thread may run a layer while this one captures
-    captured = torch.compiler.is_dynamo_compiling()
-    if self.momentum is not None or not tracked or not captured:
+    capturing = torch.compiler.is_dynamo_compiling()
+    if self.momentum is not None or not tracked or not capturing:
         return _plain(self, input)
     check_input_dim(self, input)
     self.num_batches_tracked.add_(1)

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from steep.graph.partition import within
-from steep.patching.substitution import Substitution, replaces, substituted
+from steep.patching.substitution import Substitution, replaces, substitute
 from steep.torch_internals.distributed import active_ddp_module, first_bucket_bytes
 from steep.torch_internals.dynamo import distributed
 
@@ -50,7 +50,7 @@ def buckets() -> Iterator[None]:
             inside[lowest.graph] = within(lowest.graph, torch.is_grad_enabled())
         return lowest.name not in inside[lowest.graph] and may_end(bucket)
 
-    with substituted(
+    with substitute(
         {
             FIRST_BUCKET: first,
             HAS_OUTPUT: may_end_outside,

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from steep.patching.substitution import Substitution, replaces, substituted
+from steep.patching.substitution import Substitution, replaces, substitute
 from steep.torch_internals.dynamo import (
     AttributeMutationExisting,
     AttrSource,
@@ -101,7 +101,7 @@ def extra_guards() -> Iterator[None]:
     Traced code also keeps the ``maxlen`` of a deque, the order in which forward writes keys, and
     the attributes that forward writes after ``torch.cond`` or a tensor's ``register_hook``.
     """
-    with substituted(
+    with substitute(
         {
             EFFECTS_OF_DICT: _CurrentSideEffects(),
             FIND_IN_CLASS: _find_in_class,
@@ -142,9 +142,9 @@ def _find_in_class(
     self: VariableTracker, tx: InstructionTranslatorBase, name: str
 ) -> VariableTracker:
     source = _find(self, tx, name)
-    found = next(vars(c)[name] for c in type(self.value).__mro__ if name in vars(c))
+    entry = next(vars(c)[name] for c in type(self.value).__mro__ if name in vars(c))
     # Steep's replacements exist only during a capture: a guard on them would fail later
-    if isinstance(found, types.FunctionType) and not str(found.__module__).startswith("steep."):
+    if isinstance(entry, types.FunctionType) and not str(entry.__module__).startswith("steep."):
         install_guard(source.make_guard(GuardBuilder.ID_MATCH))
     return source
 
@@ -161,19 +161,19 @@ def _call_module(
     return _call(self, tx, args, kwargs)
 
 
-def _are_one(source: Source, known: Source | None) -> Any:
-    guard = _guard_one(source, known)
-    if guard is None and known is not None and known != source:
-        return functools.partial(GuardBuilder.DUPLICATE_INPUT, source_b=known)
+def _are_one(source: Source, other: Source | None) -> Any:
+    guard = _guard_one(source, other)
+    if guard is None and other is not None and other != source:
+        return functools.partial(GuardBuilder.DUPLICATE_INPUT, source_b=other)
     return guard
 
 
 def _write_apart(self: SideEffects, cg: object) -> None:
     there = [v for v in self.id_to_variable.values() if isinstance(v.mutation_type, _EXISTING)]
     # guards cannot name a cell variable of a nested function
-    named = [v for v in there if _has_name(v.source) and not isinstance(v, CellVariable)]
-    if changed := {v.source for v in named if self.is_modified(v)}:
-        guard = functools.partial(_are_apart, changed, [v.source for v in named])
+    with_names = [v for v in there if _has_name(v.source) and not isinstance(v, CellVariable)]
+    if sources := {v.source for v in with_names if self.is_modified(v)}:
+        guard = functools.partial(_are_apart, sources, [v.source for v in with_names])
         install_guard(Guard(GlobalStateSource(), guard))
     _write(self, cg)
 
@@ -219,14 +219,14 @@ def _has_name(source: Source | None) -> bool:
 
 
 def _are_apart(
-    changed: set[Source], there: Sequence[Source], builder: GuardBuilder, _: Guard
+    targets: set[Source], there: Sequence[Source], builder: GuardBuilder, _: Guard
 ) -> None:
     """Guard that a changed object is none of the others, which would then change too."""
     of_type: dict[type, list[Source]] = {}
     for source in there:
         of_type.setdefault(type(builder.get(source)), []).append(source)
     for kind, sources in of_type.items():
-        if len(sources) > 1 and changed.intersection(sources) and kind is not torch.Tensor:
+        if len(sources) > 1 and targets.intersection(sources) and kind is not torch.Tensor:
             ids = ", ".join(f"id({source.name})" for source in sources)
             holds = f"len({{{ids}}}) == {len(sources)}"
             builder.object_aliasing_guard_codes.append((holds, f"{holds}  # no two are one"))

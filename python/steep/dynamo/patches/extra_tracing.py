@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from steep.dynamo.patches.graph_breaks import refuse_if_used
 from steep.dynamo.patches.symbolic_math import function_for, takes_symbols
-from steep.patching.substitution import Substitution, replaces, substituted
+from steep.patching.substitution import Substitution, replaces, substitute
 from steep.patching.torch_versions import TENSOR_GETATTR
 from steep.torch_internals.dynamo import (
     AutogradFunctionApplyVariable as _Apply,
@@ -130,7 +130,7 @@ def extra_tracing(whole: bool = True) -> Iterator[None]:
     - A tensor made in forward that gets ``requires_grad``, as in checkpoints, or is returned.
     - A ``torch.autograd.Function`` with the same tensor as two arguments.
     """
-    with substituted(
+    with substitute(
         {
             CALL_SKIPPED: _warn,
             CALL_NUMPY: _calculate,
@@ -168,10 +168,10 @@ def _warn(
         return _call_skipped(self, tx, args, kwargs)
     if not all(a.is_python_constant() for a in (*args, *kwargs.values())):
         return _call_skipped(self, tx, args, kwargs)  # the warning's text depends on tensor values
-    given = [a.as_python_constant() for a in args]
+    values = [a.as_python_constant() for a in args]
     options = {name: a.as_python_constant() for name, a in kwargs.items()}
     options.pop("stacklevel", None)
-    warnings.warn(*given[:2], **options)
+    warnings.warn(*values[:2], **options)
     return variables.ConstantVariable.create(None)
 
 
@@ -182,9 +182,9 @@ def _calculate(
     kwargs: dict[str, VariableTracker],
 ) -> VariableTracker:
     if isinstance(self.value, numpy.ufunc) and not kwargs:
-        given = [a.as_python_constant() if a.is_python_constant() else None for a in args]
-        if all(type(g) in (int, float) for g in given):
-            result = self.value(*given)
+        numbers = [a.as_python_constant() if a.is_python_constant() else None for a in args]
+        if all(type(g) in (int, float) for g in numbers):
+            result = self.value(*numbers)
             if isinstance(result, numpy.generic):
                 return VariableTracker.build(tx, result.item())
     return _call_numpy(self, tx, args, kwargs)
@@ -205,8 +205,8 @@ def _apart(call: Callable[..., VariableTracker], whole: bool) -> Callable[..., V
             return VariableTracker.build(tx, contextlib.nullcontext).call_function(tx, [], {})
         if self.value is torch.addcdiv and "value" in kwargs:
             kwargs = {**kwargs, "out": VariableTracker.build(tx, None)}  # not decomposed
-        kept = _dropped_nothing(self.value, args, kwargs) if self.value in _TRAINS else None
-        return call(self, tx, args, kwargs) if kept is None else kept
+        x = _dropped_nothing(self.value, args, kwargs) if self.value in _TRAINS else None
+        return call(self, tx, args, kwargs) if x is None else x
 
     return apart
 
@@ -225,15 +225,15 @@ def _dropped_nothing(
     dropout: Callable[..., Any], args: Sequence[VariableTracker], kwargs: dict[str, VariableTracker]
 ) -> VariableTracker | None:
     """Return the dropout's input if the dropout returns it unchanged; None if it drops."""
-    given = dict(zip(("input", "p", "training"), args, strict=False)) | kwargs
-    numbers = [given[n].realize() for n in ("p", "training") if n in given]
-    x = given["input"].realize() if "input" in given else None
+    arguments = dict(zip(("input", "p", "training"), args, strict=False)) | kwargs
+    numbers = [arguments[n].realize() for n in ("p", "training") if n in arguments]
+    x = arguments["input"].realize() if "input" in arguments else None
     if not isinstance(x, TensorVariable) or not all(n.is_python_constant() for n in numbers):
         return None
-    rate = given["p"].as_python_constant() if "p" in given else 0.5
+    rate = arguments["p"].as_python_constant() if "p" in arguments else 0.5
     trains = _TRAINS[dropout]
-    if "training" in given:
-        trains = given["training"].as_python_constant()
+    if "training" in arguments:
+        trains = arguments["training"].as_python_constant()
     if (trains and rate != 0) or not 0 <= rate <= 1:
         return None
     dimensions = x.as_proxy().node.meta["example_value"].dim()
@@ -248,12 +248,12 @@ def _of_symbols(
     whole: bool,
 ) -> VariableTracker:
     """Call a function with symbolic numbers, whose values are known when the graph is called."""
-    known = all(isinstance(a, SymNodeVariable) or a.is_python_constant() for a in args)
+    are_numbers = all(isinstance(a, SymNodeVariable) or a.is_python_constant() for a in args)
     function = function_for(self.value, len(args))
-    if known and function is not None:
+    if are_numbers and function is not None:
         proxy = tx.output.create_proxy("call_function", function, *proxy_args_kwargs(args, {}))
         return SymNodeVariable.create(tx, proxy, None)
-    if known and not whole and not takes_symbols(self.value):
+    if are_numbers and not whole and not takes_symbols(self.value):
         unimplemented(
             gb_type="a function of a number that changes",
             context=self.value.__name__,
@@ -272,12 +272,12 @@ def _format(self: VariableTracker) -> str:
 def _of_truth(
     kind: type, convert: Callable[..., VariableTracker]
 ) -> Callable[..., VariableTracker]:
-    def converted(self: VariableTracker, tx: InstructionTranslatorBase) -> VariableTracker:
+    def convert_truth(self: VariableTracker, tx: InstructionTranslatorBase) -> VariableTracker:
         if isinstance(self.sym_num, torch.SymBool):
             return variables.ConstantVariable.create(kind(self.evaluate_expr()))
         return convert(self, tx)
 
-    return converted
+    return convert_truth
 
 
 _specializes = builder.is_int_specialization_case
@@ -294,15 +294,15 @@ class _Loss(LambdaVariable):
     def __init__(
         self,
         fn: Callable[..., VariableTracker],
-        known: dict[str, VariableTracker],
+        loss_options: dict[str, VariableTracker],
         **kwargs: object,
     ) -> None:
         super().__init__(fn, **kwargs)
-        self.known = known
+        self.loss_options = loss_options
 
     def _getattr(self, tx: InstructionTranslatorBase, name: str) -> VariableTracker:
         """Return the value of an option or of another attribute."""
-        return self.known[name] if name in self.known else _option(self, tx, name)
+        return self.loss_options[name] if name in self.loss_options else _option(self, tx, name)
 
 
 _option = getattr(LambdaVariable, TENSOR_GETATTR)
@@ -315,11 +315,11 @@ def _make_loss(
     args: Sequence[VariableTracker],
     kwargs: dict[str, VariableTracker],
 ) -> VariableTracker:
-    made = _call_loss(self, tx, args, kwargs)
+    call = _call_loss(self, tx, args, kwargs)
     names = ("weight", "size_average", "ignore_index", "reduce", "reduction", "label_smoothing")
-    known = {name: variables.ConstantVariable.create(value) for name, value in _OPTIONS.items()}
-    known |= dict(zip(names, args, strict=False)) | kwargs
-    return _Loss(made.fn, {name: known[name] for name in _OPTIONS})
+    arguments = {name: variables.ConstantVariable.create(value) for name, value in _OPTIONS.items()}
+    arguments |= dict(zip(names, args, strict=False)) | kwargs
+    return _Loss(call.fn, {name: arguments[name] for name in _OPTIONS})
 
 
 _OPTIONS = {"weight": None, "ignore_index": -100, "reduction": "mean", "label_smoothing": 0.0}
@@ -342,9 +342,9 @@ def _attribute(self: VariableTracker, tx: InstructionTranslatorBase, name: str) 
         for n in tx.output.graph.nodes:
             argument = n.meta.get("grapharg")
             if argument is not None and n.meta.get("example_value") is example:
-                given = argument.example
-                if isinstance(given, torch.nn.Buffer):
-                    return variables.ConstantVariable.create(given.persistent)
+                value = argument.example
+                if isinstance(value, torch.nn.Buffer):
+                    return variables.ConstantVariable.create(value.persistent)
     return _getattr(self, tx, name)
 
 
@@ -392,12 +392,12 @@ def _apply(
     args: Sequence[VariableTracker],
     kwargs: dict[str, VariableTracker],
 ) -> VariableTracker:
-    seen: list[Any] = []
-    given = []
+    nodes: list[Any] = []
+    operands = []
     for arg in (each.realize() for each in args):
-        again = arg.is_tensor() and any(arg.as_proxy().node is node for node in seen)
+        again = arg.is_tensor() and any(arg.as_proxy().node is node for node in nodes)
         # a view, so that the gradients of both uses are summed
-        given.append(arg.call_method(tx, "view_as", [arg], {}) if again else arg)
+        operands.append(arg.call_method(tx, "view_as", [arg], {}) if again else arg)
         if arg.is_tensor():
-            seen.append(arg.as_proxy().node)
-    return _call_apply(self, tx, given, kwargs)
+            nodes.append(arg.as_proxy().node)
+    return _call_apply(self, tx, operands, kwargs)

@@ -12,7 +12,7 @@ from steep.torch_internals.dynamo import (
 )
 
 
-def followed(function: Callable[..., object]) -> type[UserFunctionVariable]:
+def follow(function: Callable[..., object]) -> type[UserFunctionVariable]:
     """Return a rule for ``get_torch_obj_rule_map``: Dynamo traces ``function`` instead.
 
     PyTorch's function itself is not replaced: graphs guard on it, and the guard must hold later.

@@ -9,7 +9,7 @@ from torch.fx.experimental.symbolic_shapes import (
     PendingUnbackedSymbolNotFound,
 )
 
-from steep.patching.substitution import Substitution, replaces, substituted
+from steep.patching.substitution import Substitution, replaces, substitute
 from steep.torch_internals.dynamo import (
     CollectiveFunctionRewriteVariable,
     ConvertFrameReturn,
@@ -62,7 +62,7 @@ def graph_breaks(whole: bool = True) -> Iterator[None]:
     on a tensor that the graph has used: the hook would be registered after the graph, and would
     miss the gradient of those uses. PyTorch then runs the whole function.
     """
-    with substituted(
+    with substitute(
         {
             CALL_COLLECTIVE: _between_processes,
             CALL_RANDOM: _of_this_call(RandomVariable.call_method),

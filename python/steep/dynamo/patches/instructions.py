@@ -7,7 +7,7 @@ import dis
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from steep.patching.substitution import Substitution, substituted
+from steep.patching.substitution import Substitution, substitute
 from steep.torch_internals.dynamo import (
     InliningInstructionTranslator,
     Instruction,
@@ -62,5 +62,5 @@ def stepping(
             code = dis.opmap.get(name)  # None where this Python has no such instruction
             if code is not None and table[code] is not None:
                 table[code] = made_of(table[code])
-    with substituted(tables):
+    with substitute(tables):
         yield

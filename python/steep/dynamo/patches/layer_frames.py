@@ -7,7 +7,7 @@ from types import FrameType
 
 import torch
 
-from steep.patching.substitution import Substitution, replaces, substituted
+from steep.patching.substitution import Substitution, replaces, substitute
 from steep.torch_internals.dynamo import trace_rules
 
 CHECK = Substitution(
@@ -27,7 +27,7 @@ def layer_frames() -> Iterator[None]:
     capture functions in PyTorch's own files, so PyTorch would run every ``nn.Linear`` in such a
     loop.
     """
-    with substituted({CHECK: _skips}):
+    with substitute({CHECK: _skips}):
         yield
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from steep.patching.dynamo_settings import REFUSED_ARRAYS, values_of
-from steep.patching.substitution import Substitution, replaces, substituted
+from steep.patching.substitution import Substitution, replaces, substitute
 from steep.torch_internals.dynamo import (
     InstructionTranslatorBase,
     NumpyNdarrayVariable,
@@ -40,7 +40,7 @@ CALL_NUMPY = Substitution(
 @replaces(CALL_METHOD, CALL_NUMPY)
 def arrays() -> Iterator[None]:
     """Break the graph before a tensor that PyTorch may refuse to convert becomes an array."""
-    with substituted(
+    with substitute(
         {
             CALL_METHOD: _left_to_pytorch(TensorVariable.call_method),
             CALL_NUMPY: _calling(NumpyVariable.call_function),
@@ -63,7 +63,7 @@ def _left_to_pytorch(method: Callable[..., VariableTracker]) -> Callable[..., Va
             return method(self, tx, name, args, kwargs)
         force = kwargs.get("force", False)
         forced = force if isinstance(force, bool) else bool(force.as_python_constant())
-        with _graph_break_if(_refused(self, forced)):
+        with _graph_break_if(_is_refused(self, forced)):
             return method(self, tx, name, args, kwargs)
 
     return call_method
@@ -78,17 +78,17 @@ def _calling(call: Callable[..., VariableTracker]) -> Callable[..., VariableTrac
         args: Sequence[VariableTracker],
         kwargs: dict[str, VariableTracker],
     ) -> VariableTracker:
-        with _graph_break_if(any(_refused(a) for a in (*args, *kwargs.values()))):
+        with _graph_break_if(any(_is_refused(a) for a in (*args, *kwargs.values()))):
             return call(self, tx, args, kwargs)
 
     return call_function
 
 
-def _refused(variable: VariableTracker, forced: bool = False) -> bool:
+def _is_refused(variable: VariableTracker, forced: bool = False) -> bool:
     if not isinstance(variable, TensorVariable) or isinstance(variable, NumpyNdarrayVariable):
         return False
     return variable.dtype == torch.bfloat16 or (bool(variable.requires_grad) and not forced)
 
 
-def _graph_break_if(refused: bool) -> contextlib.AbstractContextManager[None]:
-    return config.patch(**values_of(REFUSED_ARRAYS)) if refused else contextlib.nullcontext()
+def _graph_break_if(breaks: bool) -> contextlib.AbstractContextManager[None]:
+    return config.patch(**values_of(REFUSED_ARRAYS)) if breaks else contextlib.nullcontext()

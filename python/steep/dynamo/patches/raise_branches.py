@@ -51,10 +51,10 @@ def _or_check(jump: Jump, jumps_on: bool) -> Jump:
             return
         follows, target = tx.instruction_pointer, tx.indexof[inst.target]
         for start, truth in ((follows, not jumps_on), (target, jumps_on)):
-            error = _raised(tx, start)
+            error = _find_error(tx, start)
             if error is not None:
-                given = (tx.pop().as_proxy(), truth, *error)
-                tx.output.create_proxy("call_function", raise_where, given, {})
+                arguments = (tx.pop().as_proxy(), truth, *error)
+                tx.output.create_proxy("call_function", raise_where, arguments, {})
                 if start == follows:
                     tx.jump(inst)
                 return
@@ -82,12 +82,12 @@ def _may_be_checked(tx: InstructionTranslatorBase) -> bool:
 def _has_written(output: OutputGraph) -> bool:
     """Return whether forward changed earlier state: an error of the graph would undo the change."""
     effects = output.side_effects
-    changed = [*effects.store_attr_mutations, *effects.id_to_variable.values()]
-    if any(effects.is_modified(v) for v in changed if not _is_new(v)):
+    variables = [*effects.store_attr_mutations, *effects.id_to_variable.values()]
+    if any(effects.is_modified(v) for v in variables if not _is_new(v)):
         return True
     nodes = output.graph.nodes
-    given = {memory_of(n) for n in nodes if n.op == "placeholder"} - {None}
-    return any(memory_of(written) in given for n in nodes for written in all_written_by(n))
+    memory = {memory_of(n) for n in nodes if n.op == "placeholder"} - {None}
+    return any(memory_of(target) in memory for n in nodes for target in all_written_by(n))
 
 
 def _is_new(v: VariableTracker) -> bool:
@@ -103,7 +103,7 @@ _OF_CONSTANTS = {"BINARY_OP": 2, "BINARY_MODULO": 2, "FORMAT_SIMPLE": 1, "FORMAT
 _LONGEST = 64  # most instructions of a side that are examined
 
 
-def _raised(tx: InstructionTranslatorBase, start: int) -> tuple[str, ...] | None:
+def _find_error(tx: InstructionTranslatorBase, start: int) -> tuple[str, ...] | None:
     """Return class and message of the error that the code at ``start`` raises, if it only raises.
 
     None if the code may do more.
@@ -112,9 +112,9 @@ def _raised(tx: InstructionTranslatorBase, start: int) -> tuple[str, ...] | None
     before = list(tx.stack), tx.instruction_pointer, tx.current_instruction
     try:
         for i, inst in enumerate(block):
-            given = tx.stack[len(tx.stack) - _OF_CONSTANTS.get(inst.opname, 0) :]
-            known = all(v.is_python_constant() for v in given)
-            if not known or (inst.opname in _CALLS and not _makes_an_error(tx.stack, inst.arg)):
+            operands = tx.stack[len(tx.stack) - _OF_CONSTANTS.get(inst.opname, 0) :]
+            constant = all(v.is_python_constant() for v in operands)
+            if not constant or (inst.opname in _CALLS and not _makes_an_error(tx.stack, inst.arg)):
                 return None
             tx.current_instruction, tx.instruction_pointer = inst, start + i + 1
             tx.dispatch_table[inst.opcode](tx, inst)
@@ -131,16 +131,16 @@ def _block(instructions: list[Instruction]) -> list[Instruction]:
     block = [*itertools.takewhile(lambda i: i.opname != "RAISE_VARARGS", instructions)]
     if len(block) == len(instructions) or instructions[len(block)].arg != 1:  # 2: raise … from …
         return []
-    known = all(i.opname in _STEPS or i.opname in _OF_CONSTANTS for i in block)
+    is_simple = all(i.opname in _STEPS or i.opname in _OF_CONSTANTS for i in block)
     # an earlier call would run user code to make the message
-    return block if known and not any(i.opname in _CALLS for i in block[:-1]) else []
+    return block if is_simple and not any(i.opname in _CALLS for i in block[:-1]) else []
 
 
 def _makes_an_error(stack: list[Any], count: int) -> bool:
     """Return whether a call with ``count`` arguments calls the class of a built-in error."""
     # one of the two positions at which Python's versions put the callable
-    called = stack[len(stack) - count - 2 : len(stack) - count]
-    return any(isinstance(v, BuiltinVariable) and _is_error(v.fn) for v in called)
+    callables = stack[len(stack) - count - 2 : len(stack) - count]
+    return any(isinstance(v, BuiltinVariable) and _is_error(v.fn) for v in callables)
 
 
 def _is_error(kind: object) -> bool:
@@ -149,13 +149,13 @@ def _is_error(kind: object) -> bool:
     return issubclass(kind, Exception) and getattr(builtins, kind.__name__, None) is kind
 
 
-def _kind_and_message(raised: VariableTracker) -> tuple[str, ...] | None:
-    kind, message = raised, []
-    if isinstance(raised, ExceptionVariable):
-        kind, message = raised.exc_type, raised.args
-    elif isinstance(raised, BuiltinVariable):
-        kind = raised.fn
+def _kind_and_message(error: VariableTracker) -> tuple[str, ...] | None:
+    kind, message = error, []
+    if isinstance(error, ExceptionVariable):
+        kind, message = error.exc_type, error.args
+    elif isinstance(error, BuiltinVariable):
+        kind = error.fn
     if not _is_error(kind):
         return None
-    said = tuple(m.as_python_constant() for m in message)
-    return (kind.__name__, *said) if all(isinstance(m, str) for m in said) else None
+    texts = tuple(m.as_python_constant() for m in message)
+    return (kind.__name__, *texts) if all(isinstance(m, str) for m in texts) else None

@@ -18,9 +18,9 @@ from steep.torch_internals.fx import make_opaque_unary_fn
 
 def _opaque(name: str) -> type[sympy.Function]:
     """Return an opaque SymPy function: symbolic reasoning knows only its values and its range."""
-    made: type[sympy.Function] = make_opaque_unary_fn(name)
-    made.__name__ = f"math.{name}"  # the name in guards
-    return made
+    function: type[sympy.Function] = make_opaque_unary_fn(name)
+    function.__name__ = f"math.{name}"  # the name in guards
+    return function
 
 
 Number: TypeAlias = float | torch.SymInt | torch.SymFloat
@@ -88,11 +88,11 @@ _PYTORCHS = {
 }
 
 
-def function_for(called: object, count: int) -> Callable[..., Any] | None:
+def function_for(function: object, count: int) -> Callable[..., Any] | None:
     """Return the symbolic form of a function of ``math`` with ``count`` arguments, or None."""
-    return _OURS.get((called, count))
+    return _OURS.get((function, count))
 
 
-def takes_symbols(called: object) -> bool:
+def takes_symbols(function: object) -> bool:
     """Return whether PyTorch itself evaluates a function of ``math`` with symbols."""
-    return called in _PYTORCHS
+    return function in _PYTORCHS

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from steep.dynamo.patches.followed_functions import followed
+from steep.dynamo.patches.followed_functions import follow
 from steep.lowering.transformer_layers import attend, encode
-from steep.patching.substitution import Substitution, replaces, substituted
+from steep.patching.substitution import Substitution, replaces, substitute
 from steep.torch_internals.dynamo import trace_rules
 from steep.torch_internals.nn import (
     is_make_fx_tracing,
@@ -59,12 +59,12 @@ _plain = nn.TransformerEncoder.forward
 @replaces(FORWARD, TRACING, ATTEND, ENCODE)
 def layers_as_in_eager() -> Iterator[None]:
     """Give captured transformer layers the results that they have in eager PyTorch."""
-    with substituted(
+    with substitute(
         {
             FORWARD: _forward,
-            TRACING: followed(_never),
-            ATTEND: followed(attend),
-            ENCODE: followed(encode),
+            TRACING: follow(_never),
+            ATTEND: follow(attend),
+            ENCODE: follow(encode),
         }
     ):
         yield
@@ -77,9 +77,12 @@ def drops_padding(frame: FrameType) -> bool:
     """
     if frame.f_code is not _plain.__code__:
         return False
-    given = frame.f_locals
+    scope = frame.f_locals
     return _makes_nested(
-        given["self"], given["src"], given.get("mask"), given.get("src_key_padding_mask")
+        scope["self"],
+        scope["src"],
+        scope.get("mask"),
+        scope.get("src_key_padding_mask"),
     )
 
 
@@ -91,22 +94,22 @@ def _forward(
     is_causal: bool | None = None,
 ) -> torch.Tensor:
     # another thread may run an encoder while this one captures
-    captured = torch.compiler.is_dynamo_compiling()
-    if not captured or not _makes_nested(self, src, mask, src_key_padding_mask):
+    capturing = torch.compiler.is_dynamo_compiling()
+    if not capturing or not _makes_nested(self, src, mask, src_key_padding_mask):
         return _plain(self, src, mask, src_key_padding_mask, is_causal)
     padding: Any = src_key_padding_mask  # not None: see _makes_nested
-    seen = padding.logical_not()
-    first = torch.arange(seen.shape[1], device=seen.device) < seen.sum(1, keepdim=True)
+    visible = padding.logical_not()
+    first = torch.arange(visible.shape[1], device=visible.device) < visible.sum(1, keepdim=True)
     if getattr(self, "mask_check", True):
         # if any padding is not at the end of its row, PyTorch makes no nested tensor
-        kept = first | (first != seen).any()
+        stays = first | (first != visible).any()
     else:
-        padding, kept = first.logical_not(), first
-    kept = kept.unsqueeze(-1)
-    x = torch.where(kept, src, 0)
+        padding, stays = first.logical_not(), first
+    stays = stays.unsqueeze(-1)
+    x = torch.where(stays, src, 0)
     for layer in self.layers:
         x = layer(x, src_key_padding_mask=padding, is_causal=is_causal is True)
-    x = torch.where(kept, x, 0)
+    x = torch.where(stays, x, 0)
     return x if self.norm is None else self.norm(x)
 
 

@@ -52,13 +52,13 @@ class Condition:
     """
 
     def __init__(self, node: torch.fx.Node) -> None:
-        needed = _all_before(node)
-        written = {memory_of(t) for n in needed for t in all_written_by(n)}
+        ancestors = _all_before(node)
+        targets = {memory_of(t) for n in ancestors for t in all_written_by(n)}
         self.sources = []
-        self.copied = []  # for each source, whether an operation writes to it
+        self.is_written = []  # for each source, whether an operation writes to it
         self.graph = torch.fx.Graph()
         copies: dict[torch.fx.Node, torch.fx.Node] = {}
-        for n in needed:
+        for n in ancestors:
             if n.op == "placeholder":
                 argument = n.meta.get("grapharg")
                 if argument is None or argument.source is None or argument.pass_arg_as_tensor:
@@ -66,7 +66,7 @@ class Condition:
                 if isinstance(n.meta["example_value"], torch.nn.Parameter):
                     raise Undecided
                 self.sources.append(argument.source)
-                self.copied.append(memory_of(n) is not None and memory_of(n) in written)
+                self.is_written.append(memory_of(n) is not None and memory_of(n) in targets)
             elif n.op not in ("call_function", "call_method"):
                 raise Undecided
             copies[n] = self.graph.node_copy(n, copies.__getitem__)
@@ -80,10 +80,13 @@ class Condition:
         Raises Undecided: a written argument shares memory with another, or an operation draws
         random numbers.
         """
-        scope, known = {"L": local_scope, "G": global_scope}, get_closure_vars()
-        given = [s.get_value(scope, known, {}) for s in self.sources]
-        copies = [g.clone() if copied else g for g, copied in zip(given, self.copied, strict=True)]
-        if shares(given, {i for i, copied in enumerate(self.copied) if copied}):
+        scope, closures = {"L": local_scope, "G": global_scope}, get_closure_vars()
+        values = [s.get_value(scope, closures, {}) for s in self.sources]
+        copies = [
+            g.clone() if copies_it else g
+            for g, copies_it in zip(values, self.is_written, strict=True)
+        ]
+        if shares(values, {i for i, copies_it in enumerate(self.is_written) if copies_it}):
             raise Undecided
         before = torch.get_rng_state()
         with torch.no_grad(), unset_fake_temporarily(), DisableTorchFunction():
@@ -101,19 +104,19 @@ def _all_before(node: torch.fx.Node) -> list[torch.fx.Node]:
         earlier.append(n)
         if n is node:
             break
-    needed: set[torch.fx.Node] = set()
-    wanted = [node]
-    while wanted:
-        while wanted:
-            if (n := wanted.pop()) not in needed:
-                needed.add(n)
-                wanted += n.all_input_nodes
-        if len(needed) > _MOST:
+    ancestors: set[torch.fx.Node] = set()
+    stack = [node]
+    while stack:
+        while stack:
+            if (n := stack.pop()) not in ancestors:
+                ancestors.add(n)
+                stack += n.all_input_nodes
+        if len(ancestors) > _MOST:
             raise Undecided
-        memories = {memory_of(n) for n in needed} - {None}
-        writes = [(n, t) for n in earlier if n not in needed for t in all_written_by(n)]
-        wanted = [n for n, t in writes if memory_of(t) in memories]
-    return [n for n in earlier if n in needed]
+        memories = {memory_of(n) for n in ancestors} - {None}
+        writes = [(n, t) for n in earlier if n not in ancestors for t in all_written_by(n)]
+        stack = [n for n, t in writes if memory_of(t) in memories]
+    return [n for n in earlier if n in ancestors]
 
 
 # --- while Dynamo follows the code ---------------------------------------------------------------
@@ -178,8 +181,8 @@ def _guard(condition: Condition, truth: bool, place: str, builder: GuardBuilder,
         try:
             return condition.truth(global_scope, local_scope) is truth
         except Exception as e:  # noqa: BLE001 - any operation may raise; then another graph is made
-            log.debug("%s cannot be asked: %s: %s", said, type(e).__name__, e)
+            log.debug("%s cannot be asked: %s: %s", text, type(e).__name__, e)
             return False
 
-    said = f"the condition at {place} is {truth}"
-    builder.guard_manager.root.add_epilogue_lambda_guard(holds, [said], None)
+    text = f"the condition at {place} is {truth}"
+    builder.guard_manager.root.add_epilogue_lambda_guard(holds, [text], None)

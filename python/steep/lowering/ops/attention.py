@@ -45,10 +45,10 @@ def _attention(  # noqa: PLR0917, as ATen has it
     axes = list(range(len(key.shape)))  # before Mul, whose result has no known shape
     if enable_gqa and query.shape[-3] != key.shape[-3]:
         key, value = _for_every_head(query, key, value)
-    turned = opset18.Transpose(key, perm=[*axes[:-2], axes[-1], axes[-2]])
-    scores = opset18.MatMul(opset18.Mul(query, root), opset18.Mul(turned, of_keys))
+    transpose = opset18.Transpose(key, perm=[*axes[:-2], axes[-1], axes[-2]])
+    scores = opset18.MatMul(opset18.Mul(query, root), opset18.Mul(transpose, of_keys))
     if attn_mask is not None:
-        weights = _safe(opset18.Add(scores, _added(attn_mask, query)), -1, query.dtype)
+        weights = _safe(opset18.Add(scores, _to_summand(attn_mask, query)), -1, query.dtype)
     else:
         if is_causal:
             scores = opset18.Add(scores, _causal_attention_mask(query, key))
@@ -61,8 +61,8 @@ def _attention(  # noqa: PLR0917, as ATen has it
 def _for_every_head(query: Value, key: Value, value: Value) -> tuple[Value, Value]:
     """Repeat keys and values of fewer heads (third axis from the end) for all query heads."""
     if len(query.shape) == 4:
-        repeated: tuple[Value, Value] = _attention_repeat_kv_for_group_query(query, key, value)
-        return repeated
+        pair: tuple[Value, Value] = _attention_repeat_kv_for_group_query(query, key, value)
+        return pair
     heads, of_keys = query.shape[-3], key.shape[-3]
     if not isinstance(heads, int) or not isinstance(of_keys, int):
         raise NotImplementedError("the number of heads is not known")
@@ -71,12 +71,12 @@ def _for_every_head(query: Value, key: Value, value: Value) -> tuple[Value, Valu
     return opset18.Gather(key, head, axis=axis), opset18.Gather(value, head, axis=axis)
 
 
-def _added(mask: Value, like: Value) -> Value:
+def _to_summand(mask: Value, like: Value) -> Value:
     """Return the mask as a summand of the scores: 0 where a boolean mask is True, else -inf."""
     if mask.dtype != ir.DataType.BOOL:
         return mask
-    nothing, shut = (opset18.Constant(value_float=v) for v in (0.0, float("-inf")))
-    return opset18.CastLike(opset18.Where(mask, nothing, shut), like)
+    nothing, hidden_score = (opset18.Constant(value_float=v) for v in (0.0, float("-inf")))
+    return opset18.CastLike(opset18.Where(mask, nothing, hidden_score), like)
 
 
 def _safe(scores: Value, axis: int, dtype: ir.DataType | None) -> Value:

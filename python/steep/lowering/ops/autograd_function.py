@@ -18,7 +18,7 @@ from torch.fx.node import Argument, Target
 from steep.lowering.ops.steep_nodes import steep_node
 from steep.lowering.ops.stop_gradient import stop_gradient
 from steep.lowering.ops.values import Translation, Value
-from steep.patching.substitution import Substitution, replaces, substituted
+from steep.patching.substitution import Substitution, replaces, substitute
 from steep.torch_internals.dynamo import (
     AutogradFunctionVariable,
     InstructionTranslatorBase,
@@ -76,7 +76,7 @@ def whole_backwards() -> Iterator[None]:
         return enable_grad(tx, enable) if enable else contextlib.nullcontext()
 
     enable_grad = higher_order_ops.dynamo_enable_grad
-    with substituted(
+    with substitute(
         {
             ENABLE_GRAD: as_it_is,
             MATERIALIZE_GRADS: _set_materialize_grads,
@@ -167,24 +167,24 @@ def _run(
     """
     if dirty_idx:
         raise RuntimeError("a torch.autograd.Function writes its argument")
-    made, saved = Interpreter(forward, numbers).run(*arguments)
-    single = not isinstance(made, (tuple, list))
-    results = [made] if single else list(made)
+    value, saved_values = Interpreter(forward, numbers).run(*arguments)
+    single = not isinstance(value, (tuple, list))
+    results = [value] if single else list(value)
     constant = set(non_differentiable_idx)
     y = [
         i
         for i, t in enumerate(results)
         if isinstance(t, torch.Tensor) and t.is_floating_point() and i not in constant
     ]
-    stopped = [stop_gradient(results[i]) for i in y]
-    names = dict(zip(y, (torch.ops.steep.gradient_of(t) for t in stopped), strict=True))
-    given = [
+    outputs = [stop_gradient(results[i]) for i in y]
+    names = dict(zip(y, (torch.ops.steep.gradient_of(t) for t in outputs), strict=True))
+    result_gradients = [
         names[i] if i in names else torch.zeros_like(t) if isinstance(t, torch.Tensor) else None
         for i, t in enumerate(results)
     ]
-    kept = {id(results[i]): t for i, t in zip(y, stopped, strict=True)}
-    saved = [kept.get(id(t), t) for t in saved]
-    gradients = Interpreter(backward, numbers).run(*given, *saved)
+    constants = {id(results[i]): t for i, t in zip(y, outputs, strict=True)}
+    saved_values = [constants.get(id(t), t) for t in saved_values]
+    gradients = Interpreter(backward, numbers).run(*result_gradients, *saved_values)
     if not isinstance(gradients, (tuple, list)):
         gradients = (gradients,)
     pairs = [
@@ -194,19 +194,19 @@ def _run(
     ]
     if y and pairs:
         x, dx = zip(*pairs, strict=True)
-        stopped = torch.ops.steep.with_gradient(stopped, list(x), list(dx), list(names.values()))
-    for i, t in zip(y, stopped, strict=True):
+        outputs = torch.ops.steep.with_gradient(outputs, list(x), list(dx), list(names.values()))
+    for i, t in zip(y, outputs, strict=True):
         results[i] = t
     return results[0] if single else tuple(results)
 
 
-def valued(value: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+def replace_value(value: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
     """Return ``value`` with the gradient of ``source``, a tensor of the same shape."""
     value = stop_gradient(value.clone())
     name = torch.ops.steep.gradient_of(value)
     (result,) = torch.ops.steep.with_gradient([value], [source], [name], [name])
-    made: torch.Tensor = result
-    return made
+    typed_result: torch.Tensor = result
+    return typed_result
 
 
 def _gradient_of(y: Value) -> Value:

@@ -18,9 +18,9 @@ import torch
 from onnxscript import ir, opset18
 
 from steep.lowering.ops.elementwise import ints, number
-from steep.lowering.ops.stop_gradient import detached, stop_gradient
+from steep.lowering.ops.stop_gradient import detach, stop_gradient
 from steep.lowering.ops.values import Operator, Translation, Value
-from steep.patching.substitution import Substitution, replaces, substituted
+from steep.patching.substitution import Substitution, replaces, substitute
 from steep.torch_internals.dispatch import fake_impls
 from steep.torch_internals.exporter import SymbolicTensor, building
 from steep.torch_internals.operators import OpOverload, aten
@@ -84,7 +84,7 @@ FAKES = {
 @replaces(*FAKES.values())
 def known_to_tracers() -> Iterator[None]:
     """Tell tracers the shapes of ``_ctc_loss``'s results; the second result gets an extent of 1."""
-    with substituted(dict.fromkeys(FAKES.values(), _empty)):
+    with substitute(dict.fromkeys(FAKES.values(), _empty)):
         yield
 
 
@@ -113,10 +113,10 @@ def _loss(
     of_row = opset18.Unsqueeze(lengths, column)
     labels = _labels(opset18.Cast(targets, to=7), lengths, longest, blank, len(targets.shape))
     states = opset18.Add(opset18.Add(longest, longest), column)
-    blanks = _filled(blank, rows, longest)
+    blanks = _fill(blank, rows, longest)
     pairs = opset18.Concat(*(opset18.Unsqueeze(t, ints(2)) for t in (blanks, labels)), axis=2)
     flat = opset18.Reshape(pairs, opset18.Concat(rows, opset18.Add(longest, longest), axis=0))
-    path = opset18.Concat(flat, _filled(blank, rows, column), axis=1)  # blank, label, …, blank
+    path = opset18.Concat(flat, _fill(blank, rows, column), axis=1)  # blank, label, …, blank
 
     def later(values: Value, by: int, fill: Value) -> Value:
         """Return, for each state, the value ``by`` states before."""
@@ -131,7 +131,7 @@ def _loss(
     index = opset18.Expand(
         opset18.Unsqueeze(path, ints(0)), opset18.Concat(shape, rows, states, axis=0)
     )
-    emitted = opset18.GatherElements(log_probs, index, axis=2)  # [T, N, states]
+    emissions = opset18.GatherElements(log_probs, index, axis=2)  # [T, N, states]
     count = opset18.Range(
         *(opset18.Constant(value_int=0), opset18.Squeeze(shape), opset18.Constant(value_int=1))
     )
@@ -145,18 +145,18 @@ def _loss(
     )  # α before the first time step
 
     def step(alpha: Value, emission: Value, is_live: Value) -> Value:
-        jumped = opset18.Where(skips, later(alpha, 2, never), never)
-        came = _log_sum(alpha, later(alpha, 1, never), jumped)
+        two_back = opset18.Where(skips, later(alpha, 2, never), never)
+        came = _log_sum(alpha, later(alpha, 1, never), two_back)
         return opset18.Where(is_live, opset18.Add(came, emission), alpha)
 
     kinds = [log_probs.dtype, log_probs.dtype, ir.DataType.BOOL]
-    alpha = _scan(step, start, [emitted, live], kinds)
+    alpha = _scan(step, start, [emissions, live], kinds)
     end = opset18.Add(of_row, of_row)
     first = opset18.Sub(end, ints(1))
     before = opset18.GatherElements(alpha, opset18.Max(first, ints(0)), axis=1)
     before = opset18.Where(opset18.Less(first, ints(0)), never, before)
-    found = _log_sum(opset18.GatherElements(alpha, end, axis=1), before)
-    return opset18.Neg(opset18.Squeeze(found, column))
+    likelihood = _log_sum(opset18.GatherElements(alpha, end, axis=1), before)
+    return opset18.Neg(opset18.Squeeze(likelihood, column))
 
 
 def _labels(targets: Value, lengths: Value, longest: Value, blank: int, rank: int) -> Value:
@@ -172,45 +172,47 @@ def _labels(targets: Value, lengths: Value, longest: Value, blank: int, rank: in
         labels = opset18.Gather(targets, index, axis=0)
     else:
         labels = opset18.Slice(targets, ints(0), longest, ints(1))
-    used = opset18.Less(opset18.Unsqueeze(positions, ints(0)), of_row)
-    return opset18.Where(used, labels, opset18.Constant(value_int=blank))
+    is_label = opset18.Less(opset18.Unsqueeze(positions, ints(0)), of_row)
+    return opset18.Where(is_label, labels, opset18.Constant(value_int=blank))
 
 
 def _log_sum(*values: Value) -> Value:
     """Return log Σ exp(values); at least one value must be finite."""
-    most = detached(opset18.Max(*values))
+    most = detach(opset18.Max(*values))
     terms = [opset18.Exp(opset18.Sub(v, most)) for v in values]
     return opset18.Add(most, opset18.Log(opset18.Sum(*terms)))
 
 
-def _filled(value: int, *shape: Value) -> Value:
+def _fill(value: int, *shape: Value) -> Value:
     return opset18.Expand(opset18.Constant(value_int=value), opset18.Concat(*shape, axis=0))
 
 
 _numbers = itertools.count()
 
 
-def _scan(step: Operator, state: Value, scanned: list[Value], kinds: list[ir.DataType]) -> Value:
-    """Return the last state of a Scan of ``step`` over slices of ``scanned`` along the first axis.
+def _scan(step: Operator, state: Value, sequences: list[Value], kinds: list[ir.DataType]) -> Value:
+    """Return the last state of a Scan of ``step`` over slices of ``sequences`` along axis 0.
 
-    ``kinds`` are the dtypes of the state and of each scanned value.
+    ``kinds`` are the dtypes of the state and of each sequence.
     """
     recorder: building.OpRecorder = onnxscript.evaluator.default()
     prefix = f"ctc_{next(_numbers)}_"
-    given = [SymbolicTensor(recorder.opset, f"{prefix}given_{i}") for i in range(1 + len(scanned))]
-    for value, kind in zip(given, kinds, strict=True):
+    inputs = [
+        SymbolicTensor(recorder.opset, f"{prefix}given_{i}") for i in range(1 + len(sequences))
+    ]
+    for value, kind in zip(inputs, kinds, strict=True):
         value.dtype = kind
     outside = len(recorder.nodes)
-    result = step(*given)
+    result = step(*inputs)
     body = recorder.nodes[outside:]
     del recorder.nodes[outside:]
     for i, value in enumerate(v for node in body for v in node.outputs):
         value.name = f"{prefix}{i}"
-    graph = ir.Graph(given, [result], nodes=body, name=f"{prefix}step")
-    attributes = [ir.AttrGraph("body", graph), ir.AttrInt64("num_scan_inputs", len(scanned))]
+    graph = ir.Graph(inputs, [result], nodes=body, name=f"{prefix}step")
+    attributes = [ir.AttrGraph("body", graph), ir.AttrInt64("num_scan_inputs", len(sequences))]
     last = SymbolicTensor(recorder.opset)
     recorder.nodes.append(
-        ir.Node("", "Scan", [state, *scanned], attributes, outputs=[last], version=18)
+        ir.Node("", "Scan", [state, *sequences], attributes, outputs=[last], version=18)
     )
     return last
 

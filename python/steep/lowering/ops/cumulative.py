@@ -13,7 +13,7 @@ from onnxscript.function_libs.torch_lib.ops.core import aten_prod, aten_prod_dim
 
 from steep.lowering.ops.elementwise import ints, is_nan, log_of_sum, number
 from steep.lowering.ops.steep_nodes import steep_node
-from steep.lowering.ops.stop_gradient import detached, slope_or_again
+from steep.lowering.ops.stop_gradient import detach, slope_or_again
 from steep.lowering.ops.values import Operator, Pair, Translation, Value
 from steep.patching.torch_versions import operators
 from steep.torch_internals.operators import OpOverload
@@ -27,16 +27,16 @@ def known_length(x: Value, dim: int) -> int:
     return extent
 
 
-def _shifted(x: Value, by: int, dim: int, fill: Value, back: bool = False) -> Value:
+def _shift(x: Value, by: int, dim: int, fill: Value, back: bool = False) -> Value:
     """Return x shifted along an axis by ``by``, padded with the scalar ``fill`` in front.
 
     ``back``: shifted to the front, and padded at the end.
     """
-    kept = (ints(by), ints(2**31)) if back else (ints(0), ints(-by))
-    rest = opset18.Slice(x, *kept, ints(dim))
+    part = (ints(by), ints(2**31)) if back else (ints(0), ints(-by))
+    rest = opset18.Slice(x, *part, ints(dim))
     empty = opset18.Slice(x, ints(0), ints(by), ints(dim))
-    filled = opset18.Expand(fill, opset18.Shape(empty))
-    return opset18.Concat(*((rest, filled) if back else (filled, rest)), axis=dim)
+    padding = opset18.Expand(fill, opset18.Shape(empty))
+    return opset18.Concat(*((rest, padding) if back else (padding, rest)), axis=dim)
 
 
 def _int64(value: int) -> Value:
@@ -50,9 +50,9 @@ def _is_float(x: Value) -> bool:
 def _cast(x: Value, dtype: int | None) -> Value:
     if dtype in (-1, None):
         return x
-    made = opset18.Cast(x, to=dtype)
-    made.dtype, made.shape = ir.DataType(dtype), x.shape
-    return made
+    result = opset18.Cast(x, to=dtype)
+    result.dtype, result.shape = ir.DataType(dtype), x.shape
+    return result
 
 
 def _products(x: Value, dim: int, **order: int) -> Value:
@@ -80,7 +80,7 @@ def _cumprod(self: Value, dim: int, *, dtype: int | None = -1) -> Value:
 
 
 def _running_products(x: Value, dim: int) -> Value:
-    y = detached(_products(x, dim))
+    y = detach(_products(x, dim))
     (gradient,) = steep_node("GradientOf", [y])
     zero, one = number(0, x), number(1, x)
     vanishes = opset18.Equal(x, zero)
@@ -99,7 +99,7 @@ def _running_products(x: Value, dim: int) -> Value:
             ints(dim),
             keepdims=1,
         ),
-        _shifted(y, 1, dim, one),
+        _shift(y, 1, dim, one),
     )
     slopes = opset18.Where(
         before,
@@ -124,11 +124,14 @@ def _slopes_of_running_products(x: Value, gradient: Value, dim: int, some: Value
     quotient = opset18.Div(
         _sums_to_the_end(opset18.Mul(_products(plain, dim), of_plain), dim), plain
     )
-    held, of_held = opset18.Where(some, x, one), opset18.Where(some, gradient, zero)
+    factors, of_factors = opset18.Where(some, x, one), opset18.Where(some, gradient, zero)
     (sums,) = steep_node(
-        "Recurrence", [of_held, _shifted(held, 1, dim, zero, back=True)], axis=dim, reverse=True
+        "Recurrence",
+        [of_factors, _shift(factors, 1, dim, zero, back=True)],
+        axis=dim,
+        reverse=True,
     )
-    others = opset18.Mul(_products(held, dim, exclusive=1), sums)
+    others = opset18.Mul(_products(factors, dim, exclusive=1), sums)
     # zero times infinity is NaN, in any order
     of_kind = []
     for kind in (opset18.Equal(x, zero), opset18.Equal(opset18.Abs(x), number(math.inf, x))):
@@ -166,7 +169,7 @@ def _product(x: Value, dim: int, of_all: bool = False) -> Value:
     If any factor is zero, a gradient is the product of the factors before and after it; else it is
     a quotient. ``of_all``: the product of all elements, whose gradient is 0 for two zeros or more.
     """
-    y = detached(opset18.ReduceProd(x, ints(dim), keepdims=1))
+    y = detach(opset18.ReduceProd(x, ints(dim), keepdims=1))
     (gradient,) = steep_node("GradientOf", [y])
     zero, one = number(0, x), number(1, x)
     zeros = _count(opset18.Equal(x, zero))
@@ -176,21 +179,21 @@ def _product(x: Value, dim: int, of_all: bool = False) -> Value:
     if of_all:
         slopes = opset18.Where(opset18.Greater(zeros, _int64(1)), zero, slopes)
     # The branch that is not selected is computed with factors 1, and has no gradient.
-    plain, held = opset18.Where(some, one, x), opset18.Where(some, x, one)
+    plain, factors = opset18.Where(some, one, x), opset18.Where(some, x, one)
     quotient = opset18.Div(opset18.ReduceProd(plain, ints(dim), keepdims=1), plain)
     parts = opset18.Mul(
-        _running_products(_shifted_alike(held, dim, False), dim),
-        _flipped(_running_products(_flipped(_shifted_alike(held, dim, True), dim), dim), dim),
+        _running_products(_shift_alike(factors, dim, False), dim),
+        _flip(_running_products(_flip(_shift_alike(factors, dim, True), dim), dim), dim),
     )
     again = opset18.Mul(gradient, opset18.Where(some, parts, quotient))
     return steep_node("WithGradient", [y, x, slope_or_again(slopes, again), gradient], outputs=1)[0]
 
 
-def _shifted_alike(x: Value, dim: int, back: bool) -> Value:
-    return _shifted(x, 1, dim, number(1, x), back)
+def _shift_alike(x: Value, dim: int, back: bool) -> Value:
+    return _shift(x, 1, dim, number(1, x), back)
 
 
-def _flipped(x: Value, dim: int) -> Value:
+def _flip(x: Value, dim: int) -> Value:
     return opset18.Slice(x, ints(-1), ints(-(2**31)), ints(dim), ints(-1))
 
 
@@ -200,15 +203,15 @@ def _cumulative_extreme(not_beyond: Operator) -> Pair:
     def extreme(self: Value, dim: int) -> tuple[Value, Value]:
         if not self.shape:
             return opset18.Identity(self), opset18.Constant(value_int=0)
-        length, value = known_length(self, dim), detached(self)
+        length, value = known_length(self, dim), detach(self)
         axes = [i for i in range(len(self.shape)) if i != dim % len(self.shape)]
         index = ints(*range(length))
         if axes:
             index = opset18.Expand(opset18.Unsqueeze(index, ints(*axes)), opset18.Shape(self))
         step = 1
         while step < length:
-            before = _shifted(value, step, dim, number(0, value))
-            earlier = _shifted(index, step, dim, _int64(-1))
+            before = _shift(value, step, dim, number(0, value))
+            earlier = _shift(index, step, dim, _int64(-1))
             stays = opset18.Or(
                 opset18.Or(not_beyond(before, value), is_nan(value)),
                 opset18.Less(earlier, _int64(0)),
@@ -227,7 +230,7 @@ def _logcumsumexp(self: Value, dim: int) -> Value:
         return opset18.Identity(self)
     x, length, step = self, known_length(self, dim), 1
     while step < length:
-        x, step = log_of_sum(x, _shifted(x, step, dim, number(-math.inf, self))), 2 * step
+        x, step = log_of_sum(x, _shift(x, step, dim, number(-math.inf, self))), 2 * step
     return _with_slopes_of_sums(self, x, dim % len(self.shape))
 
 
@@ -237,15 +240,15 @@ def _with_slopes_of_sums(x: Value, value: Value, dim: int) -> Value:
     PyTorch computes the same with logarithms, with larger rounding errors. Its special cases apply
     here too: terms with an infinite y, or a NaN gradient, are left out.
     """
-    y = detached(value)
+    y = detach(value)
     (gradient,) = steep_node("GradientOf", [y])
     zero = number(0, x)
-    signed = opset18.Or(opset18.Greater(gradient, zero), opset18.Less(gradient, zero))
-    counts = opset18.And(signed, opset18.Not(opset18.Equal(y, number(math.inf, x))))
-    following = _shifted(y, 1, dim, number(math.inf, x), back=True)
+    has_sign = opset18.Or(opset18.Greater(gradient, zero), opset18.Less(gradient, zero))
+    counts = opset18.And(has_sign, opset18.Not(opset18.Equal(y, number(math.inf, x))))
+    following = _shift(y, 1, dim, number(math.inf, x), back=True)
     distance = opset18.Where(opset18.Equal(y, following), zero, opset18.Sub(y, following))
-    given = [opset18.Where(counts, gradient, zero), opset18.Exp(distance)]
-    (sums,) = steep_node("Recurrence", given, axis=dim, reverse=True)
+    inputs = [opset18.Where(counts, gradient, zero), opset18.Exp(distance)]
+    (sums,) = steep_node("Recurrence", inputs, axis=dim, reverse=True)
     slopes = opset18.Mul(sums, opset18.Exp(opset18.Sub(x, y)))
     return steep_node("WithGradient", [y, x, slopes, gradient], outputs=1)[0]
 

@@ -20,7 +20,7 @@ from onnxscript.function_libs.torch_lib.ops.core import (
 )
 
 from steep.lowering.ops.steep_nodes import with_gradient_of, with_slopes
-from steep.lowering.ops.stop_gradient import detached
+from steep.lowering.ops.stop_gradient import detach
 from steep.lowering.ops.values import Number, Operator, Slopes, Translation, Value
 from steep.patching.torch_versions import CLAMP_IS_FLAT_AT_BOUNDS, operators
 from steep.torch_internals.operators import OpOverload
@@ -29,8 +29,8 @@ from steep.torch_internals.operators import OpOverload
 def number(value: float, like: Value) -> Value:
     """Return a constant without dimensions, with the dtype of ``like``."""
     kind = like.dtype if like.dtype is not None else ir.DataType.DOUBLE
-    made = opset18.Constant(value=onnx.helper.make_tensor("", int(kind), [], [value]))
-    return made if like.dtype is not None else opset18.CastLike(made, like)
+    constant = opset18.Constant(value=onnx.helper.make_tensor("", int(kind), [], [value]))
+    return constant if like.dtype is not None else opset18.CastLike(constant, like)
 
 
 def ints(*values: int) -> Value:
@@ -56,24 +56,24 @@ def _clamp(self: Value, min: Number | None = None, max: Number | None = None) ->
     plain = not any(isinstance(b, ir.Value) or (b is not None and math.isnan(b)) for b in bounds)
     if not plain and not CLAMP_IS_FLAT_AT_BOUNDS:
         return _clamp_by_tensors(self, min, max)
-    low, high = (_bound(b, self) for b in bounds)
-    result = opset18.Clip(self, low, high) if plain else _clamped(self, low, high)
+    low, high = (_to_value(b, self) for b in bounds)
+    result = opset18.Clip(self, low, high) if plain else _clamp_between(self, low, high)
     if not CLAMP_IS_FLAT_AT_BOUNDS or (self.dtype is not None and self.dtype.is_integer()):
         return result
     zero = number(0, self)
     source = self if low is None else opset18.Where(opset18.Greater(self, low), self, zero)
     if high is not None:
         source = opset18.Where(opset18.Less(self, high), source, zero)
-    return with_gradient_of(detached(result), source)
+    return with_gradient_of(detach(result), source)
 
 
-def _bound(bound: Number | None, like: Value) -> Value | None:
+def _to_value(bound: Number | None, like: Value) -> Value | None:
     if bound is None:
         return None
     return opset18.CastLike(bound, like) if isinstance(bound, ir.Value) else number(bound, like)
 
 
-def _clamped(x: Value, low: Value | None, high: Value | None) -> Value:
+def _clamp_between(x: Value, low: Value | None, high: Value | None) -> Value:
     for end, beyond in ((low, opset18.Less), (high, opset18.Greater)):
         if end is not None:
             x = opset18.Where(opset18.Or(beyond(x, end), is_nan(end)), end, x)
@@ -82,8 +82,8 @@ def _clamped(x: Value, low: Value | None, high: Value | None) -> Value:
 
 def _clamp_by_tensors(self: Value, min: Number | None = None, max: Number | None = None) -> Value:
     """Clamp by one or two tensors; the gradients are those of the installed PyTorch."""
-    low, high = _bound(min, self), _bound(max, self)
-    result = _clamped(self, low, high)
+    low, high = _to_value(min, self), _to_value(max, self)
+    result = _clamp_between(self, low, high)
     if self.dtype is not None and self.dtype.is_integer():
         return result
     slopes = _slopes_of_shared_ties if CLAMP_IS_FLAT_AT_BOUNDS else _slopes_of_ties
@@ -91,7 +91,7 @@ def _clamp_by_tensors(self: Value, min: Number | None = None, max: Number | None
     for value, where in slopes(self, low, high):
         part = opset18.Where(where, value, zero)
         source = part if source is None else opset18.Add(source, part)
-    return with_gradient_of(detached(result), source)
+    return with_gradient_of(detach(result), source)
 
 
 def _slopes_of_ties(x: Value, low: Value | None, high: Value | None) -> Slopes:
@@ -101,18 +101,18 @@ def _slopes_of_ties(x: Value, low: Value | None, high: Value | None) -> Slopes:
     beyond it. The lower bound gets it only where it is less than the upper one; where the bounds
     are reversed the upper one always gets it.
     """
-    inside, moved = opset18.Equal(x, x), []
+    inside, ends = opset18.Equal(x, x), []
     for end, beyond in ((low, opset18.Less), (high, opset18.Greater)):
         if end is not None:
             inside = opset18.And(inside, opset18.Not(opset18.Or(beyond(x, end), is_nan(end))))
-            moved.append((end, beyond(x, end)))
+            ends.append((end, beyond(x, end)))
     if low is not None and high is not None:
-        (_, below), (_, above) = moved
-        moved = [
+        (_, below), (_, above) = ends
+        ends = [
             (low, opset18.And(below, opset18.Less(low, high))),
             (high, opset18.Or(above, opset18.Less(high, low))),
         ]
-    return [(x, inside), *moved]
+    return [(x, inside), *ends]
 
 
 def _slopes_of_shared_ties(x: Value, low: Value | None, high: Value | None) -> Slopes:
@@ -130,12 +130,12 @@ def _slopes_of_shared_ties(x: Value, low: Value | None, high: Value | None) -> S
         past, tie = beyond(x, end), opset18.Equal(x, end)
         if two:
             tie = opset18.And(tie, opset18.Less(low, high))
-            moved = opset18.And(past, opset18.LessOrEqual(low, high))
+            at_end = opset18.And(past, opset18.LessOrEqual(low, high))
             if end is high:
-                moved = opset18.Or(moved, opset18.Less(high, low))
+                at_end = opset18.Or(at_end, opset18.Less(high, low))
         else:
-            moved = opset18.Or(past, opset18.Or(is_nan(x), is_nan(end)))
-        parts += [(end, moved), (opset18.Mul(end, half), tie), (opset18.Mul(x, half), tie)]
+            at_end = opset18.Or(past, opset18.Or(is_nan(x), is_nan(end)))
+        parts += [(end, at_end), (opset18.Mul(end, half), tie), (opset18.Mul(x, half), tie)]
         out = opset18.Or(past, tie)
         outside = out if outside is None else opset18.Or(outside, out)
     return [(x, opset18.Not(outside)), *parts]
@@ -156,7 +156,7 @@ def _without_slope(where: Value, x: Value, otherwise: Value) -> Value:
     zero = number(0, x)
     result = opset18.Where(where, zero, otherwise)
     flat = opset18.Or(where, is_nan(x))
-    return with_gradient_of(detached(result), opset18.Where(flat, zero, x))
+    return with_gradient_of(detach(result), opset18.Where(flat, zero, x))
 
 
 def _softshrink(self: Value, lambd: float = 0.5) -> Value:
@@ -169,11 +169,11 @@ def _softshrink(self: Value, lambd: float = 0.5) -> Value:
             _softshrink(opset18.Cast(self, to=ir.DataType.FLOAT), lambd), self
         )
         inside = opset18.Or(_within(self, number(lambd, self)), is_nan(self))
-        return with_gradient_of(detached(result), opset18.Where(inside, number(0, self), self))
+        return with_gradient_of(detach(result), opset18.Where(inside, number(0, self), self))
     width = number(lambd, self)
     below = opset18.Less(self, number(0, self))
-    moved = opset18.Where(below, opset18.Add(self, width), opset18.Sub(self, width))
-    return _without_slope(_within(self, width), self, moved)
+    difference = opset18.Where(below, opset18.Add(self, width), opset18.Sub(self, width))
+    return _without_slope(_within(self, width), self, difference)
 
 
 def _hardtanh(self: Value, min_val: float = -1, max_val: float = 1) -> Value:
@@ -185,7 +185,7 @@ def _hardtanh(self: Value, min_val: float = -1, max_val: float = 1) -> Value:
     if self.dtype is not None and self.dtype.is_integer():
         return result
     inside = opset18.And(opset18.Less(self, high), opset18.Greater(self, low))
-    return with_gradient_of(detached(result), opset18.Where(inside, self, number(0, self)))
+    return with_gradient_of(detach(result), opset18.Where(inside, self, number(0, self)))
 
 
 def _relu6(self: Value) -> Value:
@@ -279,7 +279,7 @@ def _atan2(self: Value, other: Value) -> Value:
     none = opset18.Equal(square, zero)
     share = opset18.Where(none, zero, opset18.Reciprocal(opset18.Where(none, one, square)))
     return with_slopes(
-        detached(angle),
+        detach(angle),
         (self, opset18.Mul(other, share)),
         (other, opset18.Mul(opset18.Neg(self), share)),
     )
@@ -310,7 +310,7 @@ def _hypot(self: Value, other: Value) -> Value:
     x, y = opset18.Div(self, scale), opset18.Div(other, scale)
     square = opset18.Add(opset18.Mul(x, x), opset18.Mul(y, y))
     length = opset18.Mul(scale, opset18.Sqrt(square))
-    length = detached(opset18.Where(infinite, number(math.inf, self), length))
+    length = detach(opset18.Where(infinite, number(math.inf, self), length))
     return with_slopes(
         length, (self, opset18.Div(self, length)), (other, opset18.Div(other, length))
     )
@@ -396,14 +396,14 @@ def _softmax(onnx_operator: Operator) -> Operator:
     return softmax
 
 
-def _asked(onnx_operator: Operator, of_integers: Operator) -> Operator:
+def _make_predicate(onnx_operator: Operator, of_integers: Operator) -> Operator:
     """Return a predicate for floats; for integers it is the constant ``of_integers``."""
 
-    def asked(self: Value) -> Value:
+    def decide(self: Value) -> Value:
         of_floats = self.dtype is None or self.dtype.is_floating_point()
         return onnx_operator(self) if of_floats else of_integers(self)
 
-    return asked
+    return decide
 
 
 def _is(value: float) -> Operator:
@@ -416,7 +416,7 @@ def _is(value: float) -> Operator:
 
 def _whole(onnx_operator: Operator) -> Operator:
     """Return a rounding function that leaves integers unchanged."""
-    return _asked(onnx_operator, opset18.Identity)
+    return _make_predicate(onnx_operator, opset18.Identity)
 
 
 def _sign(self: Value) -> Value:
@@ -467,7 +467,7 @@ def log_of_sum(self: Value, other: Value) -> Value:
 
     An infinite result has gradient 1 with respect to the operand it equals, and 0 to the other.
     """
-    larger = detached(opset18.Max(self, other))
+    larger = detach(opset18.Max(self, other))
     infinite, zero = _infinite(larger), number(0, self)
     parts = [
         opset18.Exp(
@@ -488,7 +488,7 @@ def logaddexp(self: Value, other: Value) -> Value:
         return opset18.Reciprocal(opset18.Add(one, opset18.Exp(opset18.Sub(y, x))))
 
     return with_slopes(
-        detached(log_of_sum(self, other)),
+        detach(log_of_sum(self, other)),
         (self, share(self, other)),
         (other, share(other, self)),
     )
@@ -504,7 +504,7 @@ def _lerp(self: Value, end: Value, weight: Value) -> Value:
         opset18.Add(self, opset18.Mul(weight, way)),
         opset18.Sub(end, opset18.Mul(way, rest)),
     )
-    return with_slopes(detached(value), (self, rest), (end, weight), (weight, way))
+    return with_slopes(detach(value), (self, rest), (end, weight), (weight, way))
 
 
 _LONGEST = 2**16  # most points in a constant: 256 KiB of float32
@@ -516,9 +516,9 @@ def _linspace(start: Number, end: Number, steps: Number, dtype: int = -1, **more
 
     PyTorch computes blocks of a vector, which rounds differently from ONNX.
     """
-    known = all(type(v) in (int, float) for v in (start, end, steps))
+    is_constant = all(type(v) in (int, float) for v in (start, end, steps))
     kind = _OF_POINTS.get(ir.DataType(dtype)) if dtype not in (-1, None) else None
-    if not known or kind is None or steps > _LONGEST:
+    if not is_constant or kind is None or steps > _LONGEST:
         return aten_linspace(start, end, steps, dtype, **more)
     return opset18.Constant(value=ir.tensor(torch.linspace(start, end, steps, dtype=kind).numpy()))
 
@@ -551,11 +551,13 @@ AS_IN_TORCH: dict[OpOverload, Translation] = operators(
         "aten.floor.default": _whole(opset18.Floor),
         "aten.round.default": _whole(opset18.Round),
         "aten.trunc.default": _whole(aten_trunc),
-        "aten.isnan.default": _asked(opset18.IsNaN, is_nan),
-        "aten.isinf.default": _asked(opset18.IsInf, is_nan),
-        "aten.isposinf.default": _asked(_is(math.inf), is_nan),
-        "aten.isneginf.default": _asked(_is(-math.inf), is_nan),
-        "aten.isfinite.default": _asked(aten_isfinite, lambda self: opset18.Equal(self, self)),
+        "aten.isnan.default": _make_predicate(opset18.IsNaN, is_nan),
+        "aten.isinf.default": _make_predicate(opset18.IsInf, is_nan),
+        "aten.isposinf.default": _make_predicate(_is(math.inf), is_nan),
+        "aten.isneginf.default": _make_predicate(_is(-math.inf), is_nan),
+        "aten.isfinite.default": _make_predicate(
+            aten_isfinite, lambda self: opset18.Equal(self, self)
+        ),
         "aten.atan2.default": _atan2,
         "aten.fmax.default": _ignoring_nan(opset18.GreaterOrEqual),
         "aten.fmin.default": _ignoring_nan(opset18.LessOrEqual),

@@ -8,7 +8,7 @@ from onnxscript import ir, opset18
 
 from steep.lowering.ops.elementwise import logaddexp, number
 from steep.lowering.ops.steep_nodes import with_slopes
-from steep.lowering.ops.stop_gradient import detached
+from steep.lowering.ops.stop_gradient import detach
 from steep.lowering.ops.values import Translation, Value
 from steep.patching.torch_versions import operators
 from steep.torch_internals.operators import OpOverload
@@ -48,9 +48,7 @@ def _erfc(self: Value) -> Value:
     value = opset18.Mul(t, opset18.Exp(opset18.Add(bell, series)))
     value = opset18.Where(opset18.Less(x, zero), opset18.Sub(two, value), value)
     slope = opset18.Mul(number(-2 / math.sqrt(math.pi), x), opset18.Exp(bell))
-    return with_slopes(
-        detached(opset18.CastLike(value, self)), (self, opset18.CastLike(slope, self))
-    )
+    return with_slopes(detach(opset18.CastLike(value, self)), (self, opset18.CastLike(slope, self)))
 
 
 def _sinc(self: Value) -> Value:
@@ -64,7 +62,7 @@ def _sinc(self: Value) -> Value:
     square = opset18.Mul(opset18.Mul(self, self), pi)
     flat = opset18.Equal(square, number(0, self))
     slope = opset18.Div(change, opset18.Where(flat, one, square))
-    return with_slopes(detached(value), (self, opset18.Where(flat, number(0, self), slope)))
+    return with_slopes(detach(value), (self, opset18.Where(flat, number(0, self), slope)))
 
 
 def _entr(self: Value) -> Value:
@@ -75,7 +73,7 @@ def _entr(self: Value) -> Value:
     x = opset18.Where(inside, self, one)
     value = opset18.Where(inside, opset18.Neg(opset18.Mul(x, opset18.Log(x))), below)
     slope = opset18.Neg(opset18.Add(one, opset18.Log(self)))
-    return with_slopes(detached(value), (self, slope))
+    return with_slopes(detach(value), (self, slope))
 
 
 def _logaddexp2(self: Value, other: Value) -> Value:

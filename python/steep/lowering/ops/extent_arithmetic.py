@@ -23,10 +23,10 @@ def _double(x: Number) -> Value:
 
 
 def _of_doubles(onnx_operator: Operator) -> Operator:
-    def calculated(*operands: Number) -> Value:
+    def calculate(*operands: Number) -> Value:
         return onnx_operator(*map(_double, operands))
 
-    return calculated
+    return calculate
 
 
 _OPERATORS: dict[Callable[..., object], Operator] = {
@@ -40,7 +40,7 @@ _OPERATORS: dict[Callable[..., object], Operator] = {
 }
 
 
-def _named(function: Callable[..., object]) -> Callable[..., object]:
+def _mark(function: Callable[..., object]) -> Callable[..., object]:
     """Return a wrapper of ``function``, which marks calls in a graph that compute in float64."""
 
     def in_float64(*operands: object) -> object:
@@ -49,7 +49,7 @@ def _named(function: Callable[..., object]) -> Callable[..., object]:
     return in_float64
 
 
-_IN_FLOAT64 = {function: _named(function) for function in _OPERATORS}
+_IN_FLOAT64 = {function: _mark(function) for function in _OPERATORS}
 TRANSLATIONS = {
     _IN_FLOAT64[function]: _of_doubles(onnx_operator)
     for function, onnx_operator in _OPERATORS.items()

@@ -13,7 +13,7 @@ from onnxscript import ir, opset18
 
 from steep.lowering.ops.elementwise import number
 from steep.lowering.ops.steep_nodes import with_slopes
-from steep.lowering.ops.stop_gradient import detached
+from steep.lowering.ops.stop_gradient import detach
 from steep.lowering.ops.values import Translation, Value
 from steep.patching.torch_versions import operators
 from steep.torch_internals.operators import OpOverload
@@ -35,9 +35,9 @@ _UNDER_FAR = (1.0, 3.543889200, 1.637067800)
 def _lgamma(self: Value) -> Value:
     """ln |Γ(x)|; infinite at 0, at negative integers and at ±∞."""
     x = _in_float64(self)
-    mirrored = opset18.LessOrEqual(x, number(0, x))
-    z = opset18.Where(mirrored, opset18.Sub(number(1, x), x), x)
-    small, w = _raised(z)
+    is_mirrored = opset18.LessOrEqual(x, number(0, x))
+    z = opset18.Where(is_mirrored, opset18.Sub(number(1, x), x), x)
+    small, w = _raise_small(z)
     factors = opset18.Where(small, z, number(1, x))
     product = factors
     for k in range(1, _SHIFT):
@@ -50,20 +50,20 @@ def _lgamma(self: Value) -> Value:
     series = opset18.Add(series, number(0.5 * math.log(2 * math.pi), x))
     value = opset18.Sub(opset18.Add(leading, series), opset18.Log(product))
     sine = opset18.Abs(opset18.Sin(opset18.Mul(number(math.pi, x), _to_nearest_integer(x))))
-    reflected = opset18.Sub(opset18.Sub(number(math.log(math.pi), x), opset18.Log(sine)), value)
-    value = opset18.Where(mirrored, reflected, value)
+    reflection = opset18.Sub(opset18.Sub(number(math.log(math.pi), x), opset18.Log(sine)), value)
+    value = opset18.Where(is_mirrored, reflection, value)
     infinite = opset18.Equal(opset18.Abs(x), number(math.inf, x))
     value = opset18.Where(infinite, number(math.inf, x), value)
-    return with_slopes(detached(opset18.CastLike(value, self)), (self, _digamma(self)))
+    return with_slopes(detach(opset18.CastLike(value, self)), (self, _digamma(self)))
 
 
 def _digamma(self: Value) -> Value:
     """The derivative of ln Γ(x); NaN at negative integers, and -∞ at 0, +∞ at -0."""
     x = _in_float64(self)
     zero = number(0, x)
-    mirrored = opset18.Less(x, zero)
-    z = opset18.Where(mirrored, opset18.Sub(number(1, x), x), x)
-    small, w = _raised(z)
+    is_mirrored = opset18.Less(x, zero)
+    z = opset18.Where(is_mirrored, opset18.Sub(number(1, x), x), x)
+    small, w = _raise_small(z)
     terms = [-b / (2 * k) for k, b in enumerate(_BERNOULLI, 1)]
     inverse = _inverse_square(w)
     value = opset18.Add(
@@ -73,28 +73,28 @@ def _digamma(self: Value) -> Value:
     value = opset18.Sub(value, _sum_of_powers(z, small, 1))
     place = _to_nearest_integer(x)
     tangent = opset18.Tan(opset18.Mul(number(math.pi, x), place))
-    reflected = opset18.Sub(value, opset18.Div(number(math.pi, x), tangent))
+    reflection = opset18.Sub(value, opset18.Div(number(math.pi, x), tangent))
     pole = opset18.Equal(opset18.Abs(place), zero)
-    value = opset18.Where(mirrored, reflected, value)
-    value = opset18.Where(opset18.And(mirrored, pole), number(math.nan, x), value)
+    value = opset18.Where(is_mirrored, reflection, value)
+    value = opset18.Where(opset18.And(is_mirrored, pole), number(math.nan, x), value)
     slope = opset18.CastLike(_trigamma_of(x), self)
-    return with_slopes(detached(opset18.CastLike(value, self)), (self, slope))
+    return with_slopes(detach(opset18.CastLike(value, self)), (self, slope))
 
 
 def _trigamma_of(x: Value) -> Value:
     """The derivative of ``_digamma``, of a float64 tensor; differentiable as it is written."""
-    mirrored = opset18.Less(x, number(0.5, x))
-    z = opset18.Where(mirrored, opset18.Sub(number(1, x), x), x)
-    small, w = _raised(z)
+    is_mirrored = opset18.Less(x, number(0.5, x))
+    z = opset18.Where(is_mirrored, opset18.Sub(number(1, x), x), x)
+    small, w = _raise_small(z)
     inverse = _inverse_square(w)
     value = opset18.Add(
         opset18.Add(opset18.Reciprocal(w), opset18.Mul(number(0.5, x), inverse)),
         opset18.Div(opset18.Mul(inverse, _polynomial(_BERNOULLI, inverse)), w),
     )
     value = opset18.Add(value, _sum_of_powers(z, small, 2))
-    place = opset18.Where(mirrored, _to_nearest_integer(x), number(0.5, x))
+    place = opset18.Where(is_mirrored, _to_nearest_integer(x), number(0.5, x))
     ratio = opset18.Div(number(math.pi, x), opset18.Sin(opset18.Mul(number(math.pi, x), place)))
-    return opset18.Where(mirrored, opset18.Sub(opset18.Mul(ratio, ratio), value), value)
+    return opset18.Where(is_mirrored, opset18.Sub(opset18.Mul(ratio, ratio), value), value)
 
 
 def _polygamma(n: int, self: Value) -> Value:
@@ -113,7 +113,7 @@ def _in_float64(self: Value) -> Value:
     return opset18.Cast(self, to=ir.DataType.DOUBLE)
 
 
-def _raised(z: Value) -> tuple[Value, Value]:
+def _raise_small(z: Value) -> tuple[Value, Value]:
     """Return where z is small, and z where it is large, z + 10 elsewhere."""
     small = opset18.Less(z, number(_SHIFT, z))
     return small, opset18.Where(small, opset18.Add(z, number(_SHIFT, z)), z)
@@ -131,7 +131,7 @@ def _sum_of_powers(z: Value, small: Value, power: int) -> Value:
 
 def _to_nearest_integer(x: Value) -> Value:
     """Return x less the nearest integer: exact, and of period 1."""
-    return opset18.Sub(x, detached(opset18.Round(x)))
+    return opset18.Sub(x, detach(opset18.Round(x)))
 
 
 def _inverse_square(w: Value) -> Value:
@@ -172,7 +172,7 @@ def _erfinv(self: Value) -> Value:
     end = opset18.Where(opset18.Equal(size, one), number(math.inf, x), number(math.nan, x))
     y = opset18.Where(beyond, opset18.Mul(opset18.Sign(x), end), y)
     y = opset18.Where(opset18.Equal(x, x), y, x)
-    value = detached(opset18.CastLike(y, self))
+    value = detach(opset18.CastLike(y, self))
     slope = opset18.Mul(
         number(math.sqrt(math.pi) / 2, self), opset18.Exp(opset18.Mul(value, value))
     )

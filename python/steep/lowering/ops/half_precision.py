@@ -57,12 +57,12 @@ _IN_STEPS = {
 }
 
 
-def compute_in_float32(traced: torch.fx.GraphModule) -> None:
+def compute_in_float32(graph_module: torch.fx.GraphModule) -> None:
     """Insert casts around such calls of a functional graph, in place.
 
     Nodes have their fake results in ``meta["val"]``, before and after.
     """
-    for module in traced.modules():  # branches are nested graphs
+    for module in graph_module.modules():  # branches are nested graphs
         if isinstance(module, torch.fx.GraphModule):
             for node in list(module.graph.nodes):
                 if _loses(node):
@@ -97,19 +97,19 @@ def _round_numbers(node: torch.fx.Node) -> None:
         return
     dtype = next(v.dtype for v in _tensors(node) if v.dtype in _HALVES)
 
-    def rounded(x: Argument) -> Argument:
+    def round_number(x: Argument) -> Argument:
         if isinstance(x, float):
             return torch.tensor(x, dtype=dtype).item()
         value = x.meta.get("val") if isinstance(x, torch.fx.Node) else None
         if not isinstance(value, torch.Tensor) or value.dtype not in _WIDER:
             return x
         with node.graph.inserting_before(node):  # a tensor without dimensions
-            made = node.graph.call_function(_CAST, (x, dtype))
-        made.meta = {**node.meta, "val": value.to(dtype)}
-        return made
+            cast = node.graph.call_function(_CAST, (x, dtype))
+        cast.meta = {**node.meta, "val": value.to(dtype)}
+        return cast
 
-    node.args = tuple(map(rounded, node.args))
-    node.kwargs = {name: rounded(x) for name, x in node.kwargs.items()}
+    node.args = tuple(map(round_number, node.args))
+    node.kwargs = {name: round_number(x) for name, x in node.kwargs.items()}
 
 
 def _keep_powers(node: torch.fx.Node) -> None:
@@ -143,17 +143,17 @@ def _is_held(x: Argument, dtype: torch.dtype) -> bool:
 
 
 def _widen(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
-    known: dict[torch.fx.Node, torch.fx.Node] = {}
+    casts: dict[torch.fx.Node, torch.fx.Node] = {}
 
     def wide(x: torch.fx.Node) -> torch.fx.Node:
         value = x.meta.get("val")
         if not isinstance(value, torch.Tensor) or value.dtype not in _HALVES:
             return x
-        if x not in known:
+        if x not in casts:
             with graph.inserting_before(node):
-                known[x] = graph.call_function(_CAST, (x, torch.float32))
-            known[x].meta = {**node.meta, "val": value.to(torch.float32)}
-        return known[x]
+                casts[x] = graph.call_function(_CAST, (x, torch.float32))
+            casts[x].meta = {**node.meta, "val": value.to(torch.float32)}
+        return casts[x]
 
     def narrow(result: torch.fx.Node) -> None:
         value = result.meta["val"]

@@ -46,9 +46,9 @@ _FROM_THE_FRONT = {
 """Operators whose results are not negative."""
 
 
-def refuse_negative(traced: torch.fx.GraphModule) -> None:
+def refuse_negative(graph_module: torch.fx.GraphModule) -> None:
     """Clear the sign bit of all indices that PyTorch refuses when they are negative."""
-    for module in traced.modules():  # branches are nested graphs
+    for module in graph_module.modules():  # branches are nested graphs
         if isinstance(module, torch.fx.GraphModule):
             _refuse_in(module.graph)
 
@@ -78,8 +78,8 @@ def _refuse_negative_repeats(graph: torch.fx.Graph, node: torch.fx.Node, at: int
     with graph.inserting_before(node):
         wide = graph.call_function(aten._to_copy.default, (repeats,), {"dtype": torch.int64})
         most = graph.call_function(aten.bitwise_and.Scalar, (wide, _MOST), {})
-    for made in (wide, most):
-        made.meta = {**repeats.meta, "val": value}
+    for operation in (wide, most):
+        operation.meta = {**repeats.meta, "val": value}
     node.update_arg(at, most)
 
 
@@ -92,15 +92,15 @@ def errors_of_pytorch() -> Iterator[None]:
     try:
         yield
     except DataError as e:
-        known = re.fullmatch(r"an index in \[-\d+, (\d+)\)", e.expected)
-        error = OutOfRangeError if known else _BY_OP.get(e.op)
+        bounds = re.fullmatch(r"an index in \[-\d+, (\d+)\)", e.expected)
+        error = OutOfRangeError if bounds else _BY_OP.get(e.op)
         if error is None:
             raise
         what, parts = e.what, {k: getattr(e, k) for k in _PARTS}
         for end in (1 << 31, 1 << 63):
-            if known and e.received.isdigit() and end - _NEAR <= int(e.received) < end:
+            if bounds and e.received.isdigit() and end - _NEAR <= int(e.received) < end:
                 what = "An index is negative, which this operator of PyTorch does not take."
-                parts["expected"] = f"an index in [0, {known[1]})"
+                parts["expected"] = f"an index in [0, {bounds[1]})"
                 parts["received"] = str(int(e.received) - end)
         raise error(what, **parts) from None
 

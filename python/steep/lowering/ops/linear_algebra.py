@@ -8,13 +8,13 @@ from onnxscript import ir, opset18
 
 from steep.lowering.ops.elementwise import number
 from steep.lowering.ops.steep_nodes import steep_node, with_gradient_of
-from steep.lowering.ops.stop_gradient import detached, slope_or_again
+from steep.lowering.ops.stop_gradient import detach, slope_or_again
 from steep.lowering.ops.values import Translation, Value
 from steep.patching.torch_versions import operators
 from steep.torch_internals.operators import OpOverload
 
 
-def _turned(matrices: Value, *like: Value) -> Value:
+def _transpose(matrices: Value, *like: Value) -> Value:
     """Return the transposes of a stack of matrices.
 
     Pass ``like``, tensors of the same rank, if ``matrices`` was computed here: such values have no
@@ -34,8 +34,8 @@ def _solve_triangular(
     """Return X in A X = B, or in X A = B (``left`` is false)."""
     if left:
         return _triangular(self, B, upper=upper, unit=unitriangular)
-    x = _triangular(self, _turned(B), upper=upper, unit=unitriangular, transpose=True)
-    return _turned(x, self, B)
+    x = _triangular(self, _transpose(B), upper=upper, unit=unitriangular, transpose=True)
+    return _transpose(x, self, B)
 
 
 def _triangular_solve(
@@ -60,8 +60,8 @@ def _cholesky_ex(
 
 def _factor(self: Value, upper: bool, outputs: int, **flags: bool) -> list[Value]:
     """Return the factor and the further outputs of the operator."""
-    factor, *info = steep_node("Cholesky", [_turned(self) if upper else self], outputs, **flags)
-    return [_turned(factor, self) if upper else factor, *info]
+    factor, *info = steep_node("Cholesky", [_transpose(self) if upper else self], outputs, **flags)
+    return [_transpose(factor, self) if upper else factor, *info]
 
 
 def _cholesky_solve(self: Value, input2: Value, upper: bool = False) -> Value:
@@ -100,8 +100,8 @@ def _solution(A: Value, B: Value, left: bool, outputs: int, **flags: bool) -> li
         return [opset18.Squeeze(x, last), *info]
     if left:
         return steep_node("Solve", [A, B], outputs, **flags)
-    x, *info = steep_node("Solve", [_turned(A), _turned(B)], outputs, **flags)
-    return [_turned(x, A, B), *info]
+    x, *info = steep_node("Solve", [_transpose(A), _transpose(B)], outputs, **flags)
+    return [_transpose(x, A, B), *info]
 
 
 def _are_vectors(A: Value, B: Value) -> bool:
@@ -131,7 +131,7 @@ def _slogdet(A: Value) -> tuple[Value, Value]:
     PyTorch factorizes the transposed matrices, since LAPACK stores matrices by columns. For
     singular matrices the order decides which gradients are infinite.
     """
-    sign, logarithm = steep_node("SlogDet", [_turned(A)], 2)
+    sign, logarithm = steep_node("SlogDet", [_transpose(A)], 2)
     return sign, logarithm
 
 
@@ -144,16 +144,16 @@ def _det(A: Value) -> Value:
     """
     if A.shape[-1] == 1:
         return opset18.Det(A)
-    transposed = _turned(A)
-    info = steep_node("LU", [transposed], 3, check=False)[2]
+    transpose = _transpose(A)
+    info = steep_node("LU", [transpose], 3, check=False)[2]
     info.dtype = ir.DataType.INT32
     zero, none = number(0.0, A), number(math.nan, A)
     singular = opset18.Not(opset18.Equal(info, number(0, info)))
-    det = opset18.Where(singular, zero, detached(opset18.Det(transposed)))
+    det = opset18.Where(singular, zero, detach(opset18.Det(transpose)))
     finite = opset18.Less(opset18.Abs(det), number(math.inf, A))
     of_cofactors = opset18.Where(finite, number(1.0, A), none)
     scale = slope_or_again(opset18.Where(singular, zero, of_cofactors), of_cofactors)
-    return with_gradient_of(detached(det), opset18.Mul(opset18.Det(A), detached(scale)))
+    return with_gradient_of(detach(det), opset18.Mul(opset18.Det(A), detach(scale)))
 
 
 def _logdet(self: Value) -> Value:

@@ -7,7 +7,7 @@ from onnxscript.function_libs.torch_lib.ops.core import aten_pow_tensor_scalar
 
 from steep.lowering.ops.elementwise import number
 from steep.lowering.ops.steep_nodes import with_gradient_of, with_slopes
-from steep.lowering.ops.stop_gradient import detached
+from steep.lowering.ops.stop_gradient import detach
 from steep.lowering.ops.values import Number, Translation, Value
 from steep.patching.torch_versions import operators
 from steep.torch_internals.operators import OpOverload
@@ -22,10 +22,10 @@ def _power(self: Value, exponent: Number) -> Value:
         return opset18.Sqrt(self)
     power = aten_pow_tensor_scalar(self, exponent)
     if exponent == -0.5 and self.dtype is not None and self.dtype.is_floating_point():
-        return with_gradient_of(detached(opset18.Reciprocal(opset18.Sqrt(self))), power)
+        return with_gradient_of(detach(opset18.Reciprocal(opset18.Sqrt(self))), power)
     if exponent == 1.5 and self.dtype is not None and self.dtype.is_floating_point():
         return with_slopes(
-            detached(power), (self, opset18.Mul(number(1.5, self), opset18.Sqrt(self)))
+            detach(power), (self, opset18.Mul(number(1.5, self), opset18.Sqrt(self)))
         )
     return power
 

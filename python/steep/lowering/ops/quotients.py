@@ -11,7 +11,7 @@ from onnxscript.function_libs.torch_lib.ops.core import (
 
 from steep.lowering.ops.elementwise import number
 from steep.lowering.ops.steep_nodes import with_slopes
-from steep.lowering.ops.stop_gradient import detached
+from steep.lowering.ops.stop_gradient import detach
 from steep.lowering.ops.values import Number, Translation, Value
 from steep.patching.torch_versions import operators
 from steep.torch_internals.operators import OpOverload
@@ -42,7 +42,7 @@ def _remainder(self: Value, other: Value) -> Value:
         return opset18.Mod(self, other)
     rest, moves = _rest(self, other, zero)
     result = opset18.Where(moves, opset18.Add(rest, other), rest)
-    return _of_quotient(result, self, other, detached(_floor_divide(self, other)))
+    return _of_quotient(result, self, other, detach(_floor_divide(self, other)))
 
 
 def _fmod(self: Value, other: Value) -> Value:
@@ -51,12 +51,12 @@ def _fmod(self: Value, other: Value) -> Value:
     rest = opset18.Mod(self, other, fmod=1)
     if _of_whole_numbers(self):
         return rest
-    return _of_quotient(rest, self, other, detached(aten_trunc(opset18.Div(self, other))))
+    return _of_quotient(rest, self, other, detach(aten_trunc(opset18.Div(self, other))))
 
 
 def _of_quotient(rest: Value, x: Value, y: Value, times: Value) -> Value:
     """Return the remainder of x / y with gradients 1 and minus the whole quotient ``times``."""
-    return with_slopes(detached(rest), (x, number(1, x)), (y, opset18.Neg(times)))
+    return with_slopes(detach(rest), (x, number(1, x)), (y, opset18.Neg(times)))
 
 
 def _floor_divide(self: Value, other: Value) -> Value:
@@ -73,7 +73,7 @@ def _floor_divide(self: Value, other: Value) -> Value:
     times = opset18.Where(moves, opset18.Sub(times, one), times)
     whole = opset18.Floor(times)  # times is whole, but for rounding errors
     whole = opset18.Where(
-        opset18.Greater(opset18.Sub(detached(times), whole), half), opset18.Add(whole, one), whole
+        opset18.Greater(opset18.Sub(detach(times), whole), half), opset18.Add(whole, one), whole
     )
     by_zero = opset18.Equal(other, zero)
     return opset18.Where(by_zero, opset18.Floor(opset18.Div(self, other)), whole)
@@ -87,10 +87,10 @@ def _floor_divide_integers(self: Value, other: Value) -> Value:
     if not self.dtype.is_signed():
         return aten_floor_divide(self, other)
     one = number(1, self)
-    turned = opset18.Equal(other, opset18.Neg(one))
-    by = opset18.Where(turned, one, other)
+    negates = opset18.Equal(other, opset18.Neg(one))
+    by = opset18.Where(negates, one, other)
     by.dtype = self.dtype
-    return opset18.Where(turned, opset18.Neg(self), aten_floor_divide(self, by))
+    return opset18.Where(negates, opset18.Neg(self), aten_floor_divide(self, by))
 
 
 def _divide(self: Value, other: Value, rounding_mode: str | None = None) -> Value:

@@ -14,7 +14,7 @@ from onnxscript import opset18
 
 from steep.lowering.ops.elementwise import ints, number
 from steep.lowering.ops.values import Operator, Translation, Value
-from steep.patching.substitution import Substitution, replaces, substituted
+from steep.patching.substitution import Substitution, replaces, substitute
 from steep.torch_internals.operators import DISPATCH_CACHE, OpOverload, aten, name_of, schema_of
 
 _LIBRARY = torch.library.Library("steep", "FRAGMENT")
@@ -92,14 +92,14 @@ def _translation(name: str) -> Translation:
         for layer in range(num_layers):
             kinds: list[list[Value]] = [[], [], []]  # weights of the input, of the state, biases
             for _ in range(directions):
-                kinds[0].append(_ordered(next(rest), gates))
-                kinds[1].append(_ordered(next(rest), gates))
+                kinds[0].append(_order(next(rest), gates))
+                kinds[1].append(_order(next(rest), gates))
                 if has_biases:
-                    both = [_ordered(next(rest), gates) for _ in range(2)]
+                    both = [_order(next(rest), gates) for _ in range(2)]
                     kinds[2].append(opset18.Concat(*both, axis=0))
             first, end = ints(layer * directions), ints((layer + 1) * directions)
             of_layer = [opset18.Slice(state, first, end, ints(0)) for state in states]
-            weights = [_stacked(some) if some else None for some in kinds]
+            weights = [_stack(some) if some else None for some in kinds]
             y, *after = operator(x, *weights, None, *of_layer, **options)
             last.append(after)
             flat = opset18.Constant(value_ints=[0, 0, directions * width])
@@ -113,7 +113,7 @@ def _translation(name: str) -> Translation:
     return translate
 
 
-def _ordered(weight: Value, gates: list[int]) -> Value:
+def _order(weight: Value, gates: list[int]) -> Value:
     """Return a weight or bias with its gates (blocks of rows) in ONNX's order."""
     if len(gates) == 1:
         return weight
@@ -121,7 +121,7 @@ def _ordered(weight: Value, gates: list[int]) -> Value:
     return opset18.Concat(*(blocks[gate] for gate in gates), axis=0)
 
 
-def _stacked(of_directions: list[Value]) -> Value:
+def _stack(of_directions: list[Value]) -> Value:
     return opset18.Concat(*(opset18.Unsqueeze(w, ints(0)) for w in of_directions), axis=0)
 
 
@@ -150,7 +150,7 @@ def keep_recurrent_layers() -> Iterator[None]:
         KERNELS[operator]: dict.fromkeys(operator.py_kernels, ours)
         for operator, ours in _OURS.items()
     }
-    with substituted({**kernels, **{cache: {} for cache in DISPATCH_CACHES.values()}}):
+    with substitute({**kernels, **{cache: {} for cache in DISPATCH_CACHES.values()}}):
         yield
 
 

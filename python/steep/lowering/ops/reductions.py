@@ -12,7 +12,7 @@ from onnxscript import ir, opset18
 
 from steep.lowering.ops.elementwise import is_nan, log1p, number
 from steep.lowering.ops.steep_nodes import steep_node, with_gradient_of
-from steep.lowering.ops.stop_gradient import detached
+from steep.lowering.ops.stop_gradient import detach
 from steep.lowering.ops.values import Operator, Translation, Value
 from steep.patching.torch_versions import operators
 from steep.torch_internals.operators import OpOverload
@@ -74,16 +74,16 @@ def extreme_in_shares(
 
     ``multiplies``: other elements get 0 times the gradient, which is NaN if that is infinite.
     """
-    value = detached(reduce(x, axes, keepdims=1))
+    value = detach(reduce(x, axes, keepdims=1))
     hits = opset18.Or(opset18.Equal(x, value), opset18.And(is_nan(x), is_nan(value)))
     count = opset18.ReduceSum(opset18.Cast(hits, to=ir.DataType.INT64), axes, keepdims=keepdims)
     if multiplies:
-        held = opset18.Mul(x, opset18.CastLike(hits, x))
+        extremes = opset18.Mul(x, opset18.CastLike(hits, x))
     else:
-        held = opset18.Where(hits, x, number(0, x))
-    moved = opset18.ReduceSum(held, axes, keepdims=keepdims)
-    source = opset18.Div(moved, opset18.CastLike(count, x))
-    return with_gradient_of(detached(reduce(x, axes, keepdims=keepdims)), source)
+        extremes = opset18.Where(hits, x, number(0, x))
+    total = opset18.ReduceSum(extremes, axes, keepdims=keepdims)
+    source = opset18.Div(total, opset18.CastLike(count, x))
+    return with_gradient_of(detach(reduce(x, axes, keepdims=keepdims)), source)
 
 
 def _extreme_of_all(reduce: Operator, of_two: Operator) -> Operator:
@@ -99,8 +99,8 @@ def _extreme_of_all(reduce: Operator, of_two: Operator) -> Operator:
         flat = opset18.Reshape(self, opset18.Constant(value_ints=[-1]))
         # an error if there are no elements
         first = opset18.Gather(flat, opset18.Constant(value_int=0), axis=0)
-        checked = of_two(value, first)
-        return with_gradient_of(detached(checked), value) if floating else checked
+        result = of_two(value, first)
+        return with_gradient_of(detach(result), value) if floating else result
 
     return extreme
 
@@ -129,7 +129,7 @@ def _binary_cross_entropy(
     The denominator p (1 - p) of the gradient is at least 1e-12.
     """
     zero, one, least = number(0, self), number(1, self), number(-100, self)
-    spread = detached(opset18.Mul(self, opset18.Sub(one, self)))
+    spread = detach(opset18.Mul(self, opset18.Sub(one, self)))
     inside = opset18.Greater(spread, number(_LEAST_SPREAD, self))
 
     def loss(log_p: Value, log_q: Value) -> Value:
@@ -138,13 +138,15 @@ def _binary_cross_entropy(
 
     p = opset18.Where(inside, self, number(0.5, self))
     within = loss(opset18.Log(p), log1p(opset18.Neg(p)))
-    given = detached(self)
+    probability = detach(self)
     at_end = loss(
-        opset18.Max(opset18.Log(given), least),
-        opset18.Max(opset18.Log(opset18.Sub(one, given)), least),
+        opset18.Max(opset18.Log(probability), least),
+        opset18.Max(opset18.Log(opset18.Sub(one, probability)), least),
     )
-    slope = opset18.Div(opset18.Sub(given, detached(target)), number(_LEAST_SPREAD, self))
-    change = opset18.Sub(opset18.Where(inside, zero, self), opset18.Where(inside, zero, given))
+    slope = opset18.Div(opset18.Sub(probability, detach(target)), number(_LEAST_SPREAD, self))
+    change = opset18.Sub(
+        opset18.Where(inside, zero, self), opset18.Where(inside, zero, probability)
+    )
     losses = opset18.Where(inside, within, opset18.Add(at_end, opset18.Mul(slope, change)))
     if weight is not None:
         losses = opset18.Mul(losses, weight)
@@ -167,23 +169,23 @@ def _norm(
         x, dim = opset18.Unsqueeze(x, opset18.Constant(value_ints=[0])), [0]
         keepdim = False  # there is no axis to keep
     axes = opset18.Constant(value_ints=list(dim)) if dim else None
-    kept = {"keepdims": int(bool(keepdim))}
+    flags = {"keepdims": int(bool(keepdim))}
     size = opset18.Abs(x)
     if ord in (1, 2):
         reduce = opset18.ReduceL1 if ord == 1 else opset18.ReduceL2
-        return reduce(x, axes, **kept)
+        return reduce(x, axes, **flags)
     if math.isinf(ord):
         reduce = opset18.ReduceMax if ord > 0 else opset18.ReduceMin
-        return extreme_in_shares(reduce, size, axes, kept["keepdims"], True)  # PyTorch multiplies
+        return extreme_in_shares(reduce, size, axes, flags["keepdims"], True)  # PyTorch multiplies
     zero, one = number(0, x), number(1, x)
     at_zero = opset18.Equal(x, zero)
     if ord == 0:
-        return opset18.ReduceSum(opset18.Where(at_zero, zero, one), axes, **kept)
+        return opset18.ReduceSum(opset18.Where(at_zero, zero, one), axes, **flags)
     power = opset18.Pow(opset18.Where(at_zero, one, size), number(ord, x))
     # if another element is NaN, the gradient at 0 is NaN
     none = opset18.Mul(x, zero) if ord > 0 else number(math.inf, x)
     power = opset18.Where(at_zero, none, power)
-    total = opset18.ReduceSum(power, axes, **kept)
+    total = opset18.ReduceSum(power, axes, **flags)
     none = opset18.Equal(total, zero)
     root = opset18.Pow(opset18.Where(none, one, total), number(1 / ord, x))
     return opset18.Where(none, zero, root)
@@ -221,13 +223,13 @@ def _variance_and_mean(
     keepdim: bool = False,
 ) -> tuple[Value, Value]:
     axes = opset18.Constant(value_ints=list(dim or range(len(self.shape))))
-    kept = {"keepdims": int(bool(keepdim))}
-    centred = opset18.Sub(self, opset18.ReduceMean(self, axes, keepdims=1))
-    total = opset18.ReduceSum(opset18.Mul(centred, centred), axes, **kept)
+    flags = {"keepdims": int(bool(keepdim))}
+    deviations = opset18.Sub(self, opset18.ReduceMean(self, axes, keepdims=1))
+    total = opset18.ReduceSum(opset18.Mul(deviations, deviations), axes, **flags)
     count = opset18.ReduceProd(opset18.Gather(opset18.Shape(self), axes), keepdims=0)
     fewer = number(1 if correction is None else correction, self)
     freedom = opset18.Max(opset18.Sub(opset18.CastLike(count, self), fewer), number(0, self))
-    return opset18.Div(total, freedom), opset18.ReduceMean(self, axes, **kept)
+    return opset18.Div(total, freedom), opset18.ReduceMean(self, axes, **flags)
 
 
 def _variance(
@@ -237,17 +239,17 @@ def _variance(
     wide = opset18.Cast(self, to=ir.DataType.DOUBLE)
     wide.shape = self.shape
     value, _ = _variance_and_mean(wide, dim, correction=correction, keepdim=True)
-    value = detached(opset18.CastLike(value, self))
+    value = detach(opset18.CastLike(value, self))
     (gradient,) = steep_node("GradientOf", [value])
     axes = opset18.Constant(value_ints=list(dim or range(len(self.shape))))
     count = opset18.ReduceProd(opset18.Gather(opset18.Shape(self), axes), keepdims=0)
     fewer = number(1 if correction is None else correction, self)
     freedom = opset18.Max(opset18.Sub(opset18.CastLike(count, self), fewer), number(0, self))
     factor = opset18.Mul(opset18.Div(number(2, self), freedom), gradient)
-    centred = opset18.Sub(self, opset18.ReduceMean(self, axes, keepdims=1))
-    slopes = opset18.Mul(factor, centred)
-    kept = steep_node("WithGradient", [value, self, slopes, gradient], outputs=1)[0]
-    return kept if keepdim else opset18.Squeeze(kept, axes)
+    deviations = opset18.Sub(self, opset18.ReduceMean(self, axes, keepdims=1))
+    slopes = opset18.Mul(factor, deviations)
+    result = steep_node("WithGradient", [value, self, slopes, gradient], outputs=1)[0]
+    return result if keepdim else opset18.Squeeze(result, axes)
 
 
 def _variance_and_mean_of(
@@ -268,21 +270,21 @@ def _distances(x1: Value, x2: Value) -> Value:
     def squares(x: Value) -> Value:
         return opset18.ReduceSum(opset18.Mul(x, x), of_rows, keepdims=1)
 
-    def turned(x: Value) -> Value:
+    def transpose(x: Value) -> Value:
         return opset18.Transpose(x, perm=[*range(last - 2), last - 1, last - 2])
 
     ones = [opset18.Expand(number(1, x), opset18.Shape(squares(x))) for x in (x1, x2)]
     left = opset18.Concat(opset18.Mul(x1, number(-2, x1)), squares(x1), ones[0], axis=-1)
     right = opset18.Concat(x2, ones[1], squares(x2), axis=-1)
-    square = opset18.MatMul(left, turned(right))
+    square = opset18.MatMul(left, transpose(right))
     zero = number(0, x1)
     negative = opset18.Less(square, zero)
-    y = detached(opset18.Sqrt(opset18.Where(negative, zero, square)))
+    y = detach(opset18.Sqrt(opset18.Where(negative, zero, square)))
     (gradient,) = steep_node("GradientOf", [y])
     none = opset18.Equal(y, zero)
     one = number(1, x1)
     ratio = opset18.Where(none, zero, opset18.Div(gradient, opset18.Where(none, one, y)))
-    by_columns = turned(ratio)
+    by_columns = transpose(ratio)
     slopes = [
         opset18.Sub(
             opset18.Mul(x, opset18.ReduceSum(share, of_rows, keepdims=1)),

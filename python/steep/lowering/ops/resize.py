@@ -11,7 +11,7 @@ from onnxscript.function_libs.torch_lib.ops import nn
 from onnxscript.function_libs.torch_lib.ops.core import aten_grid_sampler
 
 from steep.lowering.ops.elementwise import ints, number
-from steep.lowering.ops.stop_gradient import detached
+from steep.lowering.ops.stop_gradient import detach
 from steep.lowering.ops.values import Extents, Operator, Translation, Value
 from steep.patching.torch_versions import operators
 from steep.torch_internals.operators import OpOverload
@@ -35,8 +35,8 @@ def _repeats(before: int | ir.SymbolicDim, after: int | Value) -> bool:
     if not isinstance(before, int) or not isinstance(after, int) or after % before:
         return False
     i = numpy.arange(after)
-    taken = numpy.float32(before) / numpy.float32(after) * i.astype(numpy.float32)
-    return bool((taken.astype(numpy.int64) == i // (after // before)).all())
+    indices = numpy.float32(before) / numpy.float32(after) * i.astype(numpy.float32)
+    return bool((indices.astype(numpy.int64) == i // (after // before)).all())
 
 
 _REPEATED = {1, 2, 3, 4, 8, 16, 32}  # scales for which PyTorch's float32 indices are exact
@@ -53,15 +53,15 @@ def _nearest(
     if scale_factors is not None:
         if _REPEATED.issuperset(scale_factors):
             return nn.aten_upsample_nearestnd_vec(input, None, list(scale_factors))
-        wanted = _extents(input, scale_factors)
+        extents = _extents(input, scale_factors)
     else:
         assert output_size is not None  # PyTorch passes one of the two
         if all(map(_repeats, input.shape[2:], output_size)):
             return nn.aten_upsample_nearestnd_vec(input, output_size, None)
-        wanted = opset18.Cast(output_size, to=ir.DataType.INT64)
+        extents = opset18.Cast(output_size, to=ir.DataType.INT64)
     for i in range(len(input.shape) - 2):
         last = opset18.Shape(input, start=i + 2, end=i + 3)
-        count = opset18.Gather(wanted, opset18.Constant(value_int=i), axis=0)
+        count = opset18.Gather(extents, opset18.Constant(value_int=i), axis=0)
         if scale_factors is not None:
             step = opset18.Constant(value_float=float(1 / numpy.float64(scale_factors[i])))
         else:
@@ -80,7 +80,7 @@ def _smooth(mode: str, onnx_operator: Operator) -> Operator:
     ONNX uses the extents before rounding.
     """
 
-    def resized(
+    def resize(
         self: Value,
         output_size: Extents | None,
         align_corners: bool,
@@ -88,26 +88,26 @@ def _smooth(mode: str, onnx_operator: Operator) -> Operator:
     ) -> Value:
         if scale_factors is None or not align_corners:
             return onnx_operator(self, output_size, align_corners, scale_factors)
-        wanted = _extents(self, scale_factors)
-        return nn._aten_upsample_output_size(self, wanted, mode, "align_corners")
+        extents = _extents(self, scale_factors)
+        return nn._aten_upsample_output_size(self, extents, mode, "align_corners")
 
-    return resized
+    return resize
 
 
-def _antialiased(onnx_operator: Operator) -> Operator:
+def _antialias(onnx_operator: Operator) -> Operator:
     """Return ``_upsample_…_aa``; it refuses aligned corners, for which the filter differs."""
 
-    def resized(
+    def resize(
         self: Value, output_size: Extents, align_corners: bool, *scales: float | None
     ) -> Value:
         if align_corners:
             raise NotImplementedError("interpolation with antialias and align_corners")
         return onnx_operator(self, output_size, align_corners, *scales)
 
-    return resized
+    return resize
 
 
-def _sampled(
+def _sample(
     input: Value, grid: Value, interpolation_mode: int, padding_mode: int, align_corners: bool
 ) -> Value:
     """Return ``grid_sample``; in nearest mode it reflects a coordinate, then rounds it.
@@ -130,7 +130,7 @@ def _nearest_of_reflected(input: Value, grid: Value, align_corners: bool) -> Val
     axes = ints(*range(len(input.shape) - 1, 1, -1))
     size = opset18.CastLike(opset18.Gather(opset18.Shape(input), axes), grid)
     zero, one, half = (number(n, grid) for n in (0, 1, 0.5))
-    last, place = opset18.Sub(size, one), opset18.Add(detached(grid), one)
+    last, place = opset18.Sub(size, one), opset18.Add(detach(grid), one)
     if align_corners:
         low, span = zero, last
         place = opset18.Mul(opset18.Mul(place, half), last)
@@ -150,16 +150,16 @@ def _nearest_of_reflected(input: Value, grid: Value, align_corners: bool) -> Val
 
 AS_IN_TORCH: dict[OpOverload, Translation] = operators(
     {
-        "aten.grid_sampler.default": _sampled,
-        "aten.grid_sampler_2d.default": _sampled,
+        "aten.grid_sampler.default": _sample,
+        "aten.grid_sampler_2d.default": _sample,
         "aten.upsample_nearest1d.vec": _nearest,
         "aten.upsample_nearest2d.vec": _nearest,
         "aten.upsample_nearest3d.vec": _nearest,
         "aten.upsample_bilinear2d.vec": _smooth("linear", nn.aten_upsample_bilinear2d_vec),
         "aten.upsample_trilinear3d.vec": _smooth("linear", nn.aten_upsample_trilinear3d_vec),
         "aten.upsample_bicubic2d.vec": _smooth("cubic", nn.aten_upsample_bicubic2d_vec),
-        "aten._upsample_bilinear2d_aa.default": _antialiased(nn.aten__upsample_bilinear2d_aa),
-        "aten._upsample_bicubic2d_aa.default": _antialiased(nn.aten__upsample_bicubic2d_aa),
+        "aten._upsample_bilinear2d_aa.default": _antialias(nn.aten__upsample_bilinear2d_aa),
+        "aten._upsample_bicubic2d_aa.default": _antialias(nn.aten__upsample_bicubic2d_aa),
     }
 )
 """Translations by operator."""

@@ -15,7 +15,7 @@ from onnxscript.function_libs.torch_lib.ops.core import (
 from steep.lowering.ops.cumulative import known_length
 from steep.lowering.ops.elementwise import ints, is_nan, number
 from steep.lowering.ops.steep_nodes import steep_node, with_gradient_of
-from steep.lowering.ops.stop_gradient import detached
+from steep.lowering.ops.stop_gradient import detach
 from steep.lowering.ops.values import Extents, Number, Operator, Pair, Translation, Value
 from steep.patching.torch_versions import operators
 from steep.torch_internals.operators import OpOverload, aten
@@ -69,7 +69,7 @@ def _median(self: Value) -> Value:
     flat = opset18.Reshape(self, ints(-1))
     count = opset18.Shape(flat)
     half = opset18.Div(opset18.Add(count, ints(1)), ints(2))
-    lower, _ = opset18.TopK(detached(flat), half, largest=0)
+    lower, _ = opset18.TopK(detach(flat), half, largest=0)
     value = opset18.Squeeze(opset18.Slice(lower, ints(-1), opset18.Shape(lower)), ints(0))
     zero = number(0, self)
     hits = opset18.Equal(flat, value)
@@ -79,8 +79,8 @@ def _median(self: Value) -> Value:
         value = opset18.Where(spoilt, number(math.nan, self), value)
         hits = opset18.Where(spoilt, nans, hits)
     shares = opset18.CastLike(opset18.ReduceSum(opset18.Cast(hits, to=7), keepdims=0), self)
-    moved = opset18.Where(hits, opset18.Sub(flat, value), zero)
-    return opset18.Add(value, opset18.Div(opset18.ReduceSum(moved, keepdims=0), shares))
+    distances = opset18.Where(hits, opset18.Sub(flat, value), zero)
+    return opset18.Add(value, opset18.Div(opset18.ReduceSum(distances, keepdims=0), shares))
 
 
 def _place(find: Operator) -> Operator:
@@ -102,23 +102,23 @@ def _index_fill(self: Value, dim: int, index: Value, value: Number) -> Value:
     extent = opset18.Shape(x, start=axis, end=axis + 1)
     index = opset18.Reshape(opset18.Cast(index, to=ir.DataType.INT64), ints(-1))
     ones = opset18.Expand(_int64(1), opset18.Shape(index))
-    named = opset18.ScatterElements(opset18.Expand(_int64(0), extent), index, ones, axis=0)
-    named = opset18.Cast(named, to=ir.DataType.BOOL)
+    mask = opset18.ScatterElements(opset18.Expand(_int64(0), extent), index, ones, axis=0)
+    mask = opset18.Cast(mask, to=ir.DataType.BOOL)
     if others := [i for i in range(rank) if i != axis]:
-        named = opset18.Unsqueeze(named, ints(*others))
+        mask = opset18.Unsqueeze(mask, ints(*others))
     value = opset18.CastLike(value, x) if isinstance(value, ir.Value) else number(value, x)
-    filled = opset18.Where(named, value, x)
-    return filled if self.shape else opset18.Reshape(filled, opset18.Shape(self))
+    result = opset18.Where(mask, value, x)
+    return result if self.shape else opset18.Reshape(result, opset18.Shape(self))
 
 
-def _sorted(self: Value, dim: int = -1, descending: bool = False) -> tuple[Value, Value]:
+def _sort(self: Value, dim: int = -1, descending: bool = False) -> tuple[Value, Value]:
     """Sort by TopK, which is stable and treats NaN as the largest."""
     if not self.shape:
         return opset18.Identity(self), opset18.Constant(value_int=0)
     count = opset18.Shape(self, start=dim, end=dim + 1 or None)
     of_bools = self.dtype == ir.DataType.BOOL
-    given = opset18.Cast(self, to=ir.DataType.INT32) if of_bools else self
-    values, indices = opset18.TopK(given, count, axis=dim, largest=int(descending))
+    operand = opset18.Cast(self, to=ir.DataType.INT32) if of_bools else self
+    values, indices = opset18.TopK(operand, count, axis=dim, largest=int(descending))
     return opset18.Cast(values, to=ir.DataType.BOOL) if of_bools else values, indices
 
 
@@ -132,15 +132,17 @@ def _topk(
         values, indices = aten_topk(self, k, dim, largest, sorted)
         return values, indices
     half = self.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
-    given = opset18.Cast(self, to=ir.DataType.FLOAT) if half else self
-    values, indices = steep_node("TopK", [given], 2, k=k, axis=dim, largest=largest, sorted=sorted)
+    operand = opset18.Cast(self, to=ir.DataType.FLOAT) if half else self
+    values, indices = steep_node(
+        "TopK", [operand], 2, k=k, axis=dim, largest=largest, sorted=sorted
+    )
     return opset18.Cast(values, to=self.dtype) if half else values, indices
 
 
 def _sorted_stably(
     self: Value, *, stable: bool | None = None, dim: int = -1, descending: bool = False
 ) -> tuple[Value, Value]:
-    return _sorted(self, dim, descending)
+    return _sort(self, dim, descending)
 
 
 _COMPARED = 4096
@@ -194,9 +196,9 @@ def _scatter_reduce(  # noqa: PLR0917, as ATen has it
         axis=dim,
         reduction="add",
     )
-    missed = opset18.Equal(hits, zero)
-    base = self if include_self else opset18.Where(missed, self, zero)
-    count = opset18.Add(hits, one) if include_self else opset18.Where(missed, one, hits)
+    no_hits = opset18.Equal(hits, zero)
+    base = self if include_self else opset18.Where(no_hits, self, zero)
+    count = opset18.Add(hits, one) if include_self else opset18.Where(no_hits, one, hits)
     total = opset18.ScatterElements(base, index, src, axis=dim, reduction="add")
     if self.dtype is None or self.dtype.is_floating_point():
         return opset18.Div(total, count)
@@ -215,10 +217,10 @@ def _with_shares(  # noqa: PLR0917, as ATen has it
     share, but gets no gradient. Source: ``scatter_reduce_backward`` in
     torch/csrc/autograd/FunctionsManual.cpp.
     """
-    result = detached(result)
+    result = detach(result)
     is_result = opset18.CastLike(opset18.Equal(self, result), self)
-    picked = opset18.Equal(src, opset18.GatherElements(result, index, axis=dim))
-    is_picked = opset18.CastLike(picked, self)
+    hits = opset18.Equal(src, opset18.GatherElements(result, index, axis=dim))
+    is_picked = opset18.CastLike(hits, self)
     add = {"axis": dim, "reduction": "add"}
     sharers = opset18.ScatterElements(is_result, index, is_picked, **add)
     of_self = opset18.Div(opset18.Mul(self, is_result), sharers)
@@ -240,7 +242,7 @@ AS_IN_TORCH: dict[OpOverload, Translation] = operators(
         "aten.max.dim": _extreme(opset18.ArgMax),
         "aten.min.dim": _extreme(opset18.ArgMin),
         "aten.median.default": _median,
-        "aten.sort.default": _sorted,
+        "aten.sort.default": _sort,
         "aten.sort.stable": _sorted_stably,
         "aten.scatter_reduce.two": _scatter_reduce,
         "aten.searchsorted.Tensor": _searchsorted,

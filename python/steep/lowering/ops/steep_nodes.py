@@ -15,15 +15,17 @@ def steep_node(op: str, inputs: Sequence[Value], count: int = 1, **attributes: i
     """Add a node ``steep.op``; return its ``count`` results, which have neither dtype nor shape."""
     recorder: building.OpRecorder = onnxscript.evaluator.default()
     results = [SymbolicTensor(recorder.opset) for _ in range(count)]
-    given = [ir.AttrInt64(name, int(value)) for name, value in attributes.items()]
-    recorder.nodes.append(ir.Node("steep", op, list(inputs), given, outputs=results, version=1))
+    node_attributes = [ir.AttrInt64(name, int(value)) for name, value in attributes.items()]
+    recorder.nodes.append(
+        ir.Node("steep", op, list(inputs), node_attributes, outputs=results, version=1)
+    )
     return list(results)
 
 
 def with_gradient_of(value: Value, source: Value) -> Value:
     """Return ``value`` with the gradient of ``source``, which has the same shape.
 
-    ``value`` must be ``detached``: without a gradient of its own.
+    ``value`` must be from ``detach``: without a gradient of its own.
     """
     (gradient,) = steep_node("GradientOf", [value])
     return steep_node("WithGradient", [value, source, gradient, gradient], outputs=1)[0]
@@ -32,8 +34,8 @@ def with_gradient_of(value: Value, source: Value) -> Value:
 def with_slopes(value: Value, *parts: tuple[Value, Value]) -> Value:
     """Return ``value`` with gradients g · slope for each pair (tensor, slope) in ``parts``.
 
-    Tensors and slopes are broadcast to the shape of ``value``, which must be ``detached``. Second
-    derivatives are those of the slopes.
+    Tensors and slopes are broadcast to the shape of ``value``, which must be from ``detach``.
+    Second derivatives are those of the slopes.
     """
     (gradient,) = steep_node("GradientOf", [value])
     shape = opset18.Shape(value)

@@ -22,11 +22,11 @@ def stop_gradient(input: torch.Tensor) -> torch.Tensor:
     """Return a tensor with the same values, shape and dtype, without a gradient."""
     if not input.dtype.is_floating_point:
         return input
-    stopped: torch.Tensor = torch.ops.steep.stop_gradient(input)
-    return stopped
+    result: torch.Tensor = torch.ops.steep.stop_gradient(input)
+    return result
 
 
-def detached(x: Value) -> Value:
+def detach(x: Value) -> Value:
     """Return an ONNX value without a gradient: an Identity with metadata (standard ONNX)."""
     y = opset18.Identity(x)
     y.producer().metadata_props[STOP_GRADIENT_KEY] = ""
@@ -60,5 +60,5 @@ def take_again(graph: onnx.GraphProto) -> None:
             node.input.append(again)
 
 
-TRANSLATIONS: dict[OpOverload, Translation] = {torch.ops.steep.stop_gradient.default: detached}
+TRANSLATIONS: dict[OpOverload, Translation] = {torch.ops.steep.stop_gradient.default: detach}
 """Translations by operator, for ``torch.onnx.export`` of a program of ``torch.export``."""

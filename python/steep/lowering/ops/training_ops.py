@@ -17,7 +17,7 @@ from onnxscript.function_libs.torch_lib.ops.nn import aten_col2im
 from steep._steep import SAMPLE_VARIANCE_KEY
 from steep.lowering.ops.casts import cast
 from steep.lowering.ops.steep_nodes import steep_node, with_gradient_of
-from steep.lowering.ops.stop_gradient import detached
+from steep.lowering.ops.stop_gradient import detach
 from steep.lowering.ops.values import Extents, Number, Operator, Translation, Value
 from steep.patching.torch_versions import operators
 from steep.torch_internals.operators import OpOverload
@@ -47,22 +47,22 @@ def _batch_norm(  # noqa: PLR0917, as ATen has it
     channels = opset18.Shape(input, start=1, end=2)
     weight = opset18.Expand(_like(input, 1.0), channels) if weight is None else weight
     bias = opset18.Expand(_like(input, 0.0), channels) if bias is None else bias
-    kept = {"epsilon": eps, "momentum": 1 - momentum}
+    options = {"epsilon": eps, "momentum": 1 - momentum}
     if not training:
-        y = opset18.BatchNormalization(input, weight, bias, running_mean, running_var, **kept)
+        y = opset18.BatchNormalization(input, weight, bias, running_mean, running_var, **options)
         deviation = opset18.Sqrt(opset18.Add(running_var, _like(running_var, eps)))
         return y, running_mean, opset18.Reciprocal(deviation), running_mean, running_var
     y, mean, variance = opset18.BatchNormalization(
-        input, weight, bias, running_mean, running_var, training_mode=1, **kept
+        input, weight, bias, running_mean, running_var, training_mode=1, **options
     )
     y.producer().metadata_props[SAMPLE_VARIANCE_KEY] = ""
     axes = [axis for axis in range(len(input.shape)) if axis != 1]
     of_batch = opset18.ReduceMean(input, opset18.Constant(value_ints=axes), keepdims=1)
-    centred = opset18.Sub(input, of_batch)
-    spread = opset18.ReduceMean(
-        opset18.Mul(centred, centred), opset18.Constant(value_ints=axes), keepdims=0
+    deviations = opset18.Sub(input, of_batch)
+    mean_square = opset18.ReduceMean(
+        opset18.Mul(deviations, deviations), opset18.Constant(value_ints=axes), keepdims=0
     )
-    deviation = opset18.Sqrt(opset18.Add(spread, _like(spread, eps)))
+    deviation = opset18.Sqrt(opset18.Add(mean_square, _like(mean_square, eps)))
     flat = opset18.Reshape(of_batch, opset18.Constant(value_ints=[-1]))
     return y, flat, opset18.Reciprocal(deviation), mean, variance
 
@@ -99,9 +99,9 @@ def _range(  # noqa: PLR0917, as ATen has it
 
     Raises NotImplementedError for fractions that are known only at a call, in float32.
     """
-    given = [n for n in (start, end, step) if isinstance(n, ir.Value)]
-    if dtype not in _FLOATS or given:
-        if dtype in _FLOATS and any(n.dtype in _FLOATS for n in given):
+    values = [n for n in (start, end, step) if isinstance(n, ir.Value)]
+    if dtype not in _FLOATS or values:
+        if dtype in _FLOATS and any(n.dtype in _FLOATS for n in values):
             raise NotImplementedError("a range with fractional ends that change between calls")
         return aten_arange_start_step(start, end, step, dtype)
     count = max(0, math.ceil((end - start) / step))
@@ -122,8 +122,8 @@ def _window(*factors: float) -> Operator:
         pin_memory: bool = False,
     ) -> Value:
         zero, one = (opset18.Constant(value_int=n) for n in (0, 1))
-        known = isinstance(window_length, ir.Value)
-        length = window_length if known else opset18.Constant(value_int=window_length)
+        is_value = isinstance(window_length, ir.Value)
+        length = window_length if is_value else opset18.Constant(value_int=window_length)
         i = opset18.Cast(opset18.Range(zero, length, one), to=_DOUBLE)
         turns = opset18.Div(i, opset18.Cast(length, to=_DOUBLE))
         total = opset18.Mul(i, _like(i, 0.0))
@@ -140,8 +140,8 @@ def _at_least(axes: dict[int, list[int]]) -> tuple[Operator, Translation]:
     """Return ``atleast_…d`` of a tensor, and of several; ``axes`` are those to add, by rank."""
 
     def of_one(self: Value) -> Value:
-        added = axes.get(len(self.shape))
-        return opset18.Unsqueeze(self, opset18.Constant(value_ints=added)) if added else self
+        new_axes = axes.get(len(self.shape))
+        return opset18.Unsqueeze(self, opset18.Constant(value_ints=new_axes)) if new_axes else self
 
     return of_one, lambda tensors: [of_one(t) for t in tensors]
 
@@ -151,13 +151,13 @@ _at_least_2d = _at_least({0: [0, 1], 1: [0]})
 _at_least_3d = _at_least({0: [0, 1, 2], 1: [0, 2], 2: [2]})
 
 
-def _squeezed(self: Value, dim: Sequence[int]) -> Value:
+def _squeeze(self: Value, dim: Sequence[int]) -> Value:
     """Return a tensor without the given axes; axes of another extent than 1 stay."""
     axes = sorted({d % len(self.shape) for d in dim if self.shape[d] == 1})
     return opset18.Squeeze(self, opset18.Constant(value_ints=axes)) if axes else self
 
 
-def _folded(self: Value, output_size: Extents, *window: Sequence[int]) -> Value:
+def _fold(self: Value, output_size: Extents, *window: Sequence[int]) -> Value:
     """Return ``col2im``: sums of windows at their places in an image of known extents."""
     sizes = output_size if isinstance(output_size, (list, tuple)) else [output_size]
     if not all(isinstance(n, int) for n in sizes):
@@ -165,33 +165,33 @@ def _folded(self: Value, output_size: Extents, *window: Sequence[int]) -> Value:
     return aten_col2im(self, output_size, *window)
 
 
-def _added_product(multiply: Operator, skips: bool = False) -> Operator:
+def _make_added_product(multiply: Operator, skips: bool = False) -> Operator:
     """Return beta · self + alpha · product; with beta 0, self is ignored, even if NaN.
 
     With ``skips`` and alpha 0 the product is ignored too, as in BLAS; gradients have no such
     exception.
     """
 
-    def added(self: Value, left: Value, right: Value, beta: float = 1, alpha: float = 1) -> Value:
+    def add(self: Value, left: Value, right: Value, beta: float = 1, alpha: float = 1) -> Value:
         product = multiply(left, right)
         if alpha == 0 and skips:
-            scaled = opset18.Mul(self, _like(self, float(beta))) if beta else _like(self, 0.0)
-            value = opset18.Expand(scaled, opset18.Shape(product))
-            return with_gradient_of(detached(value), added_up(self, product, beta, alpha))
-        return added_up(self, product, beta, alpha)
+            term = opset18.Mul(self, _like(self, float(beta))) if beta else _like(self, 0.0)
+            value = opset18.Expand(term, opset18.Shape(product))
+            return with_gradient_of(detach(value), add_up(self, product, beta, alpha))
+        return add_up(self, product, beta, alpha)
 
-    def added_up(self: Value, product: Value, beta: float, alpha: float) -> Value:
+    def add_up(self: Value, product: Value, beta: float, alpha: float) -> Value:
         if alpha != 1:
             product = opset18.Mul(product, _like(product, float(alpha)))
         if beta == 0:
             return product
-        scaled = self if beta == 1 else opset18.Mul(self, _like(self, float(beta)))
-        return opset18.Add(scaled, product)
+        term = self if beta == 1 else opset18.Mul(self, _like(self, float(beta)))
+        return opset18.Add(term, product)
 
-    return added
+    return add
 
 
-_addmm_without_product = _added_product(opset18.MatMul, skips=True)
+_addmm_without_product = _make_added_product(opset18.MatMul, skips=True)
 
 
 def _addmm(self: Value, mat1: Value, mat2: Value, beta: float = 1, alpha: float = 1) -> Value:
@@ -215,7 +215,7 @@ def _convolution_of_volumes(  # noqa: PLR0917, as ATen has it
     return aten_conv3d(input, weight, bias, stride, padding, dilation, groups)
 
 
-def _copied(self: Value, src: Value, non_blocking: bool = False) -> Value:
+def _copy(self: Value, src: Value, non_blocking: bool = False) -> Value:
     """Return the value of ``self`` after ``self.copy_(src)``: ``src`` in its dtype and extents."""
     same = self.shape is not None and self.shape == src.shape
     copy = opset18.CastLike(src, self) if self.dtype is None else cast(src, self.dtype)
@@ -288,19 +288,19 @@ TRAINED: dict[OpOverload, Translation] = operators(
         "aten.atleast_2d.Sequence": _at_least_2d[1],
         "aten.atleast_3d.default": _at_least_3d[0],
         "aten.atleast_3d.Sequence": _at_least_3d[1],
-        "aten.col2im.default": _folded,
-        "aten.addbmm.default": _added_product(_product_of_batches, skips=True),
+        "aten.col2im.default": _fold,
+        "aten.addbmm.default": _make_added_product(_product_of_batches, skips=True),
         "aten.addmm.default": _addmm,
-        "aten.addmv.default": _added_product(opset18.MatMul, skips=True),
+        "aten.addmv.default": _make_added_product(opset18.MatMul, skips=True),
         "aten.blackman_window.default": _window(0.42, -0.5, 0.08),
         "aten.hamming_window.default": _window(0.54, -0.46),
         "aten.hann_window.default": _window(0.5, -0.5),
-        "aten.baddbmm.default": _added_product(opset18.MatMul),
+        "aten.baddbmm.default": _make_added_product(opset18.MatMul),
         "aten.conv3d.default": _convolution_of_volumes,
-        "aten.copy.default": _copied,
+        "aten.copy.default": _copy,
         "aten.masked_select.default": _masked_select,
-        "aten.squeeze.dim": lambda self, dim: _squeezed(self, [dim] if self.shape else []),
-        "aten.squeeze.dims": _squeezed,
+        "aten.squeeze.dim": lambda self, dim: _squeeze(self, [dim] if self.shape else []),
+        "aten.squeeze.dims": _squeeze,
     }
 )
 """Translations by operator."""

@@ -215,7 +215,7 @@ zipfile.ZipFile(os.path.join(target, name)).extractall(target)
         "assert ort.InferenceSession.__module__ == 'steep.compat.inference.session'; "
         "from onnxruntime.training import artifacts; from onnxruntime import NodeArg; "
         "assert ort is sys.modules['onnxruntime'] and ort.training.artifacts is artifacts; "
-        "from steep.compat import stock; assert not set(stock.kept()) & {'onnxruntime'}"
+        "from steep.compat import stock; assert not set(stock.loaded_modules()) & {'onnxruntime'}"
     )
     for script in (asked, looked):
         done = python("-c", started + script, tmp_path)

@@ -153,9 +153,9 @@ def test_without_the_optimizers_state_it_begins_anew(tmp_path):
     CheckpointState.save_checkpoint(state, tmp_path / "bare")
     CheckpointState.save_checkpoint(state, tmp_path / "full", include_optimizer_state=True)
     bare, _, fresh = opened(tmp_path, "bare")
-    assert fresh.get_learning_rate() == 1e-3 and bare._held.optimizer.step == 0
+    assert fresh.get_learning_rate() == 1e-3 and bare._content.optimizer.step == 0
     full, _, going = opened(tmp_path, "full")
-    assert going.get_learning_rate() == 0.01 and full._held.optimizer.step == 2
+    assert going.get_learning_rate() == 0.01 and full._content.optimizer.step == 2
     for name, p in state.parameters:
         assert np.array_equal(bare.parameters[name].data, p.data)
     write(tmp_path, optimizer=SGD)
@@ -431,7 +431,7 @@ def test_a_step_without_gradients_is_refused(tmp_path):
     module.lazy_reset_grad()
     with pytest.raises(steep.DataError, match="since the last one"):
         optimizer.step()
-    assert state._held.optimizer.step == 1
+    assert state._content.optimizer.step == 1
 
 
 def test_files_that_do_not_belong_together(tmp_path):

@@ -13,7 +13,7 @@ import steep
 from steep.compat import NotOffered, state_file
 from steep.compat.on_device.training_state import CheckpointState
 from steep.compat.onnxblock import artifacts, blocks, losses as block_losses
-from steep.compat.onnxblock.models import marked
+from steep.compat.onnxblock.models import read_mark
 
 LossType, OptimType = artifacts.LossType, artifacts.OptimType
 
@@ -40,7 +40,7 @@ def test_the_files_are_models_and_a_checkpoint(tmp_path):
     training = onnx.load(tmp_path / "training_model.onnx")
     assert inputs(training) == ["x", "labels", *NAMES]
     assert not training.graph.initializer
-    assert marked(training) == {"kind": "training", "parameters": NAMES}
+    assert read_mark(training) == {"kind": "training", "parameters": NAMES}
     state = CheckpointState.load_checkpoint(tmp_path / "checkpoint")
     for name, value in on_device.weights().items():
         assert np.array_equal(state.parameters[name].data, value)

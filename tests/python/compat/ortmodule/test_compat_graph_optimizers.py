@@ -23,7 +23,7 @@ class Net(torch.nn.Module):
 
 @pytest.fixture(autouse=True)
 def nothing_registered(monkeypatch):
-    monkeypatch.setattr(graph_optimizers, "_registered", [])
+    monkeypatch.setattr(graph_optimizers, "_registrations", [])
 
 
 def tanh_to_identity(graph):
