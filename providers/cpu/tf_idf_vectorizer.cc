@@ -33,7 +33,7 @@ struct TfIdf {
   }
 
   std::map<size_t, int64_t> occurrences(const std::vector<int64_t>& x) const {
-    std::map<size_t, int64_t> found;
+    std::map<size_t, int64_t> counts;
     std::vector<int64_t> gram;
     for (int64_t n = shortest; n <= longest; ++n) {
       for (int64_t stride = 1; stride <= (n == 1 ? 1 : most_skips + 1); ++stride) {
@@ -41,11 +41,11 @@ struct TfIdf {
           gram.clear();
           for (int64_t i = 0; i < n; ++i)
             gram.push_back(x[static_cast<size_t>(first + i * stride)]);
-          if (auto it = pool.find(gram); it != pool.end()) ++found[it->second];
+          if (auto it = pool.find(gram); it != pool.end()) ++counts[it->second];
         }
       }
     }
-    return found;
+    return counts;
   }
 };
 
@@ -95,9 +95,9 @@ std::unique_ptr<Kernel> make(const NodeSpec& node, std::string* why_not) {
   }
   kernel.weight.assign(kernel.place.size(), 1);
   if (const Attr* weights = attrs.find("weights")) {
-    const auto& given = std::get<Floats>(*weights);
-    if (given.size() != kernel.weight.size()) return decline(why_not, "a weight is missing");
-    kernel.weight.assign(given.begin(), given.end());
+    const auto& values = std::get<Floats>(*weights);
+    if (values.size() != kernel.weight.size()) return decline(why_not, "a weight is missing");
+    kernel.weight.assign(values.begin(), values.end());
   }
   return kernel_from(std::move(kernel));
 }
