@@ -213,10 +213,10 @@ nb::list run_model(const nb::bytes& model, const nb::list& inputs, int times,
   ProgramOptions options;
   if (max_iterations > 0) options.limits.max_iterations = max_iterations;
   Program program(import_bytes(model), options);
-  const std::vector<Datum> fed = to_data(inputs);
+  const std::vector<Datum> data = to_data(inputs);
   nb::list results;
   std::vector<Datum> outputs;
-  for (int i = 0; i < times; ++i) outputs = program.forward_data(fed).outputs;
+  for (int i = 0; i < times; ++i) outputs = program.forward_data(data).outputs;
   for (const Datum& d : outputs) results.append(to_object(d));
   return results;
 }
@@ -226,12 +226,12 @@ nb::list model_gradients(const nb::bytes& model, const nb::list& inputs,
   Graph graph = import_bytes(model);
   std::vector<Value> results, targets;
   std::vector<Value> seeds;
-  std::vector<Tensor> fed;
+  std::vector<Tensor> seed_values;
   for (size_t i = 0; i < nb::len(output_grads); ++i) {
     if (nb::handle(output_grads[i]).is_none()) continue;
     results.push_back(graph.outputs()[i].value);
     seeds.push_back(graph.add_gradient_input("dy", results.back()));
-    fed.push_back(to_tensor(output_grads[i]));
+    seed_values.push_back(to_tensor(output_grads[i]));
   }
   for (const std::string& name : wrt) targets.push_back(graph.find(name));
   const std::vector<Value> gradients = add_gradients(graph, results, seeds, targets);
@@ -239,16 +239,16 @@ nb::list model_gradients(const nb::bytes& model, const nb::list& inputs,
     if (dx) graph.add_output("dx", dx, Phase::backward);
   }
   Program program(std::move(graph));
-  std::vector<Tensor> found;
+  std::vector<Tensor> tensors;
   for (int i = 0; i < 2; ++i) {  // the second run uses the cache of the first
     DataResult forward = program.forward_data(to_data(inputs));
-    found = program.backward(std::move(forward.pending), fed);
+    tensors = program.backward(std::move(forward.pending), seed_values);
   }
   nb::list arrays;
   size_t next = 0;
   for (Value dx : gradients) {
     if (dx) {
-      arrays.append(to_array(found[next++]));
+      arrays.append(to_array(tensors[next++]));
     } else {
       arrays.append(nb::none());
     }
