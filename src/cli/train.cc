@@ -272,10 +272,10 @@ class Run {
     });
   }
 
-  std::string keep_result(const std::string& wanted, Progress& progress,
+  std::string keep_result(const std::string& target, Progress& progress,
                           const std::function<void(const std::filesystem::path&)>& write) {
     std::string why;
-    std::string& path = instead_.emplace(wanted, wanted).first->second;
+    std::string& path = instead_.emplace(target, target).first->second;
     const std::string now = keep(path, write, &why).string();
     if (!why.empty()) {
       note(fmt::format("{}; what was trained is in {}", why, now), progress);
@@ -337,32 +337,32 @@ class Run {
     const int64_t rows = batch[0].dims()[0], weight = weight_.of(batch);
     const int64_t next = position_.batch + 1;
     const bool last = next == batches_.count() || next % choice_.accumulate == 0;
-    std::optional<StepResult> done;
+    std::optional<StepResult> result;
     if (weight == 0) {  // the loss would be 0/0
       ++left_out_;
       progress.step(rows, "no label counts");
     } else {
-      done = one_part(batch, weight, rows, progress);
+      result = one_part(batch, weight, rows, progress);
     }
     if (choice_.accumulate > 1) {
-      done.reset();
-      if (last && session_.accumulated() > 0) done = session_.apply_gradients();
+      result.reset();
+      if (last && session_.accumulated() > 0) result = session_.apply_gradients();
     }
-    if (!done) return;
-    add_row(metrics, *done, progress);
-    Fields values{{"loss/step", done->loss}, {"lr", done->lr}};
-    if (done->grad_norm != 0) values["grad_norm"] = done->grad_norm;
-    add_events(done->step, values, progress);
+    if (!result) return;
+    add_row(metrics, *result, progress);
+    Fields values{{"loss/step", result->loss}, {"lr", result->lr}};
+    if (result->grad_norm != 0) values["grad_norm"] = result->grad_norm;
+    add_events(result->step, values, progress);
     const int64_t step = (next + choice_.accumulate - 1) / choice_.accumulate;
     progress.step(
         rows,
         fmt::format("epoch {}/{}  step {}/{}  loss {:.6g}  lr {:.3g}", position_.epoch + 1,
-                    choice_.epochs, step, steps_an_epoch(), done->loss, done->lr),
+                    choice_.epochs, step, steps_an_epoch(), result->loss, result->lr),
         {{"epoch", position_.epoch + 1},
-         {"step", done->step},
-         {"loss", done->loss},
-         {"lr", done->lr}});
-    if (choice_.checkpoint_every > 0 && done->step % choice_.checkpoint_every == 0) {
+         {"step", result->step},
+         {"loss", result->loss},
+         {"lr", result->lr}});
+    if (choice_.checkpoint_every > 0 && result->step % choice_.checkpoint_every == 0) {
       ++position_.batch;
       save(choice_.checkpoint, progress);
       --position_.batch;
@@ -423,16 +423,16 @@ class Run {
     if (validation_) {
       std::vector<int64_t> all(static_cast<size_t>(validation_->count()));
       std::iota(all.begin(), all.end(), int64_t{0});
-      const double held = validate(all);
-      text += fmt::format("  validation loss {:.6g}", held);
-      fields["validation_loss"] = held;
-      values["loss/validation"] = held;
+      const double validation_loss = validate(all);
+      text += fmt::format("  validation loss {:.6g}", validation_loss);
+      fields["validation_loss"] = validation_loss;
+      values["loss/validation"] = validation_loss;
       for (const auto& [name, value] : scores_.values()) {
         text += fmt::format("  {} {:.4f}", name, value);
         fields[name] = value;
         values["validation/" + name] = value;
       }
-      if (choice_.early_stopping > 0) look_at(held, progress);
+      if (choice_.early_stopping > 0) look_at(validation_loss, progress);
     }
     if (left_out_ > 0) {
       text += fmt::format("  batches left out, as no label counts: {}", left_out_);

@@ -66,12 +66,12 @@ Directory find_directory(const ByteSource& source) {
   for (size_t at = bytes.size() - 22 + 1; at-- > 0;) {
     const uint8_t* p = bytes.data() + at;
     if (little(p, 4) != kEndOfDirectory || little(p + 20, 2) != bytes.size() - at - 22) continue;
-    Directory found{little(p + 16, 4), little(p + 12, 4), little(p + 10, 2)};
+    Directory directory{little(p + 16, 4), little(p + 12, 4), little(p + 10, 2)};
     const uint64_t record = source.size() - tail + at;
     uint8_t locator[20];
-    if (record < sizeof locator) return found;
+    if (record < sizeof locator) return directory;
     source.read(record - sizeof locator, locator, sizeof locator);
-    if (little(locator, 4) != kLocator64) return found;
+    if (little(locator, 4) != kLocator64) return directory;
     uint8_t wide[56];
     source.read(little(locator + 8, 8), wide, sizeof wide);
     if (little(wide, 4) != kEndOfDirectory64) refuse(source, "its zip64 directory is damaged");
