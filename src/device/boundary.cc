@@ -93,9 +93,9 @@ void fill(T* to, T value) {
 
 std::string text_or_empty(const char* text) { return text == nullptr ? "" : as_utf8(text); }
 
-SteepError* make_error(SteepErrorKind kind, const SteepErrorText* given) {
+SteepError* make_error(SteepErrorKind kind, const SteepErrorText* source) {
   SteepErrorText text{};
-  if (given != nullptr) std::memcpy(&text, given, std::min(given->size, sizeof(text)));
+  if (source != nullptr) std::memcpy(&text, source, std::min(source->size, sizeof(text)));
   return new SteepError{kind,
                         text_or_empty(text.what),
                         text_or_empty(text.node),
@@ -310,7 +310,7 @@ size_t max_bytes() { return current_limits().max_bytes; }
 }  // namespace
 
 void throw_error(SteepError* error) {
-  const std::unique_ptr<SteepError> owned(error);
+  const std::unique_ptr<SteepError> owner(error);
   ErrorParts parts{.what = std::move(error->what),
                    .node = std::move(error->node),
                    .op = std::move(error->op),
@@ -373,16 +373,16 @@ std::vector<Type> infer_by(SteepError* (*infer)(SteepNode*), const std::string& 
     throw_error(error);
   }
   std::vector<Type> types;
-  for (const auto& told : open.told) {
-    if (!told || (known && !told->concrete())) {
+  for (const auto& type : open.told) {
+    if (!type || (known && !type->concrete())) {
       throw ProviderError({.what = "A provider does not give the type of a result.",
                            .node = n.name(),
                            .op = n.op(),
                            .expected = "a dtype, and extents once those of the operands are known",
-                           .received = told ? to_string(*told) : "nothing",
+                           .received = type ? to_string(*type) : "nothing",
                            .remedy = "Ask the author of the plug-in " + provider + "."});
     }
-    types.push_back(*told);
+    types.push_back(*type);
   }
   return types;
 }
