@@ -115,11 +115,11 @@ class Rewriter {
       for (const auto& name : graph_.node(i).output()) makers_.emplace(name, i);
     }
     if (multiplies) infer_ranks();
-    std::unordered_set<int> gone;
+    std::unordered_set<int> removals;
     for (int i = 0; i < graph_.node_size(); ++i) {
-      if (is(graph_.node(i), "BatchNormalization") && fold(graph_.node(i))) gone.insert(i);
+      if (is(graph_.node(i), "BatchNormalization") && fold(graph_.node(i))) removals.insert(i);
     }
-    sweep(gone);
+    sweep(removals);
   }
 
  private:
@@ -308,11 +308,11 @@ class Rewriter {
     const size_t size = bias->values.size();
     const bool row = size == a.channels() && !bias->dims.empty() && fits(bias->dims.back(), a);
     if (!row && size != 1) return std::nullopt;
-    std::vector<double> folded;
+    std::vector<double> result;
     for (size_t c = 0; c < a.channels(); ++c) {
-      folded.push_back(beta * bias->values[row ? c : 0] * a.factor[c] + a.offset[c]);
+      result.push_back(beta * bias->values[row ? c : 0] * a.factor[c] + a.offset[c]);
     }
-    return folded;
+    return result;
   }
 
   static void scale(Array& weight, size_t axis, const Affine& a) {
@@ -371,12 +371,12 @@ class Rewriter {
   }
 
   /// Removes the folded nodes, and the initializers and value infos that nothing uses any more.
-  void sweep(const std::unordered_set<int>& gone) {
+  void sweep(const std::unordered_set<int>& removals) {
     google::protobuf::RepeatedPtrField<onnx::NodeProto> nodes;
-    std::unordered_set<std::string> made;
+    std::unordered_set<std::string> names;
     for (int i = 0; i < graph_.node_size(); ++i) {
-      if (gone.count(i) != 0) continue;
-      for (const auto& name : graph_.node(i).output()) made.insert(name);
+      if (removals.count(i) != 0) continue;
+      for (const auto& name : graph_.node(i).output()) names.insert(name);
       nodes.Add()->Swap(graph_.mutable_node(i));
     }
     graph_.mutable_node()->Swap(&nodes);
@@ -391,7 +391,7 @@ class Rewriter {
       return it == readers_.end() || it->second > 0 || fed_.count(name) != 0;
     });
     keep(graph_.mutable_value_info(), [&](const std::string& name) {
-      return made.count(name) != 0 || makers_.count(name) == 0;
+      return names.count(name) != 0 || makers_.count(name) == 0;
     });
   }
 

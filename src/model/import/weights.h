@@ -53,8 +53,8 @@ class Weights {
  private:
   /// Collects the names that nodes of bodies read as settings of operators.
   void note_settings(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes);
-  /// Why a constant that users see as `shown` stays in its body; "" when it is lifted.
-  std::string why_not(const std::string& shown, const std::string& name, const Tensor& tensor,
+  /// Why a constant that users see as `public_name` stays in its body; "" when it is lifted.
+  std::string why_not(const std::string& public_name, const std::string& name, const Tensor& tensor,
                       bool constant_node) const;
 
   const CheckedModel& model_;
