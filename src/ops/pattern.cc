@@ -29,8 +29,8 @@ bool is_one_value(Value a, Value b) {
 /// Walks through the terms of a pattern and the nodes of a graph together.
 class Matching {
  public:
-  Matching(const Pattern& pattern, unsigned order, Match& found)
-      : terms_(pattern.terms()), order_(order), found_(found) {}
+  Matching(const Pattern& pattern, unsigned order, Match& result)
+      : terms_(pattern.terms()), order_(order), found_(result) {}
 
   bool run(Node n) { return take_node(n.output(0), n); }
 
@@ -103,24 +103,24 @@ bool Match::capture(std::string_view name, Value v, Node n) {
 
 bool begins(const Pattern& pattern, Node n) { return is_one_of(n.op(), pattern.terms()[0].op); }
 
-std::optional<Match> match_in_order(const Pattern& pattern, Node n, const Match& given,
+std::optional<Match> match_in_order(const Pattern& pattern, Node n, const Match& start,
                                     unsigned order) {
-  Match found = given;
-  return Matching(pattern, order, found).run(n) ? std::optional(found) : std::nullopt;
+  Match result = start;
+  return Matching(pattern, order, result).run(n) ? std::optional(result) : std::nullopt;
 }
 
-std::optional<Match> match(const Pattern& pattern, Node n, const Match& given) {
-  std::optional<Match> found;
-  match(pattern, n, given, [&](const Match& m) {
-    found = m;
+std::optional<Match> match(const Pattern& pattern, Node n, const Match& start) {
+  std::optional<Match> result;
+  match(pattern, n, start, [&](const Match& m) {
+    result = m;
     return true;
   });
-  return found;
+  return result;
 }
 
-std::optional<Match> match(const Pattern& pattern, Value v, const Match& given) {
+std::optional<Match> match(const Pattern& pattern, Value v, const Match& start) {
   const Node n = v ? v.producer() : Node();
-  return n && n.output(0) == v ? match(pattern, n, given) : std::nullopt;
+  return n && n.output(0) == v ? match(pattern, n, start) : std::nullopt;
 }
 
 void log_rule(std::string_view name, Node n) {
