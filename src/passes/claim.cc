@@ -65,10 +65,10 @@ class Claimer {
     }
     if (outputs.empty()) refuse(claim, nodes[0], "no node reads a result", device_);
     Graph::Scope scope(g_, nodes.back().phase(), nodes.back().name());
-    const auto made = apply_n("steep.Claimed", inputs, static_cast<int>(outputs.size()),
-                              {{"name", claim.name}, {"body", Body(body)}});
-    g_.place_like(made[0].producer(), nodes.back());
-    for (size_t i = 0; i < outputs.size(); ++i) g_.replace_uses(outputs[i], made[i]);
+    const auto results = apply_n("steep.Claimed", inputs, static_cast<int>(outputs.size()),
+                                 {{"name", claim.name}, {"body", Body(body)}});
+    g_.place_like(results[0].producer(), nodes.back());
+    for (size_t i = 0; i < outputs.size(); ++i) g_.replace_uses(outputs[i], results[i]);
     for (Node n : nodes) g_.erase(n);
   }
 
@@ -85,7 +85,7 @@ class Claimer {
     }
     // A path from these nodes to outside readers must not lead back to one of them.
     std::vector<Node> stack = nodes;
-    std::unordered_set<uint32_t> seen;
+    std::unordered_set<uint32_t> ids;
     while (!stack.empty()) {
       const Node n = stack.back();
       stack.pop_back();
@@ -97,7 +97,7 @@ class Claimer {
             if (!inside)
               refuse(claim, user, "one depends on another through a node outside of the claim",
                      device_);
-          } else if (seen.insert(user.id()).second) {
+          } else if (ids.insert(user.id()).second) {
             stack.push_back(user);
           }
         }

@@ -43,7 +43,7 @@ std::string key_of(Value v) {
 }  // namespace
 
 void remove_duplicates(Graph& graph) {
-  std::unordered_map<std::string, Node> seen;
+  std::unordered_map<std::string, Node> nodes;
   std::vector<Value> replacement(graph.value_count());
   for (Node n : graph.nodes()) {
     bool comparable = true;
@@ -58,7 +58,7 @@ void remove_duplicates(Graph& graph) {
       append(key, attr, &comparable);
     }
     if (!comparable) continue;
-    auto [it, fresh] = seen.try_emplace(std::move(key), n);
+    auto [it, fresh] = nodes.try_emplace(std::move(key), n);
     if (fresh) continue;
     for (int i = 0; i < n.output_count(); ++i) {
       if (n.output(i)) replacement[n.output(i).id()] = it->second.output(i);
