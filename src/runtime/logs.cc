@@ -56,17 +56,17 @@ std::string logs_help() {
 }
 
 void set_logs(std::string_view names) {
-  uint32_t wanted = 0;
+  uint32_t bits = 0;
   if (names == "help") {
     std::fputs(logs_help().c_str(), stderr);
     names = "";
   }
   for (size_t at = 0; at < names.size();) {
     const size_t end = std::min(names.find(',', at), names.size());
-    wanted |= bit_of(names.substr(at, end - at));
+    bits |= bit_of(names.substr(at, end - at));
     at = end + 1;
   }
-  asked = wanted;
+  asked = bits;
 }
 
 bool logs(Log kind) {
