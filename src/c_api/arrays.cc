@@ -53,7 +53,7 @@ Tensor borrowed(const steep_array& a, size_t i) {
 
 }  // namespace
 
-Fed::Fed(const steep_array* arrays, size_t count) {
+Feed::Feed(const steep_array* arrays, size_t count) {
   if (count > 0) require(arrays, "the arrays");
   for (size_t i = 0; i < count; ++i) {
     const steep_array& array = arrays[i];
@@ -70,7 +70,7 @@ Fed::Fed(const steep_array* arrays, size_t count) {
   }
 }
 
-std::map<std::string, Tensor> Fed::named() const {
+std::map<std::string, Tensor> Feed::named() const {
   if (in_order_ && !tensors_.empty()) {
     throw ArgumentError({.what = "Arrays need names here.", .received = "NULL for a name"});
   }
@@ -82,7 +82,7 @@ std::map<std::string, Tensor> Fed::named() const {
   return result;
 }
 
-std::map<std::string, Tensor> Fed::named(const std::vector<TensorInfo>& infos) const {
+std::map<std::string, Tensor> Feed::named(const std::vector<TensorInfo>& infos) const {
   if (!in_order_) return named();
   if (tensors_.size() != infos.size()) {
     throw DataError({.what = "The number of inputs is wrong.",
@@ -94,7 +94,7 @@ std::map<std::string, Tensor> Fed::named(const std::vector<TensorInfo>& infos) c
   return result;
 }
 
-std::vector<Tensor> Fed::ordered(const std::vector<TensorInfo>& infos) const {
+std::vector<Tensor> Feed::ordered(const std::vector<TensorInfo>& infos) const {
   if (in_order_) return tensors_;
   std::map<std::string, Tensor> rest = named();
   std::vector<Tensor> result;
@@ -115,7 +115,7 @@ std::vector<Tensor> Fed::ordered(const std::vector<TensorInfo>& infos) const {
   return result;
 }
 
-Tensor Fed::own(const Tensor& result) const {
+Tensor Feed::own(const Tensor& result) const {
   const auto* const at = static_cast<const char*>(result.data());
   for (const Tensor& tensor : tensors_) {
     const auto* const begin = static_cast<const char*>(tensor.data());
@@ -127,7 +127,7 @@ Tensor Fed::own(const Tensor& result) const {
 }
 
 void give_tensors(steep_tensors** result, const std::vector<std::string>& names,
-                  const std::vector<Tensor>& outputs, const Fed& feed) {
+                  const std::vector<Tensor>& outputs, const Feed& feed) {
   if (result == nullptr) return;
   if (names.size() != outputs.size())
     throw InternalError("The number of outputs differs from the number of names.");

@@ -45,9 +45,9 @@ class Strings : public Object {
 
 /// The arrays that the caller lends for one call. Types, extents, sizes and alignment are checked.
 /// Throws ArgumentError and ShapeError that name the array.
-class Fed {
+class Feed {
  public:
-  Fed(const steep_array* arrays, size_t count);
+  Feed(const steep_array* arrays, size_t count);
 
   /// Whether the arrays have no names, so that their order identifies them. Throws ArgumentError if
   /// only some have a name.
@@ -76,7 +76,7 @@ class Fed {
 /// Gives results to the caller, unless `result` is null. `names` and `outputs` have the same
 /// length.
 void give_tensors(steep_tensors** result, const std::vector<std::string>& names,
-                  const std::vector<Tensor>& outputs, const Fed& feed);
+                  const std::vector<Tensor>& outputs, const Feed& feed);
 void give_tensors(steep_tensors** result, std::map<std::string, Tensor> tensors);
 void give_bytes(steep_bytes** result, std::string bytes);
 void give_strings(steep_strings** result, std::vector<std::string> strings);

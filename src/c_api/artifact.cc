@@ -74,7 +74,7 @@ steep_code steep_artifact_step(steep_artifact* session, const steep_array* input
                                steep_step* step, steep_tensors** outputs, steep_error** error) {
   return call(error, [&] {
     const auto own = session_of(session);
-    const Fed feed(inputs, count);
+    const Feed feed(inputs, count);
     const steep::StepResult result = own->session.step(feed.ordered(own->inputs.infos()));
     std::vector<std::string> names(result.outputs.size());
     give_tensors(outputs, names, result.outputs, feed);
@@ -87,7 +87,7 @@ steep_code steep_artifact_predict(steep_artifact* session, const steep_array* in
   return call(error, [&] {
     const auto own = session_of(session);
     require(outputs, "outputs");
-    const Fed feed(inputs, count);
+    const Feed feed(inputs, count);
     const auto results = own->session.predict(feed.ordered(own->predicted.infos()));
     give_tensors(outputs, own->outputs.names(), results, feed);
   });
@@ -133,7 +133,7 @@ steep_code steep_artifact_set_weights(steep_artifact* session, const steep_array
                                       size_t count, steep_error** error) {
   return call(error, [&] {
     const auto own = session_of(session);
-    own->session.set_weights(Fed(weights, count).named());
+    own->session.set_weights(Feed(weights, count).named());
   });
 }
 

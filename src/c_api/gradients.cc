@@ -82,7 +82,7 @@ steep_code steep_gradients_forward(steep_gradients* session, const steep_array* 
   return call(error, [&] {
     const auto own = session_of(session);
     require(run, "run");
-    const Fed feed(inputs, count);
+    const Feed feed(inputs, count);
     auto result = own->session.forward(feed.named(own->inputs.infos()));
     const auto handle = std::make_shared<Run>(std::move(result.run));
     give_tensors(outputs, own->outputs.names(), result.outputs, feed);
@@ -95,7 +95,7 @@ steep_code steep_gradients_eval(steep_gradients* session, const steep_array* inp
   return call(error, [&] {
     const auto own = session_of(session);
     require(outputs, "outputs");
-    const Fed feed(inputs, count);
+    const Feed feed(inputs, count);
     const auto results = own->session.eval(feed.named(own->inputs.infos()));
     give_tensors(outputs, own->outputs.names(), results, feed);
   });
@@ -108,7 +108,7 @@ steep_code steep_gradients_backward(steep_gradients* session, steep_run* run,
     const auto own = session_of(session);
     const auto waiting = object<Run>(run);
     require(gradients, "gradients");
-    const Fed feed(output_gradients, count);
+    const Feed feed(output_gradients, count);
     const std::lock_guard lock(waiting->mutex);
     auto results = own->session.backward(
         waiting->run, count == 0 ? steep::GradientSession::Tensors{} : feed.named());
@@ -147,7 +147,7 @@ steep_code steep_gradients_weights(const steep_gradients* session, steep_tensors
 steep_code steep_gradients_set_weights(steep_gradients* session, const steep_array* weights,
                                        size_t count, steep_error** error) {
   return call(error,
-              [&] { session_of(session)->session.set_weights(Fed(weights, count).named()); });
+              [&] { session_of(session)->session.set_weights(Feed(weights, count).named()); });
 }
 
 }  // extern "C"

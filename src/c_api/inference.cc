@@ -82,7 +82,7 @@ steep_code steep_inference_run(steep_inference* session, const steep_array* inpu
   return call(error, [&] {
     const auto own = session_of(session);
     require(outputs, "outputs");
-    const Fed feed(inputs, count);
+    const Feed feed(inputs, count);
     const std::vector<std::string> choice = texts(names, name_count, "names");
     const auto results = own->session.run(feed.named(own->inputs.infos()), choice);
     give_tensors(outputs, choice.empty() ? own->outputs.names() : choice, results, feed);

@@ -113,7 +113,7 @@ steep_code steep_load_arrays(const char* path, steep_tensors** arrays, steep_err
 
 steep_code steep_save_arrays(const char* path, const steep_array* arrays, size_t count,
                              steep_error** error) {
-  return call(error, [&] { steep::save_arrays(text(path, "path"), Fed(arrays, count).named()); });
+  return call(error, [&] { steep::save_arrays(text(path, "path"), Feed(arrays, count).named()); });
 }
 
 // --- plug-ins, operators and optimizers ----------------------------------------------------------

@@ -203,7 +203,7 @@ void change(steep_options* handle, const char* key, const Value& value, Put&& pu
   const auto own = object<Options>(handle);
   const std::string name = text(key, "key");
   put(name, field_of(own->of, name), value);
-  if (auto* group = std::get_if<GroupOptions>(&own->of)) group->given.insert(name);
+  if (auto* group = std::get_if<GroupOptions>(&own->of)) group->keys.insert(name);
 }
 
 template <typename T>
@@ -232,7 +232,7 @@ Options::Of defaults(int32_t kind) {
 ParameterGroup GroupOptions::group() const {
   ParameterGroup result;
   if (optimizer.kind.empty()) {
-    for (const std::string& key : given) {
+    for (const std::string& key : keys) {
       if (key == "lr_multiplier" || key == "weight_decay" || key == "optimizer") continue;
       refuse_value(key, "`optimizer` for a group with settings of an optimizer", "none");
     }

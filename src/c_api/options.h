@@ -21,7 +21,7 @@ struct GroupOptions {
   std::optional<double> lr_multiplier{};
   std::optional<double> weight_decay{};
   OptimizerOptions optimizer{.kind = ""};
-  std::set<std::string> given{};  ///< keys that the caller has set
+  std::set<std::string> keys{};  ///< keys that the caller has set
 
   /// Throws ArgumentError if the settings contradict each other.
   ParameterGroup group() const;

@@ -60,7 +60,7 @@ std::shared_ptr<Training> session_of(const steep_training* handle) {
 
 /// Calls with(inputs), by name or in order, as the caller gave them.
 template <typename Run>
-auto run(const Fed& feed, Run&& with) {
+auto run(const Feed& feed, Run&& with) {
   if (feed.in_order()) return with(std::span<const Tensor>(feed.tensors()));
   return with(feed.named());
 }
@@ -113,7 +113,7 @@ steep_code steep_training_step(steep_training* session, const steep_array* input
                                steep_step* step, steep_tensors** outputs, steep_error** error) {
   return call(error, [&] {
     const auto own = session_of(session);
-    const Fed feed(inputs, count);
+    const Feed feed(inputs, count);
     const steep::StepResult result =
         run(feed, [&](const auto& arrays) { return own->session.step(arrays); });
     give_tensors(outputs, own->step_outputs, result.outputs, feed);
@@ -126,7 +126,7 @@ steep_code steep_training_accumulate(steep_training* session, const steep_array*
                                      steep_error** error) {
   return call(error, [&] {
     const auto own = session_of(session);
-    const Fed feed(inputs, count);
+    const Feed feed(inputs, count);
     const steep::StepResult result =
         run(feed, [&](const auto& arrays) { return own->session.accumulate(arrays); });
     give_tensors(outputs, own->step_outputs, result.outputs, feed);
@@ -157,7 +157,7 @@ steep_code steep_training_eval(steep_training* session, const steep_array* input
                                steep_error** error) {
   return call(error, [&] {
     const auto own = session_of(session);
-    const Fed feed(inputs, count);
+    const Feed feed(inputs, count);
     const steep::EvalResult result =
         run(feed, [&](const auto& arrays) { return own->session.eval(arrays); });
     give_tensors(outputs, own->outputs.names(), result.outputs, feed);
@@ -176,7 +176,7 @@ steep_code steep_training_gradients(steep_training* session, const steep_array* 
   return call(error, [&] {
     const auto own = session_of(session);
     require(gradients, "gradients");
-    const Fed feed(inputs, count);
+    const Feed feed(inputs, count);
     double value = 0;
     auto all =
         run(feed, [&](const auto& arrays) { return own->session.gradients(arrays, &value); });
@@ -263,13 +263,13 @@ steep_code steep_training_state(const steep_training* session, const char* name,
 steep_code steep_training_set_weights(steep_training* session, const steep_array* weights,
                                       size_t count, steep_error** error) {
   return call(error,
-              [&] { session_of(session)->session.set_weights(Fed(weights, count).named()); });
+              [&] { session_of(session)->session.set_weights(Feed(weights, count).named()); });
 }
 
 steep_code steep_training_set_optimizer_state(steep_training* session, const steep_array* state,
                                               size_t count, steep_error** error) {
-  return call(error,
-              [&] { session_of(session)->session.set_optimizer_state(Fed(state, count).named()); });
+  return call(
+      error, [&] { session_of(session)->session.set_optimizer_state(Feed(state, count).named()); });
 }
 
 // --- settings -----------------------------------------------------------------------------------
@@ -410,7 +410,7 @@ steep_code steep_training_save_artifact(const steep_training* session, const cha
     infos.resize(std::min(infos.size(), each));  // the label is last and optional
     std::vector<std::vector<steep::Tensor>> feeds;
     for (size_t i = 0; i < batches; ++i)
-      feeds.push_back(Fed(inputs + i * each, each).ordered(infos));
+      feeds.push_back(Feed(inputs + i * each, each).ordered(infos));
     own->session.save_artifact(file, feeds);
   });
 }
@@ -440,7 +440,7 @@ steep_code steep_training_plan(steep_training* session, const steep_array* input
   return call(error, [&] {
     const auto own = session_of(session);
     require(plan, "plan");
-    const Fed feed(inputs, count);
+    const Feed feed(inputs, count);
     const steep::StepPlan step_plan = own->session.plan(feed.ordered(own->inputs.infos()));
     *plan = {.arena_bytes = step_plan.arena_bytes,
              .parameter_bytes = step_plan.parameter_bytes,
@@ -467,7 +467,7 @@ steep_code steep_training_dump(steep_training* session, const steep_array* input
   return call(error, [&] {
     const auto own = session_of(session);
     require(text, "text");
-    const Fed feed(inputs, count);
+    const Feed feed(inputs, count);
     give_bytes(text, count == 0 ? own->session.dump()
                                 : own->session.dump(feed.ordered(own->inputs.infos())));
   });
