@@ -93,10 +93,10 @@ class OneDnnConv final : public Kernel {
     for (size_t i = 0; i < 3; ++i) {
       const Side& side = sides_[i];
       const void* data = side.input < 0 ? args.out[0] : args.in[side.input];
-      dnnl::memory outside = onednn_memory(side.given, data);
+      dnnl::memory outside = onednn_memory(side.desc, data);
       memories[i] = outside;
       if (side.move) {
-        memories[i] = onednn_memory(side.used, scratch + side.offset);
+        memories[i] = onednn_memory(side.own, scratch + side.offset);
         if (side.input >= 0) side.move.execute(stream, outside, memories[i]);
       }
       list.emplace_back(side.argument, memories[i]);
@@ -109,7 +109,7 @@ class OneDnnConv final : public Kernel {
     for (size_t i = 0; i < 3; ++i) {
       const Side& side = sides_[i];
       if (side.input >= 0 || !side.move) continue;
-      dnnl::memory outside = onednn_memory(side.given, args.out[0]);
+      dnnl::memory outside = onednn_memory(side.desc, args.out[0]);
       side.move.execute(stream, memories[i], outside);
     }
   } catch (const dnnl::error& error) {
@@ -119,7 +119,7 @@ class OneDnnConv final : public Kernel {
  private:
   /// The array x, weight or y.
   struct Side {
-    Desc given, used;
+    Desc desc, own;
     int input = -1;  ///< index of the node's input; -1: output
     int argument = 0;
     size_t offset = 0;
@@ -147,12 +147,12 @@ class OneDnnConv final : public Kernel {
                  grad_w ? DNNL_ARG_DIFF_WEIGHTS : DNNL_ARG_WEIGHTS};
     sides_[2] = {descs[2], y, forward ? -1 : 0, forward ? DNNL_ARG_DST : DNNL_ARG_DIFF_DST};
     for (Side& side : sides_) {
-      if (side.used == side.given) continue;
-      side.offset = take(side.used.get_size());
+      if (side.own == side.desc) continue;
+      side.offset = take(side.own.get_size());
       const bool in = side.input >= 0;
       const auto& engine = onednn_engine();
-      side.move = dnnl::reorder(dnnl::reorder::primitive_desc(engine, in ? side.given : side.used,
-                                                              engine, in ? side.used : side.given));
+      side.move = dnnl::reorder(dnnl::reorder::primitive_desc(engine, in ? side.desc : side.own,
+                                                              engine, in ? side.own : side.desc));
     }
     scratchpad_ = pd.scratchpad_desc();
     scratchpad_at_ = take(scratchpad_.get_size());

@@ -38,7 +38,7 @@ SteepError* to_engine_error() {
   return report(kind, parts);
 }
 
-SteepOperand asked() {
+SteepOperand empty_operand() {
   SteepOperand raw{};
   raw.size = sizeof(raw);
   return raw;
@@ -68,7 +68,7 @@ Body body_of(const SteepGraph* raw) {
   auto graph = std::make_shared<Graph>();
   std::map<int64_t, Value> values;
   for (int i = 0; i < host->graph_input_count(raw); ++i) {
-    SteepOperand x = asked();
+    SteepOperand x = empty_operand();
     host->graph_input(raw, i, &x);
     values[x.value] = graph->add_input("", type_of(x));
   }
@@ -82,14 +82,14 @@ Body body_of(const SteepGraph* raw) {
     const SteepNode* n = host->node(raw, k);
     std::vector<Value> inputs;
     for (int i = 0; i < host->input_count(n); ++i) {
-      SteepOperand x = asked();
+      SteepOperand x = empty_operand();
       host->input(n, i, &x);
       inputs.push_back(read(x));
     }
     const int outputs = host->output_count(n);
     const Node copy = graph->add_node(host->op(n), inputs, outputs, attrs_of(n), host->name(n));
     for (int i = 0; i < outputs; ++i) {
-      SteepOperand y = asked();
+      SteepOperand y = empty_operand();
       host->output(n, i, &y);
       if (y.dtype == 0) continue;
       graph->set_type(copy.output(i), type_of(y));
@@ -97,7 +97,7 @@ Body body_of(const SteepGraph* raw) {
     }
   }
   for (int i = 0; i < host->graph_output_count(raw); ++i) {
-    SteepOperand y = asked();
+    SteepOperand y = empty_operand();
     host->graph_output(raw, i, &y);
     graph->add_output("", read(y));
   }
@@ -128,7 +128,7 @@ Attrs attrs_of(const SteepNode* node) {
   for (int i = 0; i < host->attr_count(node); ++i) {
     SteepAttr raw{};
     raw.size = sizeof(raw);
-    raw.tensor = asked();
+    raw.tensor = empty_operand();
     host->attr(node, i, &raw);
     attrs.set(raw.name, attr_of(raw));
   }
@@ -146,12 +146,12 @@ class OwnedSpec {
              .inputs = {},
              .outputs = {}} {
     for (int i = 0; i < host->input_count(node); ++i) {
-      SteepOperand x = asked();
+      SteepOperand x = empty_operand();
       host->input(node, i, &x);
       spec.inputs.push_back(operand(x));
     }
     for (int i = 0; i < host->output_count(node); ++i) {
-      SteepOperand y = asked();
+      SteepOperand y = empty_operand();
       host->output(node, i, &y);
       spec.outputs.push_back(operand(y));
     }

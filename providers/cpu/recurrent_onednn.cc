@@ -74,7 +74,7 @@ class Stage {
     for (const Array& a : arrays_) {
       if (a.argument == DNNL_ARG_DIFF_WEIGHTS_LAYER || a.argument == DNNL_ARG_DIFF_WEIGHTS_ITER ||
           a.argument == DNNL_ARG_DIFF_BIAS) {
-        std::fill_n(a.place.in(args), a.used.get_size() / sizeof(float), 0.0F);
+        std::fill_n(a.place.in(args), a.own.get_size() / sizeof(float), 0.0F);
       }
     }
   }
@@ -83,7 +83,7 @@ class Stage {
     dnnl::stream& stream = onednn_stream();
     std::unordered_map<int, dnnl::memory> list;
     for (const Array& a : arrays_) {
-      list.emplace(a.argument, onednn_memory(a.used, a.place.in(args)));
+      list.emplace(a.argument, onednn_memory(a.own, a.place.in(args)));
       if (a.move && a.read) move(a, args, stream);
     }
     primitive_.execute(stream, list);
@@ -96,8 +96,8 @@ class Stage {
   struct Array {
     int argument;
     Place place;  ///< of the primitive's array
-    Desc used;
-    Desc given;
+    Desc own;
+    Desc desc;
     Place outside;
     dnnl::reorder move;  ///< empty when the layout needs no change
     bool read;
@@ -121,8 +121,8 @@ class Stage {
   }
 
   static void move(const Array& a, const KernelArgs& args, dnnl::stream& stream) {
-    dnnl::memory outside = onednn_memory(a.given, a.outside.in(args));
-    dnnl::memory inside = onednn_memory(with_axes(a.used, a.given), a.place.in(args));
+    dnnl::memory outside = onednn_memory(a.desc, a.outside.in(args));
+    dnnl::memory inside = onednn_memory(with_axes(a.own, a.desc), a.place.in(args));
     a.move.execute(stream, a.read ? outside : inside, a.read ? inside : outside);
   }
 

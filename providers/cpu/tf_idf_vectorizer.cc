@@ -16,7 +16,7 @@ struct TfIdf {
   int64_t shortest, longest, most_skips;
   bool counts, weighs;  // TF: counts; IDF: weighs; TFIDF: both
   int64_t rows, length, columns;
-  Convert read;
+  Convert converter;
   int64_t bytes;
 
   void operator()(const KernelArgs& args) const {
@@ -24,7 +24,7 @@ struct TfIdf {
     std::fill(y, y + rows * columns, 0.0F);
     std::vector<int64_t> x(static_cast<size_t>(length));
     for (int64_t row = 0; row < rows; ++row, y += columns) {
-      read(args.input<char>(0) + row * length * bytes, x.data(), length);
+      converter(args.input<char>(0) + row * length * bytes, x.data(), length);
       for (const auto& [number, count] : occurrences(x)) {
         const float times = counts ? static_cast<float>(count) : 1;
         y[place[number]] = times * (weighs ? weight[number] : 1);
@@ -68,7 +68,7 @@ std::unique_ptr<Kernel> make(const NodeSpec& node, std::string* why_not) {
                .rows = x.rank() == 2 ? x.dims[0] : 1,
                .length = x.dims.back(),
                .columns = node.out(0).dims.back(),
-               .read = find_convert(x.dtype, DType::i64),
+               .converter = find_convert(x.dtype, DType::i64),
                .bytes = static_cast<int64_t>(size_of(x.dtype))};
   if (mode != "TF" && mode != "IDF" && mode != "TFIDF") return decline(why_not, "mode is {}", mode);
   if (kernel.shortest < 1 || kernel.longest > kMost || kernel.most_skips < 0 ||

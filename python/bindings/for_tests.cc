@@ -52,7 +52,7 @@ Attr to_attr(nb::handle value) {
 struct OneNode {
   Graph graph;
   std::vector<Value> inputs;
-  std::vector<Tensor> fed;
+  std::vector<Tensor> tensors;
   Node node;
 
   OneNode(const std::string& op, nb::list arrays, nb::dict attrs, int outputs) {
@@ -64,7 +64,7 @@ struct OneNode {
       Tensor t = to_tensor(array);
       if (is_float(t.dtype())) {
         inputs.push_back(graph.add_input("x", {t.dtype(), to_shape(t.dims())}));
-        fed.push_back(std::move(t));
+        tensors.push_back(std::move(t));
       } else {
         inputs.push_back(graph.add_constant(t.clone()));
       }
@@ -159,7 +159,7 @@ nb::list evaluate_node(const std::string& op, nb::list inputs, nb::dict attrs, i
   }
   for (Value y : results) one.graph.add_output("y", y);
   nb::list arrays;
-  for (const Tensor& y : Program(std::move(one.graph), options).forward(one.fed).outputs) {
+  for (const Tensor& y : Program(std::move(one.graph), options).forward(one.tensors).outputs) {
     arrays.append(to_array(y));
   }
   return arrays;
@@ -174,7 +174,7 @@ nb::list node_gradients(const std::string& op, nb::list inputs, nb::dict attrs, 
     Tensor t = to_tensor(output_grads[i]);
     results.push_back(one.node.output(static_cast<int>(i)));
     seeds.push_back(one.graph.add_input("dy", {t.dtype(), to_shape(t.dims())}));
-    one.fed.push_back(std::move(t));
+    one.tensors.push_back(std::move(t));
   }
   for (size_t i : wrt) targets.push_back(one.inputs.at(i));
   const std::vector<Value> gradients =
@@ -182,7 +182,7 @@ nb::list node_gradients(const std::string& op, nb::list inputs, nb::dict attrs, 
   for (Value dx : gradients) {
     if (dx) one.graph.add_output("dx", dx);
   }
-  const std::vector<Tensor> values = evaluate(one.graph, one.fed);
+  const std::vector<Tensor> values = evaluate(one.graph, one.tensors);
   nb::list arrays;
   size_t next = 0;
   for (Value dx : gradients) {
