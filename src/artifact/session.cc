@@ -79,7 +79,8 @@ struct ArtifactSession::Impl {
   Artifact artifact;
   std::map<std::string, Tensor> states;  // they share the bytes of artifact.states
   std::vector<TensorInfo> inputs, predicted, outputs;
-  std::string torn;  // the error that left states of two different steps; "" if there was none
+  // The error that left states of two different steps; "" if there was none.
+  std::string tear_cause;
   CallLock call_lock;
 
  private:
@@ -87,7 +88,7 @@ struct ArtifactSession::Impl {
   Runnable& program_for(Purpose purpose, std::span<const Tensor> arrays);
   std::map<std::string, Tensor> backward_inputs();
   void count_steps(float more);
-  void tear(const std::string& cause) { torn = cause; }
+  void tear(const std::string& cause) { tear_cause = cause; }
   void require_finite_weights();
 
   std::vector<std::unique_ptr<Runnable>> programs_;
@@ -189,12 +190,12 @@ void ArtifactSession::Impl::count_steps(float more) {
 }
 
 void ArtifactSession::Impl::require_whole() const {
-  if (torn.empty()) return;
+  if (tear_cause.empty()) return;
   throw DataError(ErrorParts{
       .what = "The weights are inconsistent: an update was cut off, so that some are of that step "
               "and some of the step before.",
       .expected = "weights of one step",
-      .received = "the cause was: " + torn,
+      .received = "the cause was: " + tear_cause,
       .remedy = "Open the artifact again."});
 }
 

@@ -114,9 +114,9 @@ class RowRewriter {
   /// The given rows of `v` [d…, k], or all rows if `rows` is null: [p, k].
   Value take(Value v, Value rows) {
     const uint64_t key = (uint64_t{v.id()} << 32U) | (rows ? rows.id() : UINT32_MAX);
-    if (const auto found = taken_.find(key); found != taken_.end()) return found->second;
+    if (const auto found = row_values_.find(key); found != row_values_.end()) return found->second;
     const Value some = make(v, rows);
-    taken_.emplace(key, some);
+    row_values_.emplace(key, some);
     return some;
   }
 
@@ -211,7 +211,7 @@ class RowRewriter {
   std::unordered_set<uint32_t> computed_twice_;             // nodes that also compute all rows
   std::vector<Value> shared_;                               // values that other nodes read, too
   size_t products_ = 0;
-  std::unordered_map<uint64_t, Value> taken_;  // by value and rows
+  std::unordered_map<uint64_t, Value> row_values_;  // by value and rows
 };
 
 /// A cross entropy and its scores, whose last axis are the classes.

@@ -469,7 +469,8 @@ class RealRows {
   }
 
   Value take(Value v) {
-    if (const auto found = taken_.find(v.id()); found != taken_.end()) return found->second;
+    if (const auto found = row_values_.find(v.id()); found != row_values_.end())
+      return found->second;
     const Tokens tokens = tokens_.at(v.id());
     const Space& s = space(tokens.space);
     const Value rows = s.rows.at(tokens.by_place);
@@ -483,7 +484,7 @@ class RealRows {
     } else {
       some = write_for_rows(n, rows, s.leads.at(tokens.by_place), [&](Value x) { return take(x); });
     }
-    taken_.emplace(v.id(), some);
+    row_values_.emplace(v.id(), some);
     return some;
   }
 
@@ -516,7 +517,7 @@ class RealRows {
   std::unordered_set<uint32_t> unread_;  // ids of values
   std::unordered_map<uint32_t, std::string> why_;
   std::unordered_set<uint32_t> inside_;  // ids of nodes
-  std::unordered_map<uint32_t, Value> taken_;
+  std::unordered_map<uint32_t, Value> row_values_;
 };
 
 }  // namespace

@@ -38,12 +38,12 @@ class Progress {
 
   double total_;
   double before_;
-  int64_t done_ = 0;
+  int64_t samples_ = 0;
   bool json_;
   bool terminal_;
   bool drawn_ = false;
   Clock::time_point start_ = Clock::now();
-  Clock::time_point shown_;
+  Clock::time_point last_print_;
 };
 
 }  // namespace steep::cli

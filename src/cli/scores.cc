@@ -138,7 +138,7 @@ void Scores::add_classes(const Tensor& scores, const Tensor& labels) {
     const auto guess = static_cast<size_t>(std::max_element(row, row + classes) - row);
     const auto is = static_cast<size_t>(label[i]);
     ++classes_[is].label;
-    ++classes_[guess].said;
+    ++classes_[guess].guesses;
     classes_[is].both += guess == is;
   }
 }
@@ -152,7 +152,7 @@ void Scores::add_binary(const Tensor& scores, const Tensor& labels) {
     for (int64_t& within : within_) within += said == is;
     ++counted_;
     classes_[0].label += is;
-    classes_[0].said += said;
+    classes_[0].guesses += said;
     classes_[0].both += said && is;
   }
 }
@@ -175,8 +175,8 @@ void Scores::add_elements(const Tensor& y, const Tensor& target) {
 double Scores::f1() const {
   double sum = 0, classes = 0;
   for (const Counts& c : classes_) {
-    if (c.label + c.said == 0) continue;
-    sum += 2 * static_cast<double>(c.both) / static_cast<double>(c.label + c.said);
+    if (c.label + c.guesses == 0) continue;
+    sum += 2 * static_cast<double>(c.both) / static_cast<double>(c.label + c.guesses);
     classes += 1;
   }
   return sum / classes;

@@ -41,7 +41,7 @@ class Run {
         session_(open()),
         weight_(session_),
         feed_(feed_from(choice.data, session_.input_info(), weight_.labels(), true)),
-        held_(hold_out()),
+        split_rows_(hold_out()),
         cut_(cut_for(choice.data, feed_, session_.input_info(), choice.drop_last)),
         batches_(feed_.arrays, batch_options()),
         scores_(choice.scores, session_, weight_.labels(),
@@ -147,9 +147,9 @@ class Run {
 
   void open_validation() {
     DataArguments data = choice_.data;
-    if (!held_) data.paths = choice_.validation;
+    if (!split_rows_) data.paths = choice_.validation;
     const std::vector<TensorInfo>& inputs = session_.input_info();
-    const Feed feed = held_ ? *held_ : feed_from(data, inputs, weight_.labels(), true);
+    const Feed feed = split_rows_ ? *split_rows_ : feed_from(data, inputs, weight_.labels(), true);
     const Cut cut = cut_for(data, feed, inputs, false);
     validation_text_ = feed.text;
     if (!cut.text.empty()) validation_text_ += "; " + cut.text;
@@ -534,7 +534,7 @@ class Run {
   TrainingSession session_;
   LossWeight weight_;
   Feed feed_;
-  std::optional<Feed> held_;  ///< rows of --validation-split
+  std::optional<Feed> split_rows_;  ///< rows of --validation-split
   Cut cut_;
   Batches batches_;
   Scores scores_;

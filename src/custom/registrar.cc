@@ -240,7 +240,7 @@ void Registrar::add_offered(onnx::FunctionProto f, std::optional<onnx::FunctionP
   op->body = std::move(f);
   op->provider = std::move(provider);
   op->since = since;
-  offered_.emplace(function_id(op->body), std::move(types));
+  offers_.emplace(function_id(op->body), std::move(types));
   add(std::move(op), std::move(gradient));
 }
 
@@ -282,7 +282,7 @@ std::vector<std::string> Registrar::finish(const Limits& limits) {
   std::vector<std::string> names;
   change_custom_functions([&](CustomFunctions& now) {
     names = put_into(now);
-    for (const auto& [id, types] : offered_) {
+    for (const auto& [id, types] : offers_) {
       const onnx::FunctionProto& f = ops_.at(id)->body;
       offer_op(qualified(f), types, f.node_size() > 0);
     }

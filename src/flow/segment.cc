@@ -60,9 +60,9 @@ class Borrowed {
 }  // namespace
 
 struct Segment::Cut {
-  std::vector<Type> types;              // by input of remaining_
-  std::unique_ptr<Executable> planned;  // null: nothing to run
-  std::vector<size_t> planned_inputs;   // by input of planned: index of an input of remaining_
+  std::vector<Type> types;                 // by input of remaining_
+  std::unique_ptr<Executable> executable;  // null: nothing to run
+  std::vector<size_t> planned_inputs;  // by input of `executable`: index of an input of remaining_
   std::shared_ptr<Segment> next;
   std::vector<Source> next_inputs;  // by input of next
   bool phase_ends = true;           // no node of the phase remains
@@ -236,7 +236,7 @@ std::shared_ptr<Segment::Cut> Segment::make_cut(std::vector<Type> types,
   for (Value v : plan_part.sources()) cut->planned_inputs.push_back(place.at(v.id()));
   if (plan_part.graph().node_count() > 0 || !plan_part.graph().updates().empty()) {
     run_passes(plan_part.graph(), context.passes);
-    cut->planned = std::make_unique<Executable>(
+    cut->executable = std::make_unique<Executable>(
         make_plan(std::move(plan_part.graph()), context.devices, std::move(s.decomposed)),
         context.pool);
   }
@@ -272,17 +272,17 @@ std::vector<Datum> outputs_of(const Graph& g, Phase phase, std::span<const Datum
 std::vector<Datum> Segment::run_planned(const Cut& cut, std::span<const Datum> inputs,
                                         const RunContext& context) {
   std::vector<Tensor> results;
-  if (cut.planned) {
-    const Graph& g = *cut.planned->plan().graph;
-    Borrowed loan(*cut.planned);
+  if (cut.executable) {
+    const Graph& g = *cut.executable->plan().graph;
+    Borrowed loan(*cut.executable);
     for (size_t i = 0; i < cut.planned_inputs.size(); ++i) {
-      cut.planned->bind_input(loan.frame(), i, inputs[cut.planned_inputs[i]].tensor());
+      cut.executable->bind_input(loan.frame(), i, inputs[cut.planned_inputs[i]].tensor());
     }
     for (size_t i = 0; i < g.states().size(); ++i) {
       Tensor state = context.states.at(g.states()[i].name());
-      cut.planned->bind_state(loan.frame(), i, state.data());
+      cut.executable->bind_state(loan.frame(), i, state.data());
     }
-    results = cut.planned->run(loan.frame(), Phase::forward, context.run);
+    results = cut.executable->run(loan.frame(), Phase::forward, context.run);
   }
   std::vector<Datum> next;
   for (const Source& s : cut.next_inputs) {
@@ -308,7 +308,7 @@ std::vector<Datum> Segment::run(SegmentPosition& at, const RunContext& context) 
     const std::shared_ptr<Cut> cut = s.cut_for(inputs, context);
     at = {cut->next, run_planned(*cut, inputs, context)};
     if (cut->phase_ends) return outputs_of(cut->next->graph_, phase, at.inputs, context);
-    if (!cut->planned && cut->next->dynamic_nodes_.empty())
+    if (!cut->executable && cut->next->dynamic_nodes_.empty())
       throw_data_dependent(cut->next->graph_.nodes()[0]);
   }
 }
@@ -317,8 +317,8 @@ std::string Segment::text() const {
   std::string all;
   for (Node n : dynamic_nodes_) all += fmt::format("alone: {} ({})\n", n.name(), n.op());
   for (const auto& cut : cuts_) {
-    if (cut->planned)
-      all += to_text(*cut->planned->plan().graph) + "\n" + to_text(cut->planned->plan());
+    if (cut->executable)
+      all += to_text(*cut->executable->plan().graph) + "\n" + to_text(cut->executable->plan());
     all += cut->next->text();
   }
   return all;
@@ -327,7 +327,7 @@ std::string Segment::text() const {
 std::vector<const Plan*> Segment::plans() const {
   std::vector<const Plan*> all;
   for (const auto& cut : cuts_) {
-    if (cut->planned) all.push_back(&cut->planned->plan());
+    if (cut->executable) all.push_back(&cut->executable->plan());
     const std::vector<const Plan*> later = cut->next->plans();
     all.insert(all.end(), later.begin(), later.end());
   }

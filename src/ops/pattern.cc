@@ -30,7 +30,7 @@ bool is_one_value(Value a, Value b) {
 class Matching {
  public:
   Matching(const Pattern& pattern, unsigned order, Match& result)
-      : terms_(pattern.terms()), order_(order), found_(result) {}
+      : terms_(pattern.terms()), order_(order), result_(result) {}
 
   bool run(Node n) { return take_node(n.output(0), n); }
 
@@ -45,13 +45,13 @@ class Matching {
     }
     ++at_;
     if (term.kind == Term::Kind::number) return scalar_constant(v) == term.number;
-    return term.name.empty() || found_.capture(term.name, v, v.producer());
+    return term.name.empty() || result_.capture(term.name, v, v.producer());
   }
 
   bool take_node(Value v, Node n) {
     const Term& term = terms_[at_++];
     if (!is_one_of(n.op(), term.op)) return false;
-    if (!term.name.empty() && !found_.capture(term.name, v, n)) return false;
+    if (!term.name.empty() && !result_.capture(term.name, v, n)) return false;
     for (int i = term.operands; i < n.input_count() && !term.more; ++i) {
       if (n.input(i)) return false;
     }
@@ -63,15 +63,15 @@ class Matching {
   }
 
   bool only_read_here(Value v) const {
-    if (found_.readers_ == nullptr)
+    if (result_.readers_ == nullptr)
       throw InternalError({.what = "A pattern that says \"only\" is matched without readers."});
-    return static_cast<bool>(found_.readers_->only(v));
+    return static_cast<bool>(result_.readers_->only(v));
   }
 
   std::span<const Term> terms_;
   size_t at_ = 0;
   unsigned order_;
-  Match& found_;
+  Match& result_;
 };
 
 Match Match::with(std::string_view name, Value v) const {

@@ -386,18 +386,18 @@ void MemoryPlanner::descend() {
 }
 
 void MemoryPlanner::try_choice(const RecomputedNodes& recomputed) {
-  if (looks_left_ > 0 && seen_.insert(recomputed).second) note(look(recomputed).point);
+  if (looks_left_ > 0 && choices_.insert(recomputed).second) note(look(recomputed).point);
 }
 
 void MemoryPlanner::refine() {
   const size_t width = static_cast<size_t>(std::max(looks_left_ / 64, 2));
   while (looks_left_ > 0) {
     const auto next = std::find_if(points_.begin(), points_.end(), [&](const MemoryPoint& p) {
-      return expanded_.count(p.recomputed) == 0;
+      return parents_.count(p.recomputed) == 0;
     });
     if (next == points_.end()) return;
     const RecomputedNodes recomputed = next->recomputed;
-    expanded_.insert(recomputed);
+    parents_.insert(recomputed);
     const State s = look(recomputed);
     std::vector<Move> more = moves(s, true);
     for (Node n : forward_) {  // also moves that seem to gain nothing alone, if there is time

@@ -105,8 +105,8 @@ class MemoryPlanner {
   std::vector<double> ms_;     // by node id
   size_t nodes_ = 0;
   int looks_left_ = 0;
-  std::set<RecomputedNodes> seen_;
-  std::set<RecomputedNodes> expanded_;
+  std::set<RecomputedNodes> choices_;
+  std::set<RecomputedNodes> parents_;
   std::vector<MemoryPoint> points_;
 };
 

@@ -26,7 +26,7 @@ constexpr std::array<LogKind, 9> kKinds{{
 }};
 
 constexpr uint32_t kUnread = uint32_t{1} << 31;
-std::atomic<uint32_t> asked = kUnread;  // one bit per kind
+std::atomic<uint32_t> requests = kUnread;  // one bit per kind
 
 std::string known() {
   std::string names;
@@ -66,15 +66,15 @@ void set_logs(std::string_view names) {
     bits |= bit_of(names.substr(at, end - at));
     at = end + 1;
   }
-  asked = bits;
+  requests = bits;
 }
 
 bool logs(Log kind) {
-  uint32_t now = asked.load(std::memory_order_relaxed);
+  uint32_t now = requests.load(std::memory_order_relaxed);
   if (now == kUnread) {
     const char* names = std::getenv("STEEP_LOGS");
     set_logs(names == nullptr ? "" : names);
-    now = asked;
+    now = requests;
   }
   return (now >> static_cast<unsigned>(kind) & 1U) != 0;
 }

@@ -278,12 +278,12 @@ class States {
  public:
   States(Graph& graph, const std::map<std::string, Tensor>& values,
          std::map<std::string, Tensor>* initial)
-      : graph_(graph), given_(values), initial_(*initial) {}
+      : graph_(graph), values_(values), initial_(*initial) {}
 
   void add(Value v) {
     const Type type = v.type();
     // A tensor without another owner needs no copy.
-    const bool own = given_.count(v.name()) != 0 || v.tensor()->owner().use_count() == 1;
+    const bool own = values_.count(v.name()) != 0 || v.tensor()->owner().use_count() == 1;
     initial_[v.name()] = own ? *v.tensor() : v.tensor()->clone();
     graph_.make_state(v);
     graph_.set_tensor(v, Tensor());
@@ -311,7 +311,7 @@ class States {
 
  private:
   Graph& graph_;
-  const std::map<std::string, Tensor>& given_;
+  const std::map<std::string, Tensor>& values_;
   std::map<std::string, Tensor>& initial_;
 };
 

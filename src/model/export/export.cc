@@ -110,8 +110,8 @@ class Writer {
       : graph_(&graph), reader_(reader) {
     out_ = model_.mutable_graph();
     out_->set_name(name);
-    for (Value v : graph.inputs()) taken_.emplace(v.name(), 2);
-    for (const Output& o : graph.outputs()) taken_.emplace(o.name, 2);
+    for (Value v : graph.inputs()) value_names_.emplace(v.name(), 2);
+    for (const Output& o : graph.outputs()) value_names_.emplace(o.name, 2);
   }
 
   std::string write() {
@@ -207,7 +207,7 @@ class Writer {
     return name;
   }
   std::string unused(const std::string& base) {
-    return unused_in(taken_, base.empty() ? "value" : base);
+    return unused_in(value_names_, base.empty() ? "value" : base);
   }
   std::string unused_node(const std::string& base) { return unused_in(nodes_, base); }
 
@@ -398,9 +398,9 @@ class Writer {
   onnx::ModelProto model_;
   onnx::GraphProto* out_ = nullptr;                  // the message for graph_
   std::unordered_map<uint32_t, std::string> names_;  // by value id of graph_
-  Taken taken_;                                      // of values
-  Taken nodes_;                                      // of nodes
-  std::set<std::string> own_domains_;                // of operators of Steep and of providers
+  Taken value_names_;
+  Taken nodes_;                        // of nodes
+  std::set<std::string> own_domains_;  // of operators of Steep and of providers
   std::vector<std::pair<Node, const onnx::NodeProto*>> written_;
   size_t bytes_ = 0;
   // Name in the file → numbers of operands and outputs.

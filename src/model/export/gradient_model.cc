@@ -74,19 +74,19 @@ std::vector<Value> find_sources(Graph& g, const GradientOptions& options,
 class Names {
  public:
   explicit Names(const Graph& g) {
-    for (Value v : g.inputs()) taken_.insert(v.name());
-    for (const Output& o : g.outputs()) taken_.insert(o.name);
+    for (Value v : g.inputs()) names_.insert(v.name());
+    for (const Output& o : g.outputs()) names_.insert(o.name);
   }
 
   /// `name`, or `name_2`, … if an input or output has that name already.
   std::string unused(const std::string& name) {
     std::string text = name;
-    for (int i = 2; !taken_.insert(text).second; ++i) text = fmt::format("{}_{}", name, i);
+    for (int i = 2; !names_.insert(text).second; ++i) text = fmt::format("{}_{}", name, i);
     return text;
   }
 
  private:
-  std::unordered_set<std::string> taken_;
+  std::unordered_set<std::string> names_;
 };
 
 bool is_scalar(Value v) { return v.type().shape && v.type().shape->empty(); }

@@ -17,7 +17,7 @@ constexpr uint32_t kTensorName = 8;
 
 class Collector : public Copier {
  public:
-  std::set<std::string> taken;  // names in the model's own graph
+  std::set<std::string> names;  // names in the model's own graph
   std::map<std::pair<std::string, std::string>, int> found;
 
  protected:
@@ -43,7 +43,7 @@ class Collector : public Copier {
       if (f.number == kNodeOpType) constant = text_of(f.payload) == "Constant";
       if (f.number != kNodeOutput) continue;
       last = text_of(f.payload);
-      if (place.path.empty()) taken.insert(last);
+      if (place.path.empty()) names.insert(last);
     }
     if (constant && !place.path.empty()) note(place, std::move(last));
     return std::nullopt;
@@ -52,7 +52,7 @@ class Collector : public Copier {
  private:
   void note(const MessagePlace& place, std::string name) {
     if (place.path.empty()) {
-      taken.insert(std::move(name));
+      names.insert(std::move(name));
     } else {
       ++found[{place.path, std::move(name)}];
     }
@@ -74,7 +74,7 @@ BodyNames::BodyNames(std::span<const std::byte> model) {
       WireReader input(g.payload);
       for (WireField name; input.next(name);) {
         if (name.number == kInputName && name.type == WireType::bytes)
-          collector.taken.insert(std::string(text_of(name.payload)));
+          collector.names.insert(std::string(text_of(name.payload)));
       }
     }
   }
@@ -85,9 +85,9 @@ BodyNames::BodyNames(std::span<const std::byte> model) {
   }
   for (const auto& [at, count] : collector.found) {
     const std::string whole = at.first + at.second;
-    if (plain[at.second] == 1 && collector.taken.count(at.second) == 0) {
+    if (plain[at.second] == 1 && collector.names.count(at.second) == 0) {
       shown_[at] = at.second;
-    } else if (full[whole] == 1 && collector.taken.count(whole) == 0) {
+    } else if (full[whole] == 1 && collector.names.count(whole) == 0) {
       shown_[at] = whole;
     }
   }

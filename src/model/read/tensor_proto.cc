@@ -258,8 +258,8 @@ void TensorTable::take_sparse(onnx::AttributeProto* attribute, const std::string
 
 void TensorTable::take_initializer(onnx::TensorProto* proto) {
   const std::string name = proto->name();
-  const auto found = given_.find(name);
-  if (found == given_.end()) return take(proto, name);
+  const auto found = values_.find(name);
+  if (found == values_.end()) return take(proto, name);
   const Tensor& tensor = found->second;
   const DType dtype = dtype_from_onnx(proto->data_type(), name);
   const Dims dims = dims_of(*proto, name, dtype);

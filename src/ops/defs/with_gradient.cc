@@ -53,7 +53,7 @@ class Replay {
 
  private:
   /// A node not visited yet. Nodes older than the first replaced value cannot depend on it.
-  bool is_new(Node n) const { return n && n.id() > oldest_ && seen_.count(n.id()) == 0; }
+  bool is_new(Node n) const { return n && n.id() > oldest_ && node_ids_.count(n.id()) == 0; }
 
   Value latest(Value v) const {
     const auto it = v ? computed_anew_.find(v.id()) : computed_anew_.end();
@@ -61,7 +61,7 @@ class Replay {
   }
 
   void compute(Node n) {
-    seen_.insert(n.id());
+    node_ids_.insert(n.id());
     std::vector<Value> inputs;
     bool anew = false;
     for (int i = 0; i < n.input_count(); ++i) {
@@ -77,8 +77,8 @@ class Replay {
   }
 
   std::unordered_map<uint32_t, Value> computed_anew_;  // value id → replacement
-  std::unordered_set<uint32_t> seen_;                  // node ids
-  uint32_t oldest_ = UINT32_MAX;                       // node id
+  std::unordered_set<uint32_t> node_ids_;
+  uint32_t oldest_ = UINT32_MAX;  // node id
 };
 
 [[noreturn]] void refuse_operands(Node n) {
