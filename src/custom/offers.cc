@@ -8,8 +8,8 @@
 #include <cstring>
 
 #include "custom/registrar.h"
-#include "device/asked.h"
 #include "device/boundary.h"
+#include "device/provider_call.h"
 #include "ops/onnx_proto.h"
 
 namespace steep {

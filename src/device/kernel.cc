@@ -4,9 +4,9 @@
 
 #include <tuple>
 
-#include "device/asked.h"
 #include "device/boundary.h"
 #include "device/device.h"
+#include "device/provider_call.h"
 #include "ops/op_def.h"
 #include "runtime/headroom.h"
 #include "steep/error.h"
@@ -53,7 +53,7 @@ ProviderKernel::ProviderKernel(const SteepKernel& raw) : raw_(raw) {
 }
 
 ProviderKernel::~ProviderKernel() {
-  if (raw_.destroy != nullptr) told_to_end([&] { raw_.destroy(raw_.self); });
+  if (raw_.destroy != nullptr) end_quietly([&] { raw_.destroy(raw_.self); });
 }
 
 void ProviderKernel::fail(SteepError* error) { throw_error(error); }
@@ -91,14 +91,14 @@ ChosenKernel choose_kernel(const Device& device, const NodeSpec& node, std::stri
     raw.size = sizeof(raw);
     SteepError* error = nullptr;
     require_headroom(kHeadroom);  // compiling libraries may end the process otherwise
-    const int status = asked(device.provider(), "make", [&] {
+    const int status = call_provider(device.provider(), "make", [&] {
       return c.make(&c, device.handle(), view.get(), &raw, reason, sizeof(reason), &error);
     });
     if (error != nullptr) throw_error(error);
     if (status != 0) {
       // Destroys the kernel if the allocation of its owner fails.
       auto destroy = [](SteepKernel* k) {
-        if (k->destroy != nullptr) told_to_end([&] { k->destroy(k->self); });
+        if (k->destroy != nullptr) end_quietly([&] { k->destroy(k->self); });
       };
       std::unique_ptr<SteepKernel, decltype(destroy)> unowned(&raw, destroy);
       require_whole(device, node, raw);
@@ -146,7 +146,7 @@ std::vector<Tensor> run_data_shaped(const Device& host, Node n, std::span<const 
   }
   NodeView view(spec);
   const SteepDataShaped compute = host.data_shaped(n.op());
-  asked(host.provider(), "a data-shaped kernel", [&] {
+  call_provider(host.provider(), "a data-shaped kernel", [&] {
     if (SteepError* error = compute(host.handle(), view.get())) throw_error(error);
   });
   return view.take_outputs();
