@@ -196,7 +196,7 @@ class GraphReader {
       names_.push_back(text(v[0]));
       types_.push_back(type_from_json(v[1], v[2]));
     }
-    made_.resize(types_.size());
+    entries_.resize(types_.size());
   }
 
   Graph run(std::unordered_map<uint32_t, Ints>* views) {
@@ -244,16 +244,16 @@ class GraphReader {
   /// The number of a value that no node has produced so far.
   size_t fresh(const Json& json) const {
     const auto v = static_cast<size_t>(whole(json, 0, static_cast<int64_t>(types_.size()) - 1));
-    if (made_[v].value) throw_damaged("a value is made twice");
+    if (entries_[v].value) throw_damaged("a value is made twice");
     return v;
   }
-  void put(size_t v, Value value, Phase phase) { made_[v] = {value, phase}; }
+  void put(size_t v, Value value, Phase phase) { entries_[v] = {value, phase}; }
 
   /// A value that exists already and that a node of this phase may read; null for -1.
   Value use(const Json& json, Phase phase) const {
     const int64_t v = whole(json, -1, static_cast<int64_t>(types_.size()) - 1);
     if (v < 0) return {};
-    const Made& entry = made_[static_cast<size_t>(v)];
+    const Entry& entry = entries_[static_cast<size_t>(v)];
     if (!entry.value) throw_damaged("a value is read before it is made");
     if (entry.phase > phase) throw_damaged("the forward part reads what the backward part makes");
     return entry.value;
@@ -337,7 +337,7 @@ class GraphReader {
     }
   }
 
-  struct Made {
+  struct Entry {
     Value value;
     Phase phase = Phase::forward;
   };
@@ -348,7 +348,7 @@ class GraphReader {
   Graph graph_;
   std::vector<std::string> names_;
   std::vector<Type> types_;
-  std::vector<Made> made_;
+  std::vector<Entry> entries_;
 };
 
 }  // namespace

@@ -31,8 +31,9 @@ struct Space {
   Dim sequences, tokens;
   int joined = -1;  ///< the space it is merged into; -1: none
   Value seen{};     ///< MaskedAttention::seen, over all queries of all attentions
-  std::vector<std::pair<Value, bool>> taken{};  ///< further rows that are read; whether by place
-  std::array<Value, 2> rows{}, leads{};         ///< indexed by Tokens::by_place
+  /// Further rows that are read; whether by place.
+  std::vector<std::pair<Value, bool>> more_rows{};
+  std::array<Value, 2> rows{}, leads{};  ///< indexed by Tokens::by_place
 };
 
 class RealRows {
@@ -325,7 +326,7 @@ class RealRows {
     const Graph::Scope scope(g_, Phase::forward, rows.name());
     const Value source = without_extents(rows, copies);
     if (!source || !makers_of_rows(source)) return false;
-    s.taken.emplace_back(source, tokens.by_place);
+    s.more_rows.emplace_back(source, tokens.by_place);
     return true;
   }
 
@@ -410,7 +411,7 @@ class RealRows {
       if (s.joined >= 0 || !s.seen) continue;
       const Graph::Scope scope(g_, Phase::forward, "real tokens");
       Value real = s.seen;
-      for (const auto& [rows, by_place] : s.taken) {
+      for (const auto& [rows, by_place] : s.more_rows) {
         const Value matrix = by_order(s.seen, by_place);
         const Value shape = shape_of(matrix);
         const Value all = apply("ReduceProd", {shape}, {{"keepdims", int64_t{1}}});

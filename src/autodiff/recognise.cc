@@ -63,12 +63,12 @@ std::optional<Term> term(Value v, Value x, Value gate, int depth = kDepth);
 struct Expression {
   Value x, gate;
   int depth;  ///< remaining depth
-  Term found{};
+  Term result{};
 
   std::optional<Term> of(Value v) const { return term(v, x, gate, depth - 1); }
 
   bool take(const std::optional<Term>& t) {
-    if (t) found = *t;
+    if (t) result = *t;
     return t.has_value();
   }
 };
@@ -120,7 +120,7 @@ std::optional<Term> term(Value v, Value x, Value gate, int depth) {
   if (const auto c = factor(v)) return Term{{*c, 0, 0, 0}};
   if (depth == 0) return {};
   Expression e{.x = x, .gate = gate, .depth = depth};
-  return apply_rules(kTerms, v.producer(), Match(), e) ? std::optional(e.found) : std::nullopt;
+  return apply_rules(kTerms, v.producer(), Match(), e) ? std::optional(e.result) : std::nullopt;
 }
 
 /// The factors of a product that may be a GELU: a gate, and the other factors found on the way to

@@ -445,8 +445,8 @@ Feed split_off(Feed* feed, double part, bool shuffle, uint64_t seed) {
     Batches batches({numbers}, {.batch_size = all, .shuffle = true, .seed = seed});
     const Tensor order = batches.get(0, 0)[0];
     const auto* p = order.data<int64_t>();
-    feed->chosen.assign(p, p + all - count);
-    tail.chosen.assign(p + all - count, p + all);
+    feed->row_numbers.assign(p, p + all - count);
+    tail.row_numbers.assign(p + all - count, p + all);
   }
   for (size_t i = 0; !shuffle && i < feed->arrays.size(); ++i) {
     tail.arrays[i] = rows(feed->arrays[i], all - count, all);

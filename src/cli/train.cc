@@ -156,7 +156,7 @@ class Run {
     validation_ = std::make_unique<Batches>(feed.arrays, BatchOptions{.batch_size = cut.batch,
                                                                       .shuffle = false,
                                                                       .drop_last = cut.drop_last,
-                                                                      .rows = feed.chosen});
+                                                                      .rows = feed.row_numbers});
   }
 
   /// Plans for both batch sizes that occur. Returns the text of the plan for the next batch.
@@ -184,7 +184,7 @@ class Run {
             .shuffle = !choice_.no_shuffle,
             .drop_last = cut_.drop_last,
             .seed = choice_.model.options.seed,
-            .rows = feed_.chosen};
+            .rows = feed_.row_numbers};
   }
 
   ResumeSettings setting() const {

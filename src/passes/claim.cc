@@ -28,8 +28,8 @@ namespace {
 class Claimer {
  public:
   Claimer(Graph& g, std::string_view device) : g_(g), device_(device), users_(g.users()) {
-    for (const Output& o : g.outputs()) kept_.insert(o.value.id());
-    for (const Update& u : g.updates()) kept_.insert(u.value.id());
+    for (const Output& o : g.outputs()) results_.insert(o.value.id());
+    for (const Update& u : g.updates()) results_.insert(u.value.id());
     const auto order = g.nodes();
     for (size_t i = 0; i < order.size(); ++i) position_[order[i].id()] = i;
   }
@@ -106,7 +106,7 @@ class Claimer {
   }
 
   bool read_outside(Value y, const std::vector<Node>& nodes) const {
-    if (kept_.count(y.id()) != 0) return true;
+    if (results_.count(y.id()) != 0) return true;
     return std::any_of(users_[y.id()].begin(), users_[y.id()].end(), [&](Node user) {
       return std::find(nodes.begin(), nodes.end(), user) == nodes.end();
     });
@@ -115,7 +115,7 @@ class Claimer {
   Graph& g_;
   std::string_view device_;
   std::vector<std::vector<Node>> users_;           // before the first claim
-  std::unordered_set<uint32_t> kept_;              // values that are outputs or updates
+  std::unordered_set<uint32_t> results_;           // values that are outputs or updates
   std::unordered_map<uint32_t, size_t> position_;  // by node id
   std::unordered_set<uint32_t> claimed_;           // node ids
 };

@@ -193,7 +193,9 @@ class Planner {
       if (b.storage == Storage::state ? !updates : b.storage != Storage::arena) continue;
       if (updates_state_[y.id()] && !updates) continue;
       if (b.bytes != y.type().nbytes() || last_use_[root_[x.id()]] > k) continue;
-      if (std::any_of(taken_.begin(), taken_.end(), [&](int t) { return t == p.buffer; })) continue;
+      if (std::any_of(in_place_buffers_.begin(), in_place_buffers_.end(),
+                      [&](int t) { return t == p.buffer; }))
+        continue;
       bool clash = false;
       for (int j = 0; j < n.input_count() && !clash; ++j) {
         Value other = n.input(j);
@@ -203,7 +205,7 @@ class Planner {
       }
       if (clash) continue;
       *place = p;
-      taken_.push_back(p.buffer);
+      in_place_buffers_.push_back(p.buffer);
       return true;
     }
     return false;
@@ -229,7 +231,7 @@ class Planner {
     for (int i = 0; i < n.input_count(); ++i) {
       step.inputs.push_back(n.input(i) ? place_of_source(n.input(i)) : Place{});
     }
-    taken_.clear();
+    in_place_buffers_.clear();
     for (int o = 0; o < n.output_count(); ++o) {
       Value y = n.output(o);
       Place p;
@@ -353,7 +355,7 @@ class Planner {
   std::vector<Value> updates_state_;   // by value id: the state whose new value it is
   std::vector<uint32_t> root_;         // by value id
   std::vector<int> last_use_;          // by root value id: position in order_
-  std::vector<int> taken_;             // buffers that the current step already writes in place
+  std::vector<int> in_place_buffers_;  // buffers that the current step already writes in place
   std::map<int, std::map<size_t, size_t>> results_;  // by buffer: begin and end of each result
   int position_ = 0;
   bool in_backward_ = false;

@@ -22,7 +22,7 @@ namespace {
 struct Caller {
   int proven = 1;      // this many threads can compute for it
   int most = INT_MAX;  // no more than these can
-  int lost = 0;        // threads that computed before the fork
+  int old_team = 0;    // threads that computed before the fork
   int calls = 0;       // nesting level of calls of the engine
 };
 thread_local Caller caller;
@@ -36,9 +36,9 @@ void enter_child() {
   const int own = caller.calls > 0 ? 1 : 0;
   if (callers > own) left_behind = true;
   callers = own;
-  caller.lost = std::max(caller.lost, omp_get_max_threads());
+  caller.old_team = std::max(caller.old_team, omp_get_max_threads());
   caller.most = 1;
-  if (caller.lost > 1) omp_set_num_threads(1);
+  if (caller.old_team > 1) omp_set_num_threads(1);
 }
 
 /// Allocates this thread's thread-local data. If memory lacks later, the process ends: libraries
@@ -86,7 +86,7 @@ void start_team(int threads) {
 void tell(int count) {
   static std::atomic<bool> told = false;
   if (told.exchange(true)) return;
-  if (caller.lost > 0) {
+  if (caller.old_team > 0) {
     std::fprintf(stderr,
                  "steep: one thread of %d computes, since this process was forked; start it by "
                  "\"spawn\" for all\n",
@@ -127,8 +127,8 @@ int settle_threads(int count) {
     caller.proven = team;
     if (team < target) caller.most = team;
   }
-  if (std::max(target, caller.lost) > caller.most) {
-    tell(std::max(target, caller.lost));
+  if (std::max(target, caller.old_team) > caller.most) {
+    tell(std::max(target, caller.old_team));
     if (omp_get_max_threads() > caller.most) omp_set_num_threads(caller.most);
   }
   return caller.most;

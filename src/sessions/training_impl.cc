@@ -61,10 +61,10 @@ std::string note_on_rows(const ImportedModel& model) {
 }
 
 /// Throws ModelError for a weight that is not in the model.
-void require_known(const std::map<std::string, Tensor>& given,
+void require_known(const std::map<std::string, Tensor>& weight_data,
                    const std::vector<std::string>& names) {
   const std::unordered_set<std::string> there(names.begin(), names.end());
-  for (const auto& [name, tensor] : given) {
+  for (const auto& [name, tensor] : weight_data) {
     if (there.count(name) != 0) continue;
     throw ModelError(ErrorParts{.what = "The model has no such initializer.",
                                 .node = name,
@@ -86,7 +86,7 @@ TrainingSession::Impl::Impl(std::string model_bytes, std::filesystem::path model
                             TrainingOptions model_options, std::map<std::string, Tensor> weights)
     : bytes(std::move(model_bytes)),
       folder(std::move(model_folder)),
-      given(std::move(weights)),
+      weight_data(std::move(weights)),
       options(std::move(model_options)),
       base_lr(options.optimizer.lr),
       loss_scale(scales_loss(options) ? options.loss_scale.initial : 1),
@@ -107,16 +107,16 @@ TrainingSession::Impl::Impl(std::string model_bytes, std::filesystem::path model
                                        .states = std::move(changing),
                                        .named = named_in(options),
                                        .open_batch = !options.loss.empty()},
-                                      folder, given);
+                                      folder, weight_data);
   batch_note = note_on_rows(source);
   source.require(options.output.empty() ? "loss" : options.output);
   for (const std::string& name : options.step_outputs) source.require(name);
   const auto& names = source.initializers;
-  require_known(given, names);
+  require_known(weight_data, names);
   expand_groups(&options.groups, names, source.constants);
   std::map<std::string, Tensor> initial;
   model = prepare_model(std::move(source.graph), source.initializers, source.constants,
-                        left_inside(source.inside), options, given, &initial);
+                        left_inside(source.inside), options, weight_data, &initial);
   fingerprint = model_fingerprint(model, options);
 
   Graph graph = step_graph(model, options);

@@ -18,7 +18,7 @@ namespace steep {
 
 struct TrainingSession::Impl {
   Impl(std::string bytes, std::filesystem::path folder, TrainingOptions options,
-       std::map<std::string, Tensor> given = {});
+       std::map<std::string, Tensor> weight_data = {});
 
   StepResult step(std::span<const Tensor> inputs);
   StepResult accumulate(std::span<const Tensor> inputs);
@@ -57,9 +57,9 @@ struct TrainingSession::Impl {
   /// The model with the current weights.
   std::unique_ptr<DetachedModel> detached(bool for_inference) const;
 
-  std::string bytes;                    ///< the serialised model, for export
-  std::filesystem::path folder;         ///< of its external data; empty: refused
-  std::map<std::string, Tensor> given;  ///< initializers whose data need not be in `bytes`
+  std::string bytes;                          ///< the serialised model, for export
+  std::filesystem::path folder;               ///< of its external data; empty: refused
+  std::map<std::string, Tensor> weight_data;  ///< initializers whose data need not be in `bytes`
   TrainingOptions options;
   TrainingModel model;
   std::string fingerprint;

@@ -64,7 +64,8 @@ std::unique_ptr<DetachedModel> TrainingSession::Impl::detached(bool for_inferenc
     Tensor& weight = weights.at(name);
     weight = convert(programs.states.at(moment_name(kAverage, name)), weight.dtype(), name);
   }
-  weights.insert(given.begin(), given.end());  // the data of initializers that are not trained
+  // the data of initializers that are not trained
+  weights.insert(weight_data.begin(), weight_data.end());
   auto detached_model = std::make_unique<DetachedModel>(std::as_bytes(std::span(bytes)), weights,
                                                         folder, options.limits);
   if (!for_inference) return detached_model;

@@ -160,7 +160,7 @@ class Adder {
       const auto found = own_.ops.find(id);
       if (found == own_.ops.end()) return;
       const CustomOp& op = *found->second;
-      if (taken_.insert(id).second) take(id, op);
+      if (ids_.insert(id).second) take(id, op);
       check_call(node, op.body);
       check_version(node, op, imports);
     });
@@ -189,7 +189,7 @@ class Adder {
   onnx::ModelProto* model_;
   const CustomFunctions& own_;
   std::unordered_map<std::string, const onnx::FunctionProto*> there_;  // functions in the file
-  std::set<std::string> taken_;
+  std::set<std::string> ids_;
   std::unordered_map<std::string, GradientCall> gradients_;
 };
 

@@ -229,7 +229,7 @@ bool leave_out(onnx::ModelProto* model, std::map<std::string, ErrorParts>* left_
   UnknownOps unknown(*model);
   const std::set<std::string> functions = unknown_functions(model, unknown);
   const int64_t opset = default_opset(model->opset_import());
-  std::unordered_set<std::string> gone, read_by_gone, read;
+  std::unordered_set<std::string> removals, reads_of_removals, other_reads;
   std::unordered_set<const onnx::NodeProto*> leaving;
   for (auto& node : *graph.mutable_node()) {
     bool leaves = false;
@@ -239,35 +239,35 @@ bool leave_out(onnx::ModelProto* model, std::map<std::string, ErrorParts>* left_
       unknown.look_at(inner, opset);
       leaves = leaves || unknown.count() != before || functions.count(function_id(inner)) != 0;
       for (const auto& name : inner.input()) {
-        leaves = leaves || gone.count(name) != 0;
+        leaves = leaves || removals.count(name) != 0;
         reads.push_back(name);
       }
     });
-    (leaves ? read_by_gone : read).insert(reads.begin(), reads.end());
+    (leaves ? reads_of_removals : other_reads).insert(reads.begin(), reads.end());
     if (!leaves) continue;
     leaving.insert(&node);
     for (const auto& name : node.output()) {
-      if (!name.empty()) gone.insert(name);
+      if (!name.empty()) removals.insert(name);
     }
   }
   const auto& outputs = graph.output();
   if (std::all_of(outputs.begin(), outputs.end(),
-                  [&](const auto& output) { return gone.count(output.name()) != 0; }))
+                  [&](const auto& output) { return removals.count(output.name()) != 0; }))
     return false;
   for (const auto& output : outputs) {
-    read.insert(output.name());
-    if (gone.count(output.name()) == 0) continue;
+    other_reads.insert(output.name());
+    if (removals.count(output.name()) == 0) continue;
     ErrorParts parts = error;
     parts.what = fmt::format("The output '{}' depends on operators that Steep does not know.",
                              quote(output.name()));
     left_out->emplace(output.name(), std::move(parts));
   }
-  for (const auto& tensor : graph.initializer()) read.insert(tensor.name());
+  for (const auto& tensor : graph.initializer()) other_reads.insert(tensor.name());
   keep_if(graph.mutable_node(), [&](const auto& node) { return leaving.count(&node) == 0; });
   keep_if(graph.mutable_output(),
-          [&](const auto& output) { return gone.count(output.name()) == 0; });
+          [&](const auto& output) { return removals.count(output.name()) == 0; });
   keep_if(graph.mutable_input(), [&](const auto& input) {
-    return read_by_gone.count(input.name()) == 0 || read.count(input.name()) != 0;
+    return reads_of_removals.count(input.name()) == 0 || other_reads.count(input.name()) != 0;
   });
   keep_if(model->mutable_functions(),
           [&](const auto& function) { return functions.count(function_id(function)) == 0; });

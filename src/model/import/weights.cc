@@ -6,8 +6,8 @@
 
 namespace steep {
 
-Weights::Weights(const CheckedModel& model, Graph& graph, const std::set<std::string>& named)
-    : model_(model), graph_(graph), named_(named) {
+Weights::Weights(const CheckedModel& model, Graph& graph, const std::set<std::string>& caller_names)
+    : model_(model), graph_(graph), caller_names_(caller_names) {
   for (const auto& node : model.proto.graph().node()) {
     for (const auto& attribute : node.attribute()) {
       if (attribute.has_g()) note_settings(attribute.g().node());
@@ -47,7 +47,7 @@ void Weights::note_settings(const google::protobuf::RepeatedPtrField<onnx::NodeP
 std::string Weights::why_not(const std::string& public_name, const std::string& name,
                              const Tensor& tensor, bool constant_node) const {
   if (public_name.empty()) return "has the name of another";
-  if (named_.count(public_name) != 0) return "";
+  if (caller_names_.count(public_name) != 0) return "";
   const auto setting = settings_.find(name);
   if (setting != settings_.end()) return setting->second;
   if (constant_node) return "is a Constant node";
@@ -76,7 +76,7 @@ Value Weights::lift(const std::string& name, const Tensor& tensor, bool constant
 }
 
 void Weights::note_constant(const std::string& name, Value v) {
-  if (path_ && path_->empty() && named_.count(name) != 0) add(v);  // bodies may read it, too
+  if (path_ && path_->empty() && caller_names_.count(name) != 0) add(v);  // bodies may read it, too
 }
 
 }  // namespace steep

@@ -18,9 +18,9 @@ namespace steep {
 
 class Weights {
  public:
-  /// `graph`: the model's graph. `named`: ImportOptions::named. `model`, `graph` and `named` must
-  /// outlive the object.
-  Weights(const CheckedModel& model, Graph& graph, const std::set<std::string>& named);
+  /// `graph`: the model's graph. `caller_names`: ImportOptions::named. `model`, `graph` and
+  /// `caller_names` must outlive the object.
+  Weights(const CheckedModel& model, Graph& graph, const std::set<std::string>& caller_names);
 
   /// Lives while the body in this attribute of the node is imported. A null attribute: a function.
   class InBody {
@@ -59,7 +59,7 @@ class Weights {
 
   const CheckedModel& model_;
   Graph& graph_;
-  const std::set<std::string>& named_;
+  const std::set<std::string>& caller_names_;
   std::unordered_set<uint32_t> ids_;
   /// Path of the body being imported, see model/read/body_names.h; none in functions.
   std::optional<std::string> path_ = "";

@@ -18,7 +18,7 @@ constexpr uint32_t kTensorName = 8;
 class Collector : public Copier {
  public:
   std::set<std::string> names;  // names in the model's own graph
-  std::map<std::pair<std::string, std::string>, int> found;
+  std::map<std::pair<std::string, std::string>, int> counts;
 
  protected:
   std::optional<Pieces> tensor(std::span<const std::byte> message,
@@ -54,7 +54,7 @@ class Collector : public Copier {
     if (place.path.empty()) {
       names.insert(std::move(name));
     } else {
-      ++found[{place.path, std::move(name)}];
+      ++counts[{place.path, std::move(name)}];
     }
   }
 };
@@ -64,7 +64,7 @@ class Collector : public Copier {
 BodyNames::BodyNames(std::span<const std::byte> model) {
   Collector collector;
   collector.copy(Message::model, model);
-  if (collector.found.empty()) return;
+  if (collector.counts.empty()) return;
   WireReader outer(model);
   for (WireField f; outer.next(f);) {
     if (f.number != kModelGraph || f.type != WireType::bytes) continue;
@@ -79,11 +79,11 @@ BodyNames::BodyNames(std::span<const std::byte> model) {
     }
   }
   std::map<std::string, int> plain, full;
-  for (const auto& [at, count] : collector.found) {
+  for (const auto& [at, count] : collector.counts) {
     plain[at.second] += count;
     full[at.first + at.second] += count;
   }
-  for (const auto& [at, count] : collector.found) {
+  for (const auto& [at, count] : collector.counts) {
     const std::string whole = at.first + at.second;
     if (plain[at.second] == 1 && collector.names.count(at.second) == 0) {
       shown_[at] = at.second;
