@@ -120,7 +120,7 @@ struct GradientSession::Impl {
   /// memory.
   std::vector<Tensor> in_order(const Tensors& arrays, bool copied);
   std::vector<Type> types_of(const Tensors& arrays);
-  void check_weights(const Tensors& weights) const;
+  void check_weights(const Tensors& arrays) const;
   DType weight_dtype() const;
 
   GradientSessionOptions options;
@@ -250,8 +250,8 @@ std::vector<Type> GradientSession::Impl::types_of(const Tensors& arrays) {
   return types;
 }
 
-void GradientSession::Impl::check_weights(const Tensors& weights) const {
-  for (const auto& [name, tensor] : weights) {
+void GradientSession::Impl::check_weights(const Tensors& arrays) const {
+  for (const auto& [name, tensor] : arrays) {
     const TensorInfo* info = find(weight_infos, name);
     if (info == nullptr) {
       throw ModelError({.what = "The session has no such weight.",
