@@ -92,9 +92,9 @@ void add_tile(const AttentionProblem& p, const AttentionArrays& a, const Buffers
     s.factors[r] = factor;
     s.totals[r0 + r] = s.totals[r0 + r] * factor + total;
     if (!p.random) continue;
-    const uint32_t* drawn = words.row(r);
+    const uint32_t* row_words = words.row(r);
     for (size_t j = 0; j < columns; j += hn::Lanes(d)) {
-      hn::StoreU(keep(hn::LoadU(d, row + j), drawn + j), d, row + j);
+      hn::StoreU(keep(hn::LoadU(d, row + j), row_words + j), d, row + j);
     }
   }
   multiply({.depth = columns,

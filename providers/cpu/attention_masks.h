@@ -26,17 +26,17 @@ enum class TileMask : uint8_t {
 
 inline constexpr float kMasked = -1e30F, kOrdinary = -1e20F;
 
-/// Whether each row of a `low` or `shut` tile has another score that is not masked. `known` holds
+/// Whether each row of a `low` or `shut` tile has another score that is not masked. `scores` holds
 /// one score of each row, such as its maximum so far. If so, every probability of the tile is 0:
 ///
-/// With the row's maximum, max ≥ known > kOrdinary = -1e20. A score of the tile is at most kMasked
+/// With the row's maximum, max ≥ score > kOrdinary = -1e20. A score of the tile is at most kMasked
 /// = -1e30 if the mask replaces it, and at most s - 1e30 if the mask is added to s = scale q·k. For
 /// s < 9e29 both give score - max < -1e29 + 1e20 < -104, and exp of that is exactly 0 in float32.
 /// The gradient is 0 (dp - delta) = 0. So sums, results and gradients have no term from the tile,
 /// bit for bit. If s is 9e29 or more, infinite or NaN, the key is left out although it would count.
 /// Masks of smaller magnitude, such as -10,000, are above kMasked, so their scores are computed.
-inline bool has_other_scores(const Tile& t, const float* known) {
-  return std::all_of(known, known + t.rows, [](float score) { return score > kOrdinary; });
+inline bool has_other_scores(const Tile& t, const float* scores) {
+  return std::all_of(scores, scores + t.rows, [](float score) { return score > kOrdinary; });
 }
 
 /// The masks of an attention, in blocks of kBlock queries and kBlock keys.

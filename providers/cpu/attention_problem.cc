@@ -44,7 +44,7 @@ std::optional<MaskStrides> read_mask(const Operand& mask, DType dtype, const Dim
   if (!mask.present()) return MaskStrides{};
   if (mask.dtype != dtype) return decline(why_not, "a mask's dtype"), std::nullopt;
   const Dims strides = row_major_strides(mask.dims);
-  Dims found(4, 0);
+  Dims by_axis(4, 0);
   const auto rank = static_cast<size_t>(mask.rank());
   if (rank > 4) return decline(why_not, "a mask has more than four axes"), std::nullopt;
   for (size_t i = 0; i < rank; ++i) {
@@ -53,9 +53,9 @@ std::optional<MaskStrides> read_mask(const Operand& mask, DType dtype, const Dim
     if (mask.dims[i] != scores[axis]) {
       return decline(why_not, "a mask does not broadcast to the scores"), std::nullopt;
     }
-    found[axis] = strides[i];
+    by_axis[axis] = strides[i];
   }
-  return MaskStrides{true, {found[0], found[1], found[2]}, found[3]};
+  return MaskStrides{true, {by_axis[0], by_axis[1], by_axis[2]}, by_axis[3]};
 }
 
 bool has_known_dtypes(const NodeSpec& node, bool grad, std::string* why_not) {
@@ -78,12 +78,12 @@ bool read_gradients(const NodeSpec& node, AttentionProblem* p, std::string* why_
   const auto dy = read_heads(node, node.in(0), "perm_dy", false, why_not);
   if (!dy) return false;
   p->dy = dy->strides;
-  HeadStrides* const made[] = {&p->dq, &p->dk, &p->dv};
+  HeadStrides* const targets[] = {&p->dq, &p->dk, &p->dv};
   constexpr std::string_view kPerms[] = {"perm_dq", "perm_dk", "perm_dv"};
   for (size_t i = 0; i < 3; ++i) {
     const auto d = read_heads(node, node.out(i), kPerms[i], true, why_not);
     if (!d) return false;
-    *made[i] = d->strides;
+    *targets[i] = d->strides;
   }
   return true;
 }

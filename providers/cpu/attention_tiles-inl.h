@@ -127,9 +127,9 @@ HWY_INLINE size_t whole_vectors(int64_t n) {
 /// Takes the next `count` rows from a thread's scratch, of which *floats are in use. With a null
 /// `scratch` it only counts, and returns null.
 HWY_INLINE float* take_floats(float* scratch, int64_t count, size_t row_floats, size_t* floats) {
-  float* const taken = scratch == nullptr ? nullptr : scratch + *floats;
+  float* const part = scratch == nullptr ? nullptr : scratch + *floats;
   *floats += whole_vectors(count * static_cast<int64_t>(row_floats));
-  return taken;
+  return part;
 }
 
 /// The random generator of a run; not used when `seed` is null.
@@ -155,8 +155,8 @@ HWY_INLINE void store_row(Floats d, VecF v, void* x, size_t at, size_t count, bo
   const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d32, 1));
   const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(d32, 0x7FFF)));
   const auto quiet = hn::Or(bits, hn::Set(d32, 0x400000));
-  const auto chosen = hn::IfThenElse(hn::RebindMask(d32, hn::IsNaN(v)), quiet, rounded);
-  const auto half = hn::DemoteTo(d16, hn::BitCast(i32, hn::ShiftRight<16>(chosen)));
+  const auto word = hn::IfThenElse(hn::RebindMask(d32, hn::IsNaN(v)), quiet, rounded);
+  const auto half = hn::DemoteTo(d16, hn::BitCast(i32, hn::ShiftRight<16>(word)));
   store_n(half, d16, static_cast<uint16_t*>(x) + at, count);
 }
 

@@ -16,9 +16,9 @@ int32_t factorise(const T* a, T* l, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
     for (int64_t j = 0; j <= i; ++j) l[j * n + i] = a[i * n + j];
   }
-  int64_t done = 0;
-  for (; done < n; ++done) {
-    const int64_t k = done;
+  int64_t columns = 0;
+  for (; columns < n; ++columns) {
+    const int64_t k = columns;
     T* row = l + k * n;
     // The columns of a large matrix are worth several threads. In a stack each matrix has a thread
     // already.
@@ -40,7 +40,7 @@ int32_t factorise(const T* a, T* l, int64_t n) {
       l[j * n + i] = 0;
     }
   }
-  return done == n ? 0 : static_cast<int32_t>(done + 1);
+  return columns == n ? 0 : static_cast<int32_t>(columns + 1);
 }
 
 std::unique_ptr<Kernel> make(const NodeSpec& node, std::string* why_not) {

@@ -16,7 +16,7 @@ std::vector<Tensor> run_compress(const NodeSpec& node, std::span<const Tensor> i
     throw_misfit(node, "The condition is not a vector.", "one dimension",
                  to_string(condition.dims()));
   }
-  std::vector<int64_t> kept;
+  std::vector<int64_t> selection;
   const auto* holds = static_cast<const uint8_t*>(condition.data());
   for (int64_t i = 0; i < condition.size(); ++i) {
     if (holds[i] == 0) continue;
@@ -24,10 +24,10 @@ std::vector<Tensor> run_compress(const NodeSpec& node, std::span<const Tensor> i
       NodeId(node).data_error("The condition holds past the end of the axis.",
                               fmt::format("at most {} places", extent), fmt::format("place {}", i));
     }
-    kept.push_back(i);
+    selection.push_back(i);
   }
   const int64_t outer = steep::cpu::extent(dims, 0, axis);
-  const auto rows = static_cast<int64_t>(kept.size());
+  const auto rows = static_cast<int64_t>(selection.size());
   const Dims before = dims;
   dims[static_cast<size_t>(axis)] = rows;
   Tensor y = Tensor::empty(x.dtype(), dims);
@@ -38,7 +38,7 @@ std::vector<Tensor> run_compress(const NodeSpec& node, std::span<const Tensor> i
   auto* to = static_cast<std::byte*>(y.data());
   if (y.size() == 0) return {y};
   for (int64_t o = 0; o < outer; ++o) {
-    for (int64_t row : kept) {
+    for (int64_t row : selection) {
       std::memcpy(to, from + static_cast<size_t>(o * extent + row) * bytes, bytes);
       to += bytes;
     }

@@ -38,8 +38,8 @@ class OneDnnConv final : public Kernel {
       w[0] /= p_.groups;
       w.insert(w.begin(), p_.groups);
     }
-    const std::array<Desc, 3> given = {plain(p_, p_.x), plain(p_, w), plain(p_, p_.y)};
-    const Desc &x = given[0], &weight = given[1], &y = given[2];
+    const std::array<Desc, 3> descs = {plain(p_, p_.x), plain(p_, w), plain(p_, p_.y)};
+    const Desc &x = descs[0], &weight = descs[1], &y = descs[2];
     const Desc bias = p_.bias ? plain(p_, {p_.w[0]}) : Desc();
     Dims strides, dilations, begin, end;
     for (const WindowAxis& a : p_.axes) {
@@ -56,25 +56,27 @@ class OneDnnConv final : public Kernel {
     const bool forwards = p_.part == ConvPart::forward;
     const bool grad_x = p_.part == ConvPart::grad_input, grad_w = p_.part == ConvPart::grad_weight;
     // Only operands may be narrow, not results.
-    const DataType wide = x.get_data_type(), read = p_.bf16 ? DataType::bf16 : wide;
-    const Desc any_x = any(x, grad_x ? wide : read), any_w = any(weight, grad_w ? wide : read);
-    const Desc any_y = any(y, forwards ? wide : read);
+    const DataType wide = x.get_data_type(), operand_type = p_.bf16 ? DataType::bf16 : wide;
+    const Desc any_x = any(x, grad_x ? wide : operand_type),
+               any_w = any(weight, grad_w ? wide : operand_type);
+    const Desc any_y = any(y, forwards ? wide : operand_type);
     // Gradients need a forward descriptor as hint, with the types of their operands.
     const Forward::primitive_desc forward(
         engine, forwards ? dnnl::prop_kind::forward_inference : dnnl::prop_kind::forward_training,
-        direct, any(x, read), any(weight, read), bias, any_y, strides, dilations, begin, end, attr);
+        direct, any(x, operand_type), any(weight, operand_type), bias, any_y, strides, dilations,
+        begin, end, attr);
     if (forwards) {
-      finish(forward, given, forward.src_desc(), forward.weights_desc(), forward.dst_desc());
+      finish(forward, descs, forward.src_desc(), forward.weights_desc(), forward.dst_desc());
       primitive_ = Forward(forward);
     } else if (grad_x) {
       const dnnl::convolution_backward_data::primitive_desc pd(
           engine, direct, any_x, any_w, any_y, strides, dilations, begin, end, forward, attr);
-      finish(pd, given, pd.diff_src_desc(), pd.weights_desc(), pd.diff_dst_desc());
+      finish(pd, descs, pd.diff_src_desc(), pd.weights_desc(), pd.diff_dst_desc());
       primitive_ = dnnl::convolution_backward_data(pd);
     } else {
       const dnnl::convolution_backward_weights::primitive_desc pd(
           engine, direct, any_x, any_w, any_y, strides, dilations, begin, end, forward, attr);
-      finish(pd, given, pd.src_desc(), pd.diff_weights_desc(), pd.diff_dst_desc());
+      finish(pd, descs, pd.src_desc(), pd.diff_weights_desc(), pd.diff_dst_desc());
       primitive_ = dnnl::convolution_backward_weights(pd);
     }
   }
@@ -86,18 +88,18 @@ class OneDnnConv final : public Kernel {
   void execute(const KernelArgs& args) const override try {
     auto* scratch = static_cast<std::byte*>(args.scratch);
     dnnl::stream& stream = onednn_stream();
-    std::array<dnnl::memory, 3> used;
+    std::array<dnnl::memory, 3> memories;
     std::vector<std::pair<int, dnnl::memory>> list;
     for (size_t i = 0; i < 3; ++i) {
       const Side& side = sides_[i];
       const void* data = side.input < 0 ? args.out[0] : args.in[side.input];
-      dnnl::memory outside = onednn_memory(side.given, data);
-      used[i] = outside;
+      dnnl::memory outside = onednn_memory(side.desc, data);
+      memories[i] = outside;
       if (side.move) {
-        used[i] = onednn_memory(side.used, scratch + side.offset);
-        if (side.input >= 0) side.move.execute(stream, outside, used[i]);
+        memories[i] = onednn_memory(side.own, scratch + side.offset);
+        if (side.input >= 0) side.move.execute(stream, outside, memories[i]);
       }
-      list.emplace_back(side.argument, used[i]);
+      list.emplace_back(side.argument, memories[i]);
     }
     if (p_.bias) list.emplace_back(DNNL_ARG_BIAS, onednn_memory(plain(p_, {p_.w[0]}), args.in[2]));
     if (scratchpad_.get_size() > 0) {
@@ -107,8 +109,8 @@ class OneDnnConv final : public Kernel {
     for (size_t i = 0; i < 3; ++i) {
       const Side& side = sides_[i];
       if (side.input >= 0 || !side.move) continue;
-      dnnl::memory outside = onednn_memory(side.given, args.out[0]);
-      side.move.execute(stream, used[i], outside);
+      dnnl::memory outside = onednn_memory(side.desc, args.out[0]);
+      side.move.execute(stream, memories[i], outside);
     }
   } catch (const dnnl::error& error) {
     throw_onednn(error, "Conv");
@@ -117,7 +119,7 @@ class OneDnnConv final : public Kernel {
  private:
   /// The array x, weight or y.
   struct Side {
-    Desc given, used;
+    Desc desc, own;
     int input = -1;  ///< index of the node's input; -1: output
     int argument = 0;
     size_t offset = 0;
@@ -131,26 +133,26 @@ class OneDnnConv final : public Kernel {
   }
 
   template <typename PrimitiveDesc>
-  void finish(const PrimitiveDesc& pd, const std::array<Desc, 3>& given, const Desc& x,
+  void finish(const PrimitiveDesc& pd, const std::array<Desc, 3>& descs, const Desc& x,
               const Desc& weight, const Desc& y) {
     fast_ = is_fast(pd) && !(has_depthwise_gradient(p_) && is_gemm(pd));
     const bool forward = p_.part == ConvPart::forward;
     const bool grad_x = p_.part == ConvPart::grad_input, grad_w = p_.part == ConvPart::grad_weight;
-    sides_[0] = {given[0], x,
+    sides_[0] = {descs[0], x,
                  forward  ? 0
                  : grad_x ? -1
                           : 1,
                  grad_x ? DNNL_ARG_DIFF_SRC : DNNL_ARG_SRC};
-    sides_[1] = {given[1], weight, grad_w ? -1 : 1,
+    sides_[1] = {descs[1], weight, grad_w ? -1 : 1,
                  grad_w ? DNNL_ARG_DIFF_WEIGHTS : DNNL_ARG_WEIGHTS};
-    sides_[2] = {given[2], y, forward ? -1 : 0, forward ? DNNL_ARG_DST : DNNL_ARG_DIFF_DST};
+    sides_[2] = {descs[2], y, forward ? -1 : 0, forward ? DNNL_ARG_DST : DNNL_ARG_DIFF_DST};
     for (Side& side : sides_) {
-      if (side.used == side.given) continue;
-      side.offset = take(side.used.get_size());
+      if (side.own == side.desc) continue;
+      side.offset = take(side.own.get_size());
       const bool in = side.input >= 0;
       const auto& engine = onednn_engine();
-      side.move = dnnl::reorder(dnnl::reorder::primitive_desc(engine, in ? side.given : side.used,
-                                                              engine, in ? side.used : side.given));
+      side.move = dnnl::reorder(dnnl::reorder::primitive_desc(engine, in ? side.desc : side.own,
+                                                              engine, in ? side.own : side.desc));
     }
     scratchpad_ = pd.scratchpad_desc();
     scratchpad_at_ = take(scratchpad_.get_size());

@@ -19,11 +19,11 @@ struct Cumulative {
     using Total = std::conditional_t<std::is_floating_point_v<T>, double, uint64_t>;
     constexpr auto kNothing = std::is_same_v<Combine, std::plus<>> ? Total{0} : Total{1};
     const auto rank = static_cast<int64_t>(dims.size());
-    const int64_t given = wide_axis ? *args.input<int64_t>(1) : *args.input<int32_t>(1);
-    const auto axis = axis_from_front(given, rank);
+    const int64_t number = wide_axis ? *args.input<int64_t>(1) : *args.input<int32_t>(1);
+    const auto axis = axis_from_front(number, rank);
     if (!axis) {
       id.data_error("The axis is out of range.", fmt::format("an axis in [{}, {})", -rank, rank),
-                    std::to_string(given));
+                    std::to_string(number));
     }
     for_lines(split_around(dims, *axis, *axis + 1), reverse,
               [&](int64_t at, int64_t step, int64_t count) {

@@ -22,12 +22,12 @@ std::vector<Tensor> run_unique(const NodeSpec& node, std::span<const Tensor> inp
 /// The attribute `axis` for input 0, counted from the front. Throws ShapeError when it is out of
 /// range.
 inline int64_t axis_of(const NodeSpec& node) {
-  const int64_t given = node.attrs.integer("axis");
+  const int64_t number = node.attrs.integer("axis");
   const int64_t rank = node.in(0).rank();
-  const auto axis = axis_from_front(given, rank);
+  const auto axis = axis_from_front(number, rank);
   if (!axis) {
     throw_misfit(node, "An axis is out of range.", fmt::format("{} to {}", -rank, rank - 1),
-                 fmt::format("{}", given));
+                 fmt::format("{}", number));
   }
   return *axis;
 }

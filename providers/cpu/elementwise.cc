@@ -51,8 +51,8 @@ class Elementwise final : public Kernel {
   Elementwise(Program program, NodeId id) : program_(std::move(program)), id_(std::move(id)) {
     may_share = program_.may_share;
     const size_t slots = std::max<size_t>(static_cast<size_t>(program_.slot_count), 1);
-    const size_t wanted = kCacheBytes / sizeof(T) / slots / 64 * 64;
-    block_ = static_cast<int64_t>(std::clamp<size_t>(wanted, 128, 2048));
+    const size_t elements = kCacheBytes / sizeof(T) / slots / 64 * 64;
+    block_ = static_cast<int64_t>(std::clamp<size_t>(elements, 128, 2048));
     int64_t cost = 0;
     for (const auto& i : program_.instructions) {
       cost += cost_of(i.code) * (sizeof(T) == 4 ? 1 : 3);
@@ -181,20 +181,20 @@ class Elementwise final : public Kernel {
     const size_t inner = rank - 1;
     const bool repeats = load.strides[inner] == 0;
     const bool same = load.dtype == program_.type;
-    for (int64_t done = 0; done < n;) {
-      const int64_t take = std::min(load.dims[inner] - index[inner], n - done);
+    for (int64_t position = 0; position < n;) {
+      const int64_t take = std::min(load.dims[inner] - index[inner], n - position);
       const char* from = src + offset * bytes;
       if (repeats) {
         T x;
         convert(from, &x, 1);
-        std::fill_n(dst + done, take, x);
+        std::fill_n(dst + position, take, x);
       } else if (same) {
         if (take == n) return const_cast<T*>(reinterpret_cast<const T*>(from));
-        std::memcpy(dst + done, from, static_cast<size_t>(take) * sizeof(T));
+        std::memcpy(dst + position, from, static_cast<size_t>(take) * sizeof(T));
       } else {
-        convert(from, dst + done, take);
+        convert(from, dst + position, take);
       }
-      done += take;
+      position += take;
       offset += (load.dims[inner] - index[inner]) * load.strides[inner];
       index[inner] = load.dims[inner];  // a partial step occurs only at the end
       for (size_t a = inner; index[a] == load.dims[a] && a > 0; --a) {

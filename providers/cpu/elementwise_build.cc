@@ -95,21 +95,21 @@ class Builder {
   /// Chooses one element type for all values: float, unless a dtype is wider; 64-bit integers if
   /// there are no floats.
   bool choose_type(const Graph* body) {
-    std::vector<DType> seen;
+    std::vector<DType> dtypes;
     for (size_t i = 0; i < node_.inputs.size(); ++i) {
-      if (node_.inputs[i].present() && !is_seed(body, i)) seen.push_back(node_.inputs[i].dtype);
+      if (node_.inputs[i].present() && !is_seed(body, i)) dtypes.push_back(node_.inputs[i].dtype);
     }
     for (const Operand& y : node_.outputs) {
-      if (y.present()) seen.push_back(y.dtype);
+      if (y.present()) dtypes.push_back(y.dtype);
     }
     if (body != nullptr) {
       for (Node n : body->nodes()) {
         for (int i = 0; i < n.output_count(); ++i) {
-          if (n.output(i)) seen.push_back(n.output(i).dtype());
+          if (n.output(i)) dtypes.push_back(n.output(i).dtype());
         }
       }
     }
-    auto any = [&](auto&& test) { return std::any_of(seen.begin(), seen.end(), test); };
+    auto any = [&](auto&& test) { return std::any_of(dtypes.begin(), dtypes.end(), test); };
     const bool floats = any(is_float);
     const bool integers = any(is_integer);
     const bool u64 = any([](DType t) { return t == DType::u64; });

@@ -31,8 +31,8 @@ constexpr bool has_simd(Code k) {
       gelu_tanh_grad, where, equal, greater, greater_equal, less, less_equal, logic_and, logic_or,
       logic_xor, logic_not, is_nan, nonzero};
   // clang-format on
-  for (Code known : kKnown) {
-    if (k == known) return true;
+  for (Code code : kKnown) {
+    if (k == code) return true;
   }
   return false;
 }
@@ -191,15 +191,15 @@ void dropout_loop(const DropoutParams& params, const int64_t* seed, int64_t firs
     philox_words(philox, static_cast<uint64_t>(first + chunk) / 4, (count + 3) / 4, words);
     for (int64_t i = 0; i < count; i += lanes) {
       const auto keep = hn::RebindMask(d, hn::Not(hn::Lt(hn::Load(d32, words + i), threshold)));
-      const auto left = static_cast<size_t>(std::min(lanes, count - i));
+      const auto rest = static_cast<size_t>(std::min(lanes, count - i));
       float* to = dst + chunk + i;
       // multiply by 0 where dropped, as PyTorch does: NaN stays NaN
       const auto factor = hn::IfThenElseZero(keep, a == nullptr ? one : scale);
-      if (left == static_cast<size_t>(lanes)) {
+      if (rest == static_cast<size_t>(lanes)) {
         hn::StoreU(a == nullptr ? factor : hn::Mul(hn::LoadU(d, a + chunk + i), factor), d, to);
       } else {
-        const auto y = a == nullptr ? factor : hn::Mul(load_n(d, a + chunk + i, left), factor);
-        store_n(y, d, to, left);
+        const auto y = a == nullptr ? factor : hn::Mul(load_n(d, a + chunk + i, rest), factor);
+        store_n(y, d, to, rest);
       }
     }
   }

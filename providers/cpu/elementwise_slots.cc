@@ -22,8 +22,8 @@ class SlotAssigner {
     for (const Program::Load& l : program_.loads) take_load(l);
     for (int i = 0; i < end_; ++i) {
       free_operands(i);
-      const uint16_t made = instruction(i).dst;
-      if (!placed_[made]) place(made);
+      const uint16_t result = instruction(i).dst;
+      if (!placed_[result]) place(result);
     }
   }
 

@@ -55,9 +55,9 @@ class GroupedMatMul final : public Kernel {
   void execute(const KernelArgs& args) const override {
     const T *x = args.input<T>(0), *w = args.input<T>(1);
     T* y = args.output<T>(0);
-    int64_t computed = 0;
+    int64_t next_row = 0;
     offsets_.for_groups(args.input<int64_t>(2), [&](int64_t g, int64_t begin, int64_t end) {
-      computed = end;
+      next_row = end;
       if (begin == end || n_ == 0) return;
       poll();
       if (k_ == 0) return fill_zeros(y + begin * n_, (end - begin) * n_);
@@ -74,7 +74,7 @@ class GroupedMatMul final : public Kernel {
                             .y_n = 1};
       multiply_blocked(p, x + begin * k_, w + g * k_ * n_, y + begin * n_, args.scratch);
     });
-    fill_zeros(y + computed * n_, (offsets_.rows - computed) * n_);
+    fill_zeros(y + next_row * n_, (offsets_.rows - next_row) * n_);
   }
 
  private:

@@ -33,15 +33,14 @@ constexpr const char* kNames = "scalar";
 
 void limit_isa() {
   static const bool done = [] {
-    const char* wanted = std::getenv("STEEP_MAX_ISA");
-    if (wanted == nullptr || *wanted == '\0') return true;
-    const auto* const set =
-        std::ranges::find(kSets, std::string_view(wanted), &InstructionSet::name);
+    const char* name = std::getenv("STEEP_MAX_ISA");
+    if (name == nullptr || *name == '\0') return true;
+    const auto* const set = std::ranges::find(kSets, std::string_view(name), &InstructionSet::name);
     if (set == std::end(kSets)) {
       throw ProviderError(
           {.what = "The environment variable STEEP_MAX_ISA does not name an instruction set.",
            .expected = kNames,
-           .received = wanted});
+           .received = name});
     }
     hwy::DisableTargets(set->target - 1);
     return true;

@@ -110,7 +110,7 @@ struct Factors {
 };
 
 /// Returns null on success, else the reason why the operands do not fit.
-const char* read_factors(const NodeSpec& node, std::optional<Factors>* read) {
+const char* read_factors(const NodeSpec& node, std::optional<Factors>* factors) {
   auto a = permuted(node.in(0).dims, node.attrs.ints("perm_a"));
   auto b = permuted(node.in(1).dims, node.attrs.ints("perm_b"));
   auto y = unpermuted(node.out(0).dims, node.attrs.ints("perm_y"));
@@ -127,7 +127,7 @@ const char* read_factors(const NodeSpec& node, std::optional<Factors>* read) {
   while (a->dims.size() < rank) insert_axis(&*a, 0);
   while (b->dims.size() < rank) insert_axis(&*b, 0);
   if (y->dims.size() != rank) return "output rank does not fit";
-  *read = Factors{*a, *b, *y};
+  *factors = Factors{*a, *b, *y};
   return nullptr;
 }
 

@@ -91,8 +91,8 @@ HWY_INLINE void block(D d, const Tile<T>& t, int64_t i, int64_t j, size_t count)
         store_n(sum[r][v], d, y + v * lanes, n);
         continue;
       }
-      const auto made = finished(d, t, hn::Mul(alpha, sum[r][v]), row, j + v * lanes, n);
-      store_n(made, d, y + v * lanes, n);
+      const auto result = finished(d, t, hn::Mul(alpha, sum[r][v]), row, j + v * lanes, n);
+      store_n(result, d, y + v * lanes, n);
     }
   }
 }

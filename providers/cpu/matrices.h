@@ -78,10 +78,10 @@ struct Systems {
     parallel_for(count() * blocks, grain_of(32768, cost), [&](int64_t begin, int64_t end) {
       for (int64_t at = begin; at < end; ++at) {
         const int64_t x = at / blocks, first = at % blocks * kBlock;
-        int64_t a = 0, b = 0, left = x;
+        int64_t a = 0, b = 0, rest = x;
         for (size_t axis = stack.size(); axis-- > 0;) {
-          const int64_t index = left % stack[axis];
-          left /= stack[axis];
+          const int64_t index = rest % stack[axis];
+          rest /= stack[axis];
           a += index * strides_a[axis];
           b += index * strides_b[axis];
         }

@@ -15,21 +15,21 @@ double to_hertz(double mel) { return 700 * (std::pow(10, mel / 2595) - 1); }
 
 struct MelWeightMatrix {
   NodeId id;
-  Convert read[5];
+  Convert converters[5];
   Convert store;
   int64_t bins, mels;  // rows and columns
   size_t bytes;        // per element
 
   /// The bins at the edges of the triangles.
   std::vector<int64_t> edges(const KernelArgs& args) const {
-    double given[5];  // number of mel bins, DFT length, sample rate, lower and upper edge
-    for (size_t i = 0; i < 5; ++i) read[i](args.in[i], &given[i], 1);
-    const double low = to_mel(given[3]);
-    const double step = (to_mel(given[4]) - low) / static_cast<double>(mels + 2);
+    double numbers[5];  // number of mel bins, DFT length, sample rate, lower and upper edge
+    for (size_t i = 0; i < 5; ++i) converters[i](args.in[i], &numbers[i], 1);
+    const double low = to_mel(numbers[3]);
+    const double step = (to_mel(numbers[4]) - low) / static_cast<double>(mels + 2);
     std::vector<int64_t> edges;
     for (int64_t i = 0; i < mels + 2; ++i) {
       const double hertz = to_hertz(low + step * static_cast<double>(i));
-      const double bin = std::floor((given[1] + 1) * hertz / given[2]);
+      const double bin = std::floor((numbers[1] + 1) * hertz / numbers[2]);
       const bool last = i == mels + 1;  // writes nothing
       if (!(bin >= (edges.empty() ? 0 : static_cast<double>(edges.back()))) ||
           bin >= static_cast<double>(bins + (last ? 1 : 0))) {
@@ -69,7 +69,7 @@ std::unique_ptr<Kernel> make(const NodeSpec& node, std::string* why_not) {
                          y.dims[0],    y.dims[1], size_of(y.dtype)};
   for (size_t i = 0; i < 5; ++i) {
     if (node.in(i).size() != 1) return decline(why_not, "input {} is not a scalar", i);
-    kernel.read[i] = find_convert(node.in(i).dtype, DType::f64);
+    kernel.converters[i] = find_convert(node.in(i).dtype, DType::f64);
   }
   return kernel_from(kernel);
 }

@@ -56,8 +56,8 @@ std::vector<Tensor> run_non_max_suppression(const NodeSpec& node, std::span<cons
   const int64_t classes = scores[1];
   const int64_t count = boxes[1];
 
-  std::vector<int64_t> chosen;  // triples
-  std::vector<int64_t> kept;
+  std::vector<int64_t> triples;  // batch, class, box
+  std::vector<int64_t> selection;
   for (int64_t b = 0; b < boxes[0] && most > 0; ++b) {
     const float* corners = inputs[0].data<float>() + b * count * 4;
     for (int64_t c = 0; c < classes; ++c) {
@@ -71,19 +71,19 @@ std::vector<Tensor> run_non_max_suppression(const NodeSpec& node, std::span<cons
         const bool bad_j = score[j] != score[j];
         return bad_i || bad_j ? !bad_i && bad_j : score[i] > score[j];  // NaNs last
       });
-      kept.clear();
+      selection.clear();
       for (int64_t i : order) {
-        if (static_cast<int64_t>(kept.size()) >= most) break;
+        if (static_cast<int64_t>(selection.size()) >= most) break;
         const Box box = box_at(corners + i * 4, centred);
-        const bool hidden = std::any_of(kept.begin(), kept.end(), [&](int64_t k) {
+        const bool hidden = std::any_of(selection.begin(), selection.end(), [&](int64_t k) {
           return overlap(box, box_at(corners + k * 4, centred)) > iou;
         });
-        if (!hidden) kept.push_back(i);
+        if (!hidden) selection.push_back(i);
       }
-      for (int64_t i : kept) chosen.insert(chosen.end(), {b, c, i});
+      for (int64_t i : selection) triples.insert(triples.end(), {b, c, i});
     }
   }
-  return {Tensor::from(chosen, {static_cast<int64_t>(chosen.size()) / 3, 3})};
+  return {Tensor::from(triples, {static_cast<int64_t>(triples.size()) / 3, 3})};
 }
 
 }  // namespace steep::cpu

@@ -15,8 +15,8 @@ dnnl::stream& onednn_stream() {
 }
 
 bool onednn_uses(dnnl::cpu_isa isa) {
-  const auto wanted = static_cast<unsigned>(isa);  // includes the bits of older ISAs
-  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & wanted) == wanted;
+  const auto bits = static_cast<unsigned>(isa);  // includes the bits of older ISAs
+  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & bits) == bits;
 }
 
 dnnl::memory::data_type onednn_type(DType dtype) {

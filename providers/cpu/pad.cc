@@ -76,7 +76,7 @@ std::optional<Pads> read_pads(const NodeSpec& node, std::string* why_not) {
   const size_t n = axes ? axes->size() : x.dims.size();
   if (pads->size() != 2 * n || x.rank() != y.rank())
     return decline(why_not, "pads do not fit the rank"), std::nullopt;
-  Pads read{Dims(x.dims.size(), 0), Dims(x.dims.size(), 0)};
+  Pads result{Dims(x.dims.size(), 0), Dims(x.dims.size(), 0)};
   for (size_t i = 0; i < n; ++i) {
     const auto axis = axis_from_front(axes ? (*axes)[i] : static_cast<int64_t>(i), x.rank());
     if (!axis) return decline(why_not, "an axis is out of range"), std::nullopt;
@@ -85,14 +85,14 @@ std::optional<Pads> read_pads(const NodeSpec& node, std::string* why_not) {
         std::min((*pads)[i], (*pads)[i + n]) < -kLimit) {
       return decline(why_not, "a pad exceeds 2^60"), std::nullopt;
     }
-    read.before[static_cast<size_t>(*axis)] = (*pads)[i];
-    read.after[static_cast<size_t>(*axis)] = (*pads)[i + n];
+    result.before[static_cast<size_t>(*axis)] = (*pads)[i];
+    result.after[static_cast<size_t>(*axis)] = (*pads)[i + n];
   }
   for (size_t a = 0; a < x.dims.size(); ++a) {
-    if (x.dims[a] + read.before[a] + read.after[a] != y.dims[a])
+    if (x.dims[a] + result.before[a] + result.after[a] != y.dims[a])
       return decline(why_not, "pads do not add up"), std::nullopt;
   }
-  return read;
+  return result;
 }
 
 /// Negative pads crop: copies the part of x that lies within y.
@@ -131,9 +131,9 @@ std::unique_ptr<Kernel> make_pad(const NodeSpec& node, std::string* why_not) {
     return decline(why_not, "mode is '{}'", mode);
   const Dims& extents = node.in(0).dims;
   for (size_t a = 0; a < extents.size(); ++a) {
-    const int64_t kept =
+    const int64_t extent =
         extents[a] + std::min<int64_t>(pads->before[a], 0) + std::min<int64_t>(pads->after[a], 0);
-    if (kept <= 0 && node.out(0).size() != 0)
+    if (extent <= 0 && node.out(0).size() != 0)
       return decline(why_not, "after cropping, axis {} has no elements to repeat", a);
   }
   return make_gather_pad(node, mode, pads->before, pads->after);

@@ -38,7 +38,7 @@ SteepError* to_engine_error() {
   return report(kind, parts);
 }
 
-SteepOperand asked() {
+SteepOperand empty_operand() {
   SteepOperand raw{};
   raw.size = sizeof(raw);
   return raw;
@@ -66,15 +66,15 @@ Type type_of(const SteepOperand& raw) {
 /// A body as a Graph. Its constants are copies, because kernels keep them.
 Body body_of(const SteepGraph* raw) {
   auto graph = std::make_shared<Graph>();
-  std::map<int64_t, Value> known;
+  std::map<int64_t, Value> values;
   for (int i = 0; i < host->graph_input_count(raw); ++i) {
-    SteepOperand x = asked();
+    SteepOperand x = empty_operand();
     host->graph_input(raw, i, &x);
-    known[x.value] = graph->add_input("", type_of(x));
+    values[x.value] = graph->add_input("", type_of(x));
   }
   const auto read = [&](const SteepOperand& x) {
     if (x.dtype == 0) return Value();
-    Value& v = known[x.value];
+    Value& v = values[x.value];
     if (!v && x.constant != nullptr) v = graph->add_constant(constant_of(x).clone());
     return v;
   };
@@ -82,22 +82,22 @@ Body body_of(const SteepGraph* raw) {
     const SteepNode* n = host->node(raw, k);
     std::vector<Value> inputs;
     for (int i = 0; i < host->input_count(n); ++i) {
-      SteepOperand x = asked();
+      SteepOperand x = empty_operand();
       host->input(n, i, &x);
       inputs.push_back(read(x));
     }
     const int outputs = host->output_count(n);
     const Node copy = graph->add_node(host->op(n), inputs, outputs, attrs_of(n), host->name(n));
     for (int i = 0; i < outputs; ++i) {
-      SteepOperand y = asked();
+      SteepOperand y = empty_operand();
       host->output(n, i, &y);
       if (y.dtype == 0) continue;
       graph->set_type(copy.output(i), type_of(y));
-      known[y.value] = copy.output(i);
+      values[y.value] = copy.output(i);
     }
   }
   for (int i = 0; i < host->graph_output_count(raw); ++i) {
-    SteepOperand y = asked();
+    SteepOperand y = empty_operand();
     host->graph_output(raw, i, &y);
     graph->add_output("", read(y));
   }
@@ -128,7 +128,7 @@ Attrs attrs_of(const SteepNode* node) {
   for (int i = 0; i < host->attr_count(node); ++i) {
     SteepAttr raw{};
     raw.size = sizeof(raw);
-    raw.tensor = asked();
+    raw.tensor = empty_operand();
     host->attr(node, i, &raw);
     attrs.set(raw.name, attr_of(raw));
   }
@@ -146,12 +146,12 @@ class OwnedSpec {
              .inputs = {},
              .outputs = {}} {
     for (int i = 0; i < host->input_count(node); ++i) {
-      SteepOperand x = asked();
+      SteepOperand x = empty_operand();
       host->input(node, i, &x);
       spec.inputs.push_back(operand(x));
     }
     for (int i = 0; i < host->output_count(node); ++i) {
-      SteepOperand y = asked();
+      SteepOperand y = empty_operand();
       host->output(node, i, &y);
       spec.outputs.push_back(operand(y));
     }
@@ -199,28 +199,28 @@ struct Entry {
 int make(const SteepCandidate* self, void*, const SteepNode* node, SteepKernel* to, char* why,
          size_t why_size, SteepError** error) {
   try {
-    const OwnedSpec owned(node);
+    const OwnedSpec owner(node);
     std::string reason;
     const auto* entry = reinterpret_cast<const Entry*>(self);
-    auto held = std::make_unique<Held>(entry->candidate.make(owned.spec, &reason));
-    if (!held->kernel) {
+    auto state = std::make_unique<Held>(entry->candidate.make(owner.spec, &reason));
+    if (!state->kernel) {
       const size_t length = std::min(reason.size(), why_size - 1);
       std::memcpy(why, reason.data(), length);
       why[length] = 0;
       return 0;
     }
-    for (auto [i, o] : held->kernel->may_share) held->may_share.push_back({i, o});
-    SteepKernel made{.size = to->size,
-                     .self = nullptr,
-                     .execute = execute,
-                     .destroy = destroy,
-                     .scratch_bytes = held->kernel->scratch_bytes,
-                     .flops = held->kernel->flops,
-                     .may_share = reinterpret_cast<const int32_t(*)[2]>(held->may_share.data()),
-                     .may_share_count = held->may_share.size(),
-                     .host_inputs = 0};
-    made.self = held.release();
-    std::memcpy(to, &made, std::min(to->size, sizeof(made)));
+    for (auto [i, o] : state->kernel->may_share) state->may_share.push_back({i, o});
+    SteepKernel table{.size = to->size,
+                      .self = nullptr,
+                      .execute = execute,
+                      .destroy = destroy,
+                      .scratch_bytes = state->kernel->scratch_bytes,
+                      .flops = state->kernel->flops,
+                      .may_share = reinterpret_cast<const int32_t(*)[2]>(state->may_share.data()),
+                      .may_share_count = state->may_share.size(),
+                      .host_inputs = 0};
+    table.self = state.release();
+    std::memcpy(to, &table, std::min(to->size, sizeof(table)));
     return 1;
   } catch (...) {
     *error = to_engine_error();
@@ -231,9 +231,9 @@ int make(const SteepCandidate* self, void*, const SteepNode* node, SteepKernel* 
 const SteepCandidate* entries(void*, const char* op, size_t* count) {
   static const auto tables = [] {
     std::map<std::string, std::vector<Entry>, std::less<>> all;
-    for (const std::string_view known : known_ops()) {
-      auto& table = all[std::string(known)];
-      for (const Candidate& c : candidates(known)) {
+    for (const std::string_view name : known_ops()) {
+      auto& table = all[std::string(name)];
+      for (const Candidate& c : candidates(name)) {
         table.push_back(
             {{.size = sizeof(Entry), .name = nullptr, .make = make}, c, std::string(c.name)});
       }
@@ -248,13 +248,13 @@ const SteepCandidate* entries(void*, const char* op, size_t* count) {
 
 SteepError* run_data_shaped(void*, SteepNode* node) {
   try {
-    const OwnedSpec owned(node);
+    const OwnedSpec owner(node);
     std::vector<Tensor> inputs;
-    for (const Operand& x : owned.spec.inputs)
+    for (const Operand& x : owner.spec.inputs)
       inputs.push_back(x.constant == nullptr ? Tensor() : *x.constant);
-    const std::vector<Tensor> outputs = data_shaped(owned.spec.op)(owned.spec, inputs);
+    const std::vector<Tensor> outputs = data_shaped(owner.spec.op)(owner.spec, inputs);
     for (size_t i = 0; i < outputs.size(); ++i) {
-      if (!outputs[i].defined() || !owned.spec.out(i).present()) continue;
+      if (!outputs[i].defined() || !owner.spec.out(i).present()) continue;
       void* data = nullptr;
       const Dims& dims = outputs[i].dims();
       if (SteepError* e = host->new_output(node, static_cast<int>(i),
@@ -321,13 +321,13 @@ int narrows(void*, const char* op, int32_t dtype, SteepNarrow* how) {
   const auto type = static_cast<DType>(dtype);
   if (n == std::end(kNarrow)) return 0;
   if (type != DType::bf16 && (type != DType::f16 || n->op != "steep.MatMul")) return 0;
-  const SteepNarrow told{.size = how->size,
-                         .casts = n->casts,
-                         .reads = n->reads,
-                         .prefers = n->prefers ? 1 : 0,
-                         .result = n->result,
-                         .follow = n->follow};
-  std::memcpy(how, &told, std::min(how->size, sizeof(told)));
+  const SteepNarrow narrow{.size = how->size,
+                           .casts = n->casts,
+                           .reads = n->reads,
+                           .prefers = n->prefers ? 1 : 0,
+                           .result = n->result,
+                           .follow = n->follow};
+  std::memcpy(how, &narrow, std::min(how->size, sizeof(narrow)));
   return 1;
 }
 
@@ -362,7 +362,7 @@ void require_bytes(size_t bytes, const std::string& received) {
 }  // namespace steep::cpu
 
 extern "C" __attribute__((visibility("default"))) const SteepProvider* steep_provider_0(
-    const SteepHost* given) {
+    const SteepHost* table) {
   using namespace steep::cpu;
   static const SteepProvider provider = [] {
     SteepProvider p{};  // missing functions (memory, streams) are null
@@ -379,6 +379,6 @@ extern "C" __attribute__((visibility("default"))) const SteepProvider* steep_pro
     p.narrows = narrows;
     return p;
   }();
-  host = given;
+  host = table;
   return &provider;
 }

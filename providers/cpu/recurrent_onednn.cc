@@ -59,10 +59,10 @@ class Stage {
 
   Desc wanted(int argument) const { return pd_.query_md(dnnl::query::exec_arg_md, argument); }
 
-  /// An argument that the primitive reads: an array with layout `given`, reordered if needed.
-  void read(int argument, Place place, const Desc& given) { add(argument, place, given, true); }
-  /// An argument that the primitive writes, to an array with layout `given`.
-  void write(int argument, Place place, const Desc& given) { add(argument, place, given, false); }
+  /// An argument that the primitive reads: an array with layout `desc`, reordered if needed.
+  void read(int argument, Place place, const Desc& desc) { add(argument, place, desc, true); }
+  /// An argument that the primitive writes, to an array with layout `desc`.
+  void write(int argument, Place place, const Desc& desc) { add(argument, place, desc, false); }
   /// An argument in scratch, in the primitive's layout.
   Place own(int argument, const Desc& desc) {
     const Place place = scratch_.take(desc.get_size());
@@ -75,7 +75,7 @@ class Stage {
     for (const Array& a : arrays_) {
       if (a.argument == DNNL_ARG_DIFF_WEIGHTS_LAYER || a.argument == DNNL_ARG_DIFF_WEIGHTS_ITER ||
           a.argument == DNNL_ARG_DIFF_BIAS) {
-        std::fill_n(a.place.in(args), a.used.get_size() / sizeof(float), 0.0F);
+        std::fill_n(a.place.in(args), a.own.get_size() / sizeof(float), 0.0F);
       }
     }
   }
@@ -84,7 +84,7 @@ class Stage {
     dnnl::stream& stream = onednn_stream();
     std::unordered_map<int, dnnl::memory> list;
     for (const Array& a : arrays_) {
-      list.emplace(a.argument, onednn_memory(a.used, a.place.in(args)));
+      list.emplace(a.argument, onednn_memory(a.own, a.place.in(args)));
       if (a.move && a.read) move(a, args, stream);
     }
     primitive_.execute(stream, list);
@@ -97,34 +97,33 @@ class Stage {
   struct Array {
     int argument;
     Place place;  ///< of the primitive's array
-    Desc used;
-    Desc given;
+    Desc own;
+    Desc desc;
     Place outside;
     dnnl::reorder move;  ///< empty when the layout needs no change
     bool read;
   };
 
-  /// `used` with the axes of `given`, which may split an axis.
-  static Desc with_axes(const Desc& used, const Desc& given) {
-    return used.get_ndims() == given.get_ndims() ? used : used.reshape(given.get_dims());
+  /// `own` with the axes of `desc`, which may split an axis.
+  static Desc with_axes(const Desc& own, const Desc& desc) {
+    return own.get_ndims() == desc.get_ndims() ? own : own.reshape(desc.get_dims());
   }
 
-  void add(int argument, Place outside, const Desc& given, bool read) {
-    const Desc used = wanted(argument), seen = with_axes(used, given);
-    if (seen == given) {
-      arrays_.push_back({argument, outside, used, given, outside, {}, read});
+  void add(int argument, Place outside, const Desc& desc, bool read) {
+    const Desc own = wanted(argument), same = with_axes(own, desc);
+    if (same == desc) {
+      arrays_.push_back({argument, outside, own, desc, outside, {}, read});
       return;
     }
     const auto& engine = onednn_engine();
-    const dnnl::reorder::primitive_desc pd(engine, read ? given : seen, engine,
-                                           read ? seen : given);
+    const dnnl::reorder::primitive_desc pd(engine, read ? desc : same, engine, read ? same : desc);
     arrays_.push_back(
-        {argument, scratch_.take(used.get_size()), used, given, outside, dnnl::reorder(pd), read});
+        {argument, scratch_.take(own.get_size()), own, desc, outside, dnnl::reorder(pd), read});
   }
 
   static void move(const Array& a, const KernelArgs& args, dnnl::stream& stream) {
-    dnnl::memory outside = onednn_memory(a.given, a.outside.in(args));
-    dnnl::memory inside = onednn_memory(with_axes(a.used, a.given), a.place.in(args));
+    dnnl::memory outside = onednn_memory(a.desc, a.outside.in(args));
+    dnnl::memory inside = onednn_memory(with_axes(a.own, a.desc), a.place.in(args));
     a.move.execute(stream, a.read ? outside : inside, a.read ? inside : outside);
   }
 
@@ -275,9 +274,9 @@ class OneDnnRecurrent final : public Kernel {
     if (lstm) read_or_zero(stage, DNNL_ARG_SRC_ITER_C, p_.has_c0, p_.at.c0, views_.state);
   }
 
-  void read_or_zero(Stage* stage, int argument, bool present, size_t input, const Desc& given) {
+  void read_or_zero(Stage* stage, int argument, bool present, size_t input, const Desc& desc) {
     if (present) {
-      stage->read(argument, Place::input(input), given);
+      stage->read(argument, Place::input(input), desc);
     } else {
       stage->read(argument, zeros_, stage->wanted(argument));
       zeros_bytes_ = std::max(zeros_bytes_, stage->wanted(argument).get_size());
@@ -285,9 +284,9 @@ class OneDnnRecurrent final : public Kernel {
   }
 
   void write_or_drop(Stage* stage, int argument, const NodeSpec& node, size_t output,
-                     const Desc& given) {
+                     const Desc& desc) {
     if (node.out(output).present()) {
-      stage->write(argument, Place::output(output), given);
+      stage->write(argument, Place::output(output), desc);
     } else {
       stage->own(argument, stage->wanted(argument));
     }
@@ -312,9 +311,9 @@ class OneDnnRecurrent final : public Kernel {
     read_or_zero(&backward, DNNL_ARG_DIFF_DST_ITER, node.in(1).present(), 1, views_.state);
     if (lstm)
       read_or_zero(&backward, DNNL_ARG_DIFF_DST_ITER_C, node.in(2).present(), 2, views_.state);
-    auto write = [&](int argument, bool wanted, Place place, const Desc& given) {
+    auto write = [&](int argument, bool wanted, Place place, const Desc& desc) {
       if (wanted) {
-        backward.write(argument, place, given);
+        backward.write(argument, place, desc);
       } else {
         backward.own(argument, backward.wanted(argument));
       }

@@ -15,7 +15,7 @@ struct Known {
 
 const Known* find_activation(std::string name) {
   using Kind = Activation::Kind;
-  static const std::map<std::string, Known> known = {
+  static const std::map<std::string, Known> table = {
       {"affine", {Kind::affine, true, true, 1, 0}},
       {"elu", {Kind::elu, true, false, 1}},
       {"hardsigmoid", {Kind::hard_sigmoid, true, true, 0.2, 0.5}},
@@ -30,8 +30,8 @@ const Known* find_activation(std::string name) {
   };
   std::transform(name.begin(), name.end(), name.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  const auto it = known.find(name);
-  return it == known.end() ? nullptr : &it->second;
+  const auto it = table.find(name);
+  return it == table.end() ? nullptr : &it->second;
 }
 
 Floats reals(const Attrs& attrs, std::string_view name) {
@@ -57,22 +57,22 @@ bool read_functions(const Attrs& attrs, RecurrentProblem* p, std::string* why_no
     return false;
   }
   const Floats alphas = reals(attrs, "activation_alpha"), betas = reals(attrs, "activation_beta");
-  const double told = attrs.real("clip");
-  const double clip = told > 0 ? told : std::numeric_limits<double>::infinity();
+  const double attribute = attrs.real("clip");
+  const double clip = attribute > 0 ? attribute : std::numeric_limits<double>::infinity();
   size_t next_alpha = 0, next_beta = 0;
   p->functions.resize(directions);
   for (size_t i = 0; i < names.size(); ++i) {
-    const Known* known = find_activation(names[i]);
-    if (known == nullptr) {
+    const Known* activation = find_activation(names[i]);
+    if (activation == nullptr) {
       *why_not = "the activation " + names[i] + " is not known";
       return false;
     }
     auto take = [](bool has, const Floats& list, size_t* next, double otherwise) {
       return has && *next < list.size() ? list[(*next)++] : otherwise;
     };
-    const double alpha = take(known->alpha, alphas, &next_alpha, known->default_alpha);
-    const double beta = take(known->beta, betas, &next_beta, known->default_beta);
-    p->functions[i / each][i % each] = {known->kind, alpha, beta, clip};
+    const double alpha = take(activation->alpha, alphas, &next_alpha, activation->default_alpha);
+    const double beta = take(activation->beta, betas, &next_beta, activation->default_beta);
+    p->functions[i / each][i % each] = {activation->kind, alpha, beta, clip};
   }
   return true;
 }

@@ -275,10 +275,10 @@ std::optional<std::vector<bool>> reduced_axes(const NodeSpec& node, std::string*
     if (node.attrs.integer("noop_with_empty_axes") == 0) reduced.assign(x.dims.size(), true);
     return reduced;
   }
-  for (int64_t given : *axes) {
-    const auto axis = axis_from_front(given, x.rank());
+  for (int64_t number : *axes) {
+    const auto axis = axis_from_front(number, x.rank());
     if (!axis) {
-      decline(why_not, "axis {} of a tensor of rank {}", given, x.rank());
+      decline(why_not, "axis {} of a tensor of rank {}", number, x.rank());
       return std::nullopt;
     }
     reduced[static_cast<size_t>(*axis)] = true;

@@ -43,19 +43,19 @@ struct Rule {
 std::optional<double> source(const Rule& rule, int64_t i, int64_t in, int64_t out, double scale,
                              double roi_begin, double roi_end) {
   const auto x = static_cast<double>(i), n = static_cast<double>(in);
-  const double wanted = scale * n;
-  if (rule.coordinates == "align_corners") return wanted == 1 ? 0 : x * (n - 1) / (wanted - 1);
+  const double extent = scale * n;
+  if (rule.coordinates == "align_corners") return extent == 1 ? 0 : x * (n - 1) / (extent - 1);
   if (rule.coordinates == "asymmetric") return x / scale;
   if (rule.coordinates == "tf_crop_and_resize") {
     const double span = (roi_end - roi_begin) * (n - 1);
-    const double at = roi_begin * (n - 1) + (wanted == 1 ? span / 2 : x * span / (wanted - 1));
+    const double at = roi_begin * (n - 1) + (extent == 1 ? span / 2 : x * span / (extent - 1));
     if (!(at >= 0 && at <= n - 1)) return {};  // NaN neither
     return at;
   }
-  if (rule.coordinates == "pytorch_half_pixel" && wanted == 1) return -0.5;
+  if (rule.coordinates == "pytorch_half_pixel" && extent == 1) return -0.5;
   double offset = 0;
   if (rule.coordinates == "half_pixel_symmetric") {
-    offset = n / 2 * (1 - static_cast<double>(out) / wanted);
+    offset = n / 2 * (1 - static_cast<double>(out) / extent);
   }
   return offset + (x + 0.5) / scale - 0.5;
 }
@@ -134,11 +134,11 @@ struct Layout {
 /// The tables of the axes that change. `roi`: all begins, then all ends; empty: the whole input.
 std::vector<Axis> tables(const Layout& layout, const std::vector<double>& roi) {
   std::vector<Axis> result;
-  const size_t given = layout.axes.size();
-  for (size_t i = 0; i < given; ++i) {
+  const size_t count = layout.axes.size();
+  for (size_t i = 0; i < count; ++i) {
     const auto& [a, in, out, factor] = layout.axes[i];
     Axis axis{.axis = a, .in = in, .out = out};
-    const double begin = roi.empty() ? 0 : roi[i], end = roi.empty() ? 1 : roi[given + i];
+    const double begin = roi.empty() ? 0 : roi[i], end = roi.empty() ? 1 : roi[count + i];
     if (in == out && factor == 1 && begin == 0 && end == 1) continue;
     const double shrink = layout.rule.antialias ? std::min(factor, 1.0) : 1;
     const double width = std::min(4 / shrink + 2, static_cast<double>(in) + 2);
@@ -181,10 +181,10 @@ std::optional<Layout> read_resize(const NodeSpec& node, size_t first, const Dims
     axes.resize(in.size());
     std::iota(axes.begin(), axes.end(), 0);
   }
-  const size_t given = sized ? sizes->size() : static_cast<size_t>(scales.size());
+  const size_t count = sized ? sizes->size() : static_cast<size_t>(scales.size());
   const bool crops = layout.rule.coordinates == "tf_crop_and_resize";
-  const bool cut = !crops || (roi.present() && roi.size() == static_cast<int64_t>(2 * given));
-  if (given != axes.size() || in.size() != out.size() || !cut) {
+  const bool cut = !crops || (roi.present() && roi.size() == static_cast<int64_t>(2 * count));
+  if (count != axes.size() || in.size() != out.size() || !cut) {
     *why_not = "the number of axes, scales, sizes or regions does not fit";
     return {};
   }

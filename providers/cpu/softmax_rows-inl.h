@@ -53,8 +53,8 @@ HWY_INLINE float row_max(Floats d, const T* x, size_t n) {
 HWY_INLINE VecF but_for(Floats d, VecF e, size_t lane) {
   const hn::RebindToUnsigned<Floats> du;
   const auto lanes = hn::Iota(du, 0);
-  const auto wanted = hn::Set(du, static_cast<uint32_t>(std::min(lane, hn::Lanes(d))));
-  return hn::IfThenZeroElse(hn::RebindMask(d, hn::Eq(lanes, wanted)), e);
+  const auto target = hn::Set(du, static_cast<uint32_t>(std::min(lane, hn::Lanes(d))));
+  return hn::IfThenZeroElse(hn::RebindMask(d, hn::Eq(lanes, target)), e);
 }
 
 /// The sum of exp(x - shift) without element `without`. Stores the terms in `y` if not null. Raises

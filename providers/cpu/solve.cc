@@ -42,8 +42,8 @@ int32_t factorise(T* lu, int64_t* pivots, int64_t n) {
   int32_t zero = 0;
   for (int64_t from = 0; from < n; from += kPanel) {
     const int64_t to = std::min(n, from + kPanel), width = to - from, rest = n - to;
-    const int32_t found = eliminate(lu, pivots, n, from, to);
-    if (zero == 0) zero = found;
+    const int32_t position = eliminate(lu, pivots, n, from, to);
+    if (zero == 0) zero = position;
     if (rest == 0) break;
     const Triangle<T> corner{.at = lu + from * n + from,
                              .n = width,

@@ -16,7 +16,7 @@ struct TfIdf {
   int64_t shortest, longest, most_skips;
   bool counts, weighs;  // TF: counts; IDF: weighs; TFIDF: both
   int64_t rows, length, columns;
-  Convert read;
+  Convert converter;
   int64_t bytes;
 
   void operator()(const KernelArgs& args) const {
@@ -24,7 +24,7 @@ struct TfIdf {
     std::fill(y, y + rows * columns, 0.0F);
     std::vector<int64_t> x(static_cast<size_t>(length));
     for (int64_t row = 0; row < rows; ++row, y += columns) {
-      read(args.input<char>(0) + row * length * bytes, x.data(), length);
+      converter(args.input<char>(0) + row * length * bytes, x.data(), length);
       for (const auto& [number, count] : occurrences(x)) {
         const float times = counts ? static_cast<float>(count) : 1;
         y[place[number]] = times * (weighs ? weight[number] : 1);
@@ -33,7 +33,7 @@ struct TfIdf {
   }
 
   std::map<size_t, int64_t> occurrences(const std::vector<int64_t>& x) const {
-    std::map<size_t, int64_t> found;
+    std::map<size_t, int64_t> counts;
     std::vector<int64_t> gram;
     for (int64_t n = shortest; n <= longest; ++n) {
       for (int64_t stride = 1; stride <= (n == 1 ? 1 : most_skips + 1); ++stride) {
@@ -41,11 +41,11 @@ struct TfIdf {
           gram.clear();
           for (int64_t i = 0; i < n; ++i)
             gram.push_back(x[static_cast<size_t>(first + i * stride)]);
-          if (auto it = pool.find(gram); it != pool.end()) ++found[it->second];
+          if (auto it = pool.find(gram); it != pool.end()) ++counts[it->second];
         }
       }
     }
-    return found;
+    return counts;
   }
 };
 
@@ -68,7 +68,7 @@ std::unique_ptr<Kernel> make(const NodeSpec& node, std::string* why_not) {
                .rows = x.rank() == 2 ? x.dims[0] : 1,
                .length = x.dims.back(),
                .columns = node.out(0).dims.back(),
-               .read = find_convert(x.dtype, DType::i64),
+               .converter = find_convert(x.dtype, DType::i64),
                .bytes = static_cast<int64_t>(size_of(x.dtype))};
   if (mode != "TF" && mode != "IDF" && mode != "TFIDF") return decline(why_not, "mode is {}", mode);
   if (kernel.shortest < 1 || kernel.longest > kMost || kernel.most_skips < 0 ||
@@ -95,9 +95,9 @@ std::unique_ptr<Kernel> make(const NodeSpec& node, std::string* why_not) {
   }
   kernel.weight.assign(kernel.place.size(), 1);
   if (const Attr* weights = attrs.find("weights")) {
-    const auto& given = std::get<Floats>(*weights);
-    if (given.size() != kernel.weight.size()) return decline(why_not, "a weight is missing");
-    kernel.weight.assign(given.begin(), given.end());
+    const auto& values = std::get<Floats>(*weights);
+    if (values.size() != kernel.weight.size()) return decline(why_not, "a weight is missing");
+    kernel.weight.assign(values.begin(), values.end());
   }
   return kernel_from(std::move(kernel));
 }

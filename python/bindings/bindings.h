@@ -45,9 +45,9 @@ DumpFormat dump_format(const std::string& name);
 
 /// Defines the constructors of a session: from a model's bytes, and from the path of its file.
 template <typename Options, typename Session>
-void def_constructors(nb::class_<Session>& made) {
+void def_constructors(nb::class_<Session>& binding) {
   // bytes before path, because bytes convert to a path.
-  made.def(
+  binding.def(
       "__init__",
       [](Session* self, const nb::bytes& model, const Options& options) {
         const std::span data(reinterpret_cast<const std::byte*>(model.c_str()), model.size());
@@ -55,8 +55,8 @@ void def_constructors(nb::class_<Session>& made) {
         new (self) Session(data, options);
       },
       nb::arg("model"), nb::arg("options"));
-  made.def(nb::init<const std::filesystem::path&, Options>(), nb::arg("model"), nb::arg("options"),
-           nb::call_guard<nb::gil_scoped_release>());
+  binding.def(nb::init<const std::filesystem::path&, Options>(), nb::arg("model"),
+              nb::arg("options"), nb::call_guard<nb::gil_scoped_release>());
 }
 
 /// Defines plan(), dump(), start_profile() and write_profile() of a session with named inputs.

@@ -52,7 +52,7 @@ Attr to_attr(nb::handle value) {
 struct OneNode {
   Graph graph;
   std::vector<Value> inputs;
-  std::vector<Tensor> fed;
+  std::vector<Tensor> tensors;
   Node node;
 
   OneNode(const std::string& op, nb::list arrays, nb::dict attrs, int outputs) {
@@ -64,7 +64,7 @@ struct OneNode {
       Tensor t = to_tensor(array);
       if (is_float(t.dtype())) {
         inputs.push_back(graph.add_input("x", {t.dtype(), to_shape(t.dims())}));
-        fed.push_back(std::move(t));
+        tensors.push_back(std::move(t));
       } else {
         inputs.push_back(graph.add_constant(t.clone()));
       }
@@ -159,7 +159,7 @@ nb::list evaluate_node(const std::string& op, nb::list inputs, nb::dict attrs, i
   }
   for (Value y : results) one.graph.add_output("y", y);
   nb::list arrays;
-  for (const Tensor& y : Program(std::move(one.graph), options).forward(one.fed).outputs) {
+  for (const Tensor& y : Program(std::move(one.graph), options).forward(one.tensors).outputs) {
     arrays.append(to_array(y));
   }
   return arrays;
@@ -174,7 +174,7 @@ nb::list node_gradients(const std::string& op, nb::list inputs, nb::dict attrs, 
     Tensor t = to_tensor(output_grads[i]);
     results.push_back(one.node.output(static_cast<int>(i)));
     seeds.push_back(one.graph.add_input("dy", {t.dtype(), to_shape(t.dims())}));
-    one.fed.push_back(std::move(t));
+    one.tensors.push_back(std::move(t));
   }
   for (size_t i : wrt) targets.push_back(one.inputs.at(i));
   const std::vector<Value> gradients =
@@ -182,7 +182,7 @@ nb::list node_gradients(const std::string& op, nb::list inputs, nb::dict attrs, 
   for (Value dx : gradients) {
     if (dx) one.graph.add_output("dx", dx);
   }
-  const std::vector<Tensor> values = evaluate(one.graph, one.fed);
+  const std::vector<Tensor> values = evaluate(one.graph, one.tensors);
   nb::list arrays;
   size_t next = 0;
   for (Value dx : gradients) {
@@ -213,10 +213,10 @@ nb::list run_model(const nb::bytes& model, const nb::list& inputs, int times,
   ProgramOptions options;
   if (max_iterations > 0) options.limits.max_iterations = max_iterations;
   Program program(import_bytes(model), options);
-  const std::vector<Datum> fed = to_data(inputs);
+  const std::vector<Datum> data = to_data(inputs);
   nb::list results;
   std::vector<Datum> outputs;
-  for (int i = 0; i < times; ++i) outputs = program.forward_data(fed).outputs;
+  for (int i = 0; i < times; ++i) outputs = program.forward_data(data).outputs;
   for (const Datum& d : outputs) results.append(to_object(d));
   return results;
 }
@@ -226,12 +226,12 @@ nb::list model_gradients(const nb::bytes& model, const nb::list& inputs,
   Graph graph = import_bytes(model);
   std::vector<Value> results, targets;
   std::vector<Value> seeds;
-  std::vector<Tensor> fed;
+  std::vector<Tensor> seed_values;
   for (size_t i = 0; i < nb::len(output_grads); ++i) {
     if (nb::handle(output_grads[i]).is_none()) continue;
     results.push_back(graph.outputs()[i].value);
     seeds.push_back(graph.add_gradient_input("dy", results.back()));
-    fed.push_back(to_tensor(output_grads[i]));
+    seed_values.push_back(to_tensor(output_grads[i]));
   }
   for (const std::string& name : wrt) targets.push_back(graph.find(name));
   const std::vector<Value> gradients = add_gradients(graph, results, seeds, targets);
@@ -239,16 +239,16 @@ nb::list model_gradients(const nb::bytes& model, const nb::list& inputs,
     if (dx) graph.add_output("dx", dx, Phase::backward);
   }
   Program program(std::move(graph));
-  std::vector<Tensor> found;
+  std::vector<Tensor> tensors;
   for (int i = 0; i < 2; ++i) {  // the second run uses the cache of the first
     DataResult forward = program.forward_data(to_data(inputs));
-    found = program.backward(std::move(forward.pending), fed);
+    tensors = program.backward(std::move(forward.pending), seed_values);
   }
   nb::list arrays;
   size_t next = 0;
   for (Value dx : gradients) {
     if (dx) {
-      arrays.append(to_array(found[next++]));
+      arrays.append(to_array(tensors[next++]));
     } else {
       arrays.append(nb::none());
     }

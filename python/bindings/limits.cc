@@ -11,7 +11,7 @@ namespace steep::python {
 namespace {
 
 unsigned long main_thread = 0;
-std::optional<nb::python_error> raised;  // by a signal handler; used only in the main thread
+std::optional<nb::python_error> pending_error;  // by a signal handler; used only in the main thread
 
 /// Python runs signal handlers only in its main thread, and only when asked. Returns true if one
 /// raised.
@@ -19,16 +19,16 @@ bool handler_raises() {
   if (PyThread_get_thread_ident() != main_thread || Py_IsInitialized() == 0) return false;
   const nb::gil_scoped_acquire acquire;
   if (PyErr_CheckSignals() == 0) return false;
-  raised.emplace();
+  pending_error.emplace();
   return true;
 }
 
 }  // namespace
 
 void raise_interrupt() {
-  if (!raised) return PyErr_SetNone(PyExc_KeyboardInterrupt);
-  nb::python_error error = std::move(*raised);
-  raised.reset();
+  if (!pending_error) return PyErr_SetNone(PyExc_KeyboardInterrupt);
+  nb::python_error error = std::move(*pending_error);
+  pending_error.reset();
   error.restore();
 }
 

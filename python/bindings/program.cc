@@ -42,10 +42,10 @@ class ModuleProgram {
  public:
   ModuleProgram(const nb::bytes& model, const Names& inputs, GradientProgramOptions options)
       : program_(import(model, std::move(options))) {
-    const Names fed = program_->input_names();
-    if (fed == inputs) return;
+    const Names names = program_->input_names();
+    if (names == inputs) return;
     std::string text;
-    for (const std::string& name : fed) text += " " + name;
+    for (const std::string& name : names) text += " " + name;
     throw InternalError(
         {.what = "The captured graph has other inputs than the call.", .received = text});
   }
@@ -65,13 +65,13 @@ class ModuleProgram {
                           result.read_by_backward);
   }
 
-  nb::list backward(GradientRun& run, const nb::list& gradients, const nb::dict& moved,
+  nb::list backward(GradientRun& run, const nb::list& gradients, const nb::dict& moves,
                     bool changed, bool is_kept) {
     std::vector<Tensor> seeds;
     for (nb::handle g : gradients) {
       seeds.push_back(g.is_none() ? Tensor() : to_tensor(g, "an output's gradient"));
     }
-    for (auto [index, array] : moved) {
+    for (auto [index, array] : moves) {
       run.inputs.at(nb::cast<size_t>(index)) = to_tensor(array, "an input");
       run.moved = true;
     }

@@ -30,9 +30,9 @@ std::vector<Tensor> tensors_of(const nb::tuple& args) {
 /// Throws DataError for a weight that the session must write, but whose memory is not writable.
 void require_writable(const TrainingSession& session,
                       const std::map<std::string, std::string>& unwritable) {
-  std::vector<std::string> written = session.parameter_names();
-  for (std::string& name : session.statistic_names()) written.push_back(std::move(name));
-  for (const std::string& name : written) {
+  std::vector<std::string> names = session.parameter_names();
+  for (std::string& name : session.statistic_names()) names.push_back(std::move(name));
+  for (const std::string& name : names) {
     const auto found = unwritable.find(name);
     if (found == unwritable.end()) continue;
     throw DataError({.what = "The memory of a trained weight cannot be updated in place.",
@@ -90,9 +90,9 @@ StepResult step_or_part(TrainingSession& s, const nb::args& arrays,
 
 /// Returns a function that defines an option row as an attribute of a class.
 template <typename Class>
-auto into(Class& made) {
-  return [&made](const OptionRow& row, auto member) {
-    made.def_rw(row.field.data(), member, row.help.data());
+auto into(Class& binding) {
+  return [&binding](const OptionRow& row, auto member) {
+    binding.def_rw(row.field.data(), member, row.help.data());
   };
 }
 
@@ -266,19 +266,19 @@ using Unlocked = nb::call_guard<nb::gil_scoped_release>;
 void construct_from_bytes(Session* self, const nb::bytes& model, const TrainingOptions& options,
                           const nb::dict& weights) {
   const std::span data(reinterpret_cast<const std::byte*>(model.c_str()), model.size());
-  Session::Inputs given;
+  Session::Inputs tensors;
   std::map<std::string, std::string> unwritable;
   for (auto [key, value] : weights) {
     const std::string name = nb::cast<std::string>(key);
     std::string why;
-    given[name] = to_tensor(value, name.c_str(), &why);
+    tensors[name] = to_tensor(value, name.c_str(), &why);
     if (!why.empty()) unwritable[name] = why;
   }
   const nb::gil_scoped_release release;
-  if (given.empty()) {
+  if (tensors.empty()) {
     new (self) Session(data, options);
   } else {
-    Session session(data, options, std::move(given));
+    Session session(data, options, std::move(tensors));
     require_writable(session, unwritable);
     new (self) Session(std::move(session));
   }
@@ -453,10 +453,10 @@ void bind_files(nb::class_<Session>& session) {
       .def(
           "save_artifact",
           [](const Session& s, const std::filesystem::path& path, const nb::args& batches) {
-            std::vector<std::vector<Tensor>> given;
-            for (nb::handle batch : batches) given.push_back(tensors_of(nb::tuple(batch)));
+            std::vector<std::vector<Tensor>> tensors;
+            for (nb::handle batch : batches) tensors.push_back(tensors_of(nb::tuple(batch)));
             const nb::gil_scoped_release release;
-            s.save_artifact(path, given);
+            s.save_artifact(path, tensors);
           },
           nb::sig("def save_artifact(self, path: str | os.PathLike, *batches: "
                   "collections.abc.Sequence[object]) -> None"),

@@ -106,7 +106,7 @@ Tensor gather(DType dtype, const Dims& dims, const char* data,
   const int64_t step = rank == 0 ? 0 : strides.back();
   std::vector<int64_t> index(rank, 0);
   const char* src = data;
-  for (int64_t done = 0; done < out.size(); done += row) {
+  for (int64_t offset = 0; offset < out.size(); offset += row) {
     if (step == static_cast<int64_t>(item)) {
       std::memcpy(dst, src, item * static_cast<size_t>(row));
       dst += item * static_cast<size_t>(row);
@@ -216,10 +216,11 @@ Tensor from_dltensor(const DLTensor& t, std::shared_ptr<void> owner, const char*
 
 /// Takes the tensor out of a capsule and marks the capsule as used.
 template <typename Managed>
-Tensor consume(nb::handle capsule, const char* label, const char* used, const char* name,
+Tensor consume(nb::handle capsule, const char* label, const char* used_label, const char* name,
                std::string* unwritable) {
   auto* managed = static_cast<Managed*>(PyCapsule_GetPointer(capsule.ptr(), label));
-  if (managed == nullptr || PyCapsule_SetName(capsule.ptr(), used) != 0) nb::raise_python_error();
+  if (managed == nullptr || PyCapsule_SetName(capsule.ptr(), used_label) != 0)
+    nb::raise_python_error();
   std::shared_ptr<void> owner(managed, [](void* p) {
     auto* m = static_cast<Managed*>(p);
     if (m->deleter != nullptr && Py_IsInitialized()) {  // a deleter may need the GIL
@@ -275,29 +276,29 @@ nb::object export_capsule(const Tensor& tensor, const char* label) {
                      .received = std::string(name_of(tensor.dtype())),
                      .remedy = "Take it as a NumPy array: tensor.numpy()."});
   }
-  auto held = std::make_unique<Exported<Managed>>();
-  held->tensor = tensor;
-  const Dims& dims = held->tensor.dims();
-  held->strides.resize(dims.size());
+  auto owner = std::make_unique<Exported<Managed>>();
+  owner->tensor = tensor;
+  const Dims& dims = owner->tensor.dims();
+  owner->strides.resize(dims.size());
   int64_t dense = 1;
   for (size_t d = dims.size(); d-- > 0;) {
-    held->strides[d] = dense;
+    owner->strides[d] = dense;
     dense *= dims[d];
   }
-  held->managed.tensor = {.data = held->tensor.data(),
-                          .device_type = kCpu,
-                          .device_id = 0,
-                          .ndim = static_cast<int32_t>(dims.size()),
-                          .code = kind_of(tensor.dtype()).code,
-                          .bits = static_cast<uint8_t>(size_of(tensor.dtype()) * 8),
-                          .lanes = 1,
-                          .shape = const_cast<int64_t*>(dims.data()),
-                          .strides = held->strides.data(),
-                          .byte_offset = 0};
-  if constexpr (std::is_same_v<Managed, DLManagedTensorVersioned>) held->managed.major = 1;
-  held->managed.context = held.get();
-  held->managed.deleter = [](Managed* m) { delete static_cast<Exported<Managed>*>(m->context); };
-  PyObject* capsule = PyCapsule_New(&held->managed, label, [](PyObject* self) {
+  owner->managed.tensor = {.data = owner->tensor.data(),
+                           .device_type = kCpu,
+                           .device_id = 0,
+                           .ndim = static_cast<int32_t>(dims.size()),
+                           .code = kind_of(tensor.dtype()).code,
+                           .bits = static_cast<uint8_t>(size_of(tensor.dtype()) * 8),
+                           .lanes = 1,
+                           .shape = const_cast<int64_t*>(dims.data()),
+                           .strides = owner->strides.data(),
+                           .byte_offset = 0};
+  if constexpr (std::is_same_v<Managed, DLManagedTensorVersioned>) owner->managed.major = 1;
+  owner->managed.context = owner.get();
+  owner->managed.deleter = [](Managed* m) { delete static_cast<Exported<Managed>*>(m->context); };
+  PyObject* capsule = PyCapsule_New(&owner->managed, label, [](PyObject* self) {
     // Only an unused capsule still owns its tensor.
     const char* own = std::is_same_v<Managed, DLManagedTensor> ? "dltensor" : "dltensor_versioned";
     if (!PyCapsule_IsValid(self, own)) return;
@@ -305,7 +306,7 @@ nb::object export_capsule(const Tensor& tensor, const char* label) {
     m->deleter(m);
   });
   if (capsule == nullptr) nb::raise_python_error();
-  held.release();
+  owner.release();
   return nb::steal(capsule);
 }
 
@@ -496,9 +497,9 @@ void init_tensor(nb::module_& m) {
       "convert",
       [](nb::handle array, const std::string& dtype, const std::string& name) {
         const Tensor tensor = to_tensor(array, name.c_str());
-        const DType wanted = dtype_from(dtype);
+        const DType target = dtype_from(dtype);
         const nb::gil_scoped_release release;
-        return convert(tensor, wanted, name);
+        return convert(tensor, target, name);
       },
       nb::arg("array"), nb::arg("dtype"), nb::arg("name"),
       "Returns an array in another dtype, by NumPy's name of it, as sessions convert what they are "

@@ -256,9 +256,9 @@ std::string seal_artifact(std::string header, std::string_view data) {
 }
 
 void write_artifact(const std::filesystem::path& path, const Artifact& artifact) {
-  const Written written(artifact);
+  const Written image(artifact);
   write_file(path, [&](FileWriter& file) {
-    written.to([&](const void* data, size_t size) { file.write(data, size); });
+    image.to([&](const void* data, size_t size) { file.write(data, size); });
   });
 }
 
@@ -282,11 +282,11 @@ Artifact read_artifact(const ByteSource& source) {
         throw_damaged("two states have one name");
     }
     for (const Json& program : list(json, "programs")) {
-      ArtifactProgram made{
+      ArtifactProgram entry{
           .purpose = static_cast<Purpose>(index_of(member(program, "purpose"), kPurposes))};
-      made.graph = graph_from_json(member(program, "graph"), tensors, &types, &made.views);
-      require_known(made.graph, made.views);
-      artifact.programs.push_back(std::move(made));
+      entry.graph = graph_from_json(member(program, "graph"), tensors, &types, &entry.views);
+      require_known(entry.graph, entry.views);
+      artifact.programs.push_back(std::move(entry));
     }
   } catch (const DataError& error) {  // the file became shorter while it was read
     throw_damaged(error.parts().what);

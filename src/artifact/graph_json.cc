@@ -22,9 +22,9 @@ size_t ArtifactTensors::add(const Tensor& tensor, bool unique) {
   const uint32_t sum = tensor.nbytes() == 0 ? 0 : crc32c(0, tensor.data(), tensor.nbytes());
   const auto [begin, end] = by_sum_.equal_range(sum);
   for (auto it = begin; !unique && it != end; ++it) {
-    const Tensor& known = tensors_[it->second];
-    if (known.dtype() != tensor.dtype() || known.dims() != tensor.dims()) continue;
-    if (std::memcmp(known.data(), tensor.data(), tensor.nbytes()) == 0) return it->second;
+    const Tensor& candidate = tensors_[it->second];
+    if (candidate.dtype() != tensor.dtype() || candidate.dims() != tensor.dims()) continue;
+    if (std::memcmp(candidate.data(), tensor.data(), tensor.nbytes()) == 0) return it->second;
   }
   tensors_.push_back(tensor);
   if (!unique) by_sum_.emplace(sum, tensors_.size() - 1);
@@ -39,9 +39,9 @@ const Json& member(const Json& json, const char* key) {
 }
 
 const Json& list(const Json& json, const char* key) {
-  const Json& found = member(json, key);
-  if (!found.is_array()) throw_damaged(fmt::format("'{}' is no list", key));
-  return found;
+  const Json& items = member(json, key);
+  if (!items.is_array()) throw_damaged(fmt::format("'{}' is no list", key));
+  return items;
 }
 
 int64_t whole(const Json& json, int64_t least, int64_t most) {
@@ -174,13 +174,13 @@ Type type_from_json(const Json& dtype, const Json& dims) {
   if (!dims.is_array() || dims.size() > kMostAxes) throw_damaged("a shape is something else");
   Shape shape;
   for (const Json& extent : dims) shape.emplace_back(whole(extent, 0, INT64_MAX));
-  Type made{type, std::move(shape)};
+  Type result{type, std::move(shape)};
   try {
-    require_bytes(made.nbytes(), to_string(made));
+    require_bytes(result.nbytes(), to_string(result));
   } catch (const ShapeError& error) {
     throw_damaged(error.parts().what);
   }
-  return made;
+  return result;
 }
 
 namespace {
@@ -196,7 +196,7 @@ class GraphReader {
       names_.push_back(text(v[0]));
       types_.push_back(type_from_json(v[1], v[2]));
     }
-    made_.resize(types_.size());
+    entries_.resize(types_.size());
   }
 
   Graph run(std::unordered_map<uint32_t, Ints>* views) {
@@ -208,8 +208,8 @@ class GraphReader {
     }
     for (const Json& state : list(json_, "states")) {
       const size_t v = fresh(state);
-      const auto known = states_ == nullptr ? nullptr : find_state(names_[v]);
-      if (known == nullptr || graph_.find(names_[v]) || !same(*known, types_[v]))
+      const auto tensor = states_ == nullptr ? nullptr : find_state(names_[v]);
+      if (tensor == nullptr || graph_.find(names_[v]) || !same(*tensor, types_[v]))
         throw_damaged("a state of a graph is not one of the session's: " + names_[v]);
       put(v, graph_.add_state(names_[v], types_[v]), Phase::forward);
     }
@@ -244,19 +244,19 @@ class GraphReader {
   /// The number of a value that no node has produced so far.
   size_t fresh(const Json& json) const {
     const auto v = static_cast<size_t>(whole(json, 0, static_cast<int64_t>(types_.size()) - 1));
-    if (made_[v].value) throw_damaged("a value is made twice");
+    if (entries_[v].value) throw_damaged("a value is made twice");
     return v;
   }
-  void put(size_t v, Value value, Phase phase) { made_[v] = {value, phase}; }
+  void put(size_t v, Value value, Phase phase) { entries_[v] = {value, phase}; }
 
   /// A value that exists already and that a node of this phase may read; null for -1.
   Value use(const Json& json, Phase phase) const {
     const int64_t v = whole(json, -1, static_cast<int64_t>(types_.size()) - 1);
     if (v < 0) return {};
-    const Made& made = made_[static_cast<size_t>(v)];
-    if (!made.value) throw_damaged("a value is read before it is made");
-    if (made.phase > phase) throw_damaged("the forward part reads what the backward part makes");
-    return made.value;
+    const Entry& entry = entries_[static_cast<size_t>(v)];
+    if (!entry.value) throw_damaged("a value is read before it is made");
+    if (entry.phase > phase) throw_damaged("the forward part reads what the backward part makes");
+    return entry.value;
   }
 
   const Tensor& tensor_at(const Json& json) const {
@@ -297,9 +297,9 @@ class GraphReader {
     std::vector<Value> inputs;
     for (const Json& v : list(json, "in")) inputs.push_back(use(v, phase));
     Attrs attrs;
-    const Json& given = member(json, "attrs");
-    if (!given.is_object()) throw_damaged("attributes are no object");
-    for (const auto& [name, value] : given.items()) attrs.set(name, attr(value));
+    const Json& values = member(json, "attrs");
+    if (!values.is_object()) throw_damaged("attributes are no object");
+    for (const auto& [name, value] : values.items()) attrs.set(name, attr(value));
     const Json& out = list(json, "out");
     const Graph::Scope scope(graph_, phase, "");
     const Node n = graph_.add_node(text(member(json, "op")), inputs, static_cast<int>(out.size()),
@@ -337,7 +337,7 @@ class GraphReader {
     }
   }
 
-  struct Made {
+  struct Entry {
     Value value;
     Phase phase = Phase::forward;
   };
@@ -348,7 +348,7 @@ class GraphReader {
   Graph graph_;
   std::vector<std::string> names_;
   std::vector<Type> types_;
-  std::vector<Made> made_;
+  std::vector<Entry> entries_;
 };
 
 }  // namespace

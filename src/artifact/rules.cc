@@ -157,10 +157,10 @@ bool is_seed_in(const Graph& body, Value v) {
 }
 
 bool fused_fits(Node n) {
-  const Attr* const held = n.attrs().find("body");
-  const Body* const given = held == nullptr ? nullptr : std::get_if<Body>(held);
-  if (given == nullptr) return false;
-  const Graph& body = **given;
+  const Attr* const attribute = n.attrs().find("body");
+  const Body* const handle = attribute == nullptr ? nullptr : std::get_if<Body>(attribute);
+  if (handle == nullptr) return false;
+  const Graph& body = **handle;
   if (body.inputs().size() != static_cast<size_t>(n.input_count()) || !body.updates().empty() ||
       body.outputs().size() != static_cast<size_t>(n.output_count()) || !n.output(0)) {
     return false;

@@ -18,24 +18,24 @@ namespace {
 KernelGraph kernels_of_artifact(const Graph& graph, std::unordered_map<uint32_t, Ints> views,
                                 const Devices& devices) {
   KernelGraph kernel_graph{.kernels = {}, .views = std::move(views), .declined = {}};
-  std::string refused;
+  std::string refusals;
   Node first;
   for (Node n : graph.nodes()) {
     if (kernel_graph.views.count(n.id()) != 0) continue;
     std::string why_not;
-    NodeKernel chosen =
+    NodeKernel choice =
         at_node(n, [&] { return choose_on(devices, n, kernel_graph.declined, &why_not); });
-    if (chosen.kernel) {
-      kernel_graph.kernels.emplace(n.id(), std::move(chosen));
+    if (choice.kernel) {
+      kernel_graph.kernels.emplace(n.id(), std::move(choice));
       continue;
     }
-    refused += fmt::format("\n    {} ({}): {}", n.name(), n.op(), why_not);
+    refusals += fmt::format("\n    {} ({}): {}", n.name(), n.op(), why_not);
     if (!first) first = n;
   }
-  if (refused.empty()) return kernel_graph;
+  if (refusals.empty()) return kernel_graph;
   throw ProviderError(
       ErrorParts{.what = fmt::format("The {} provider of this library cannot run:{}",
-                                     devices.host().provider(), refused),
+                                     devices.host().provider(), refusals),
                  .node = first.name(),
                  .op = first.op(),
                  .expected = "a kernel for every node of the artifact",
@@ -108,13 +108,13 @@ std::vector<Tensor> Runnable::forward(std::span<const Tensor> arrays,
   return outputs;
 }
 
-std::vector<Tensor> Runnable::backward(Run& run, const std::map<std::string, Tensor>& fed,
+std::vector<Tensor> Runnable::backward(Run& run, const std::map<std::string, Tensor>& arrays,
                                        bool* wrote) {
   const Graph& graph = program_.graph;
   for (size_t i = 0; i < graph.inputs().size(); ++i) {
     const Value input = graph.inputs()[i];
     if (graph.input_phase(input) == Phase::backward)
-      executable_->bind_input(*run.frame_, i, fed.at(input.name()));
+      executable_->bind_input(*run.frame_, i, arrays.at(input.name()));
   }
   return executable_->run(*run.frame_, Phase::backward, {.wrote_states = wrote});
 }

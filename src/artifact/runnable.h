@@ -46,8 +46,9 @@ class Runnable {
   std::vector<Tensor> forward(std::span<const Tensor> arrays,
                               const std::map<std::string, Tensor>& states, uint64_t seed,
                               uint64_t run, std::unique_ptr<Run>* pending);
-  /// `fed`: the backward inputs, by name. *wrote is set to true before the first state is written.
-  std::vector<Tensor> backward(Run& run, const std::map<std::string, Tensor>& fed, bool* wrote);
+  /// `arrays`: the backward inputs, by name. *wrote is set to true before the first state is
+  /// written.
+  std::vector<Tensor> backward(Run& run, const std::map<std::string, Tensor>& arrays, bool* wrote);
 
  private:
   void prepare();

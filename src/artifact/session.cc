@@ -66,7 +66,7 @@ void widen(std::vector<TensorInfo>& infos, const std::vector<TensorInfo>& others
 }  // namespace
 
 struct ArtifactSession::Impl {
-  Impl(const ByteSource& source, const Limits& given);
+  Impl(const ByteSource& source, const Limits& bounds);
 
   StepResult step(std::span<const Tensor> arrays);
   std::vector<Tensor> predict(std::span<const Tensor> arrays);
@@ -79,7 +79,8 @@ struct ArtifactSession::Impl {
   Artifact artifact;
   std::map<std::string, Tensor> states;  // they share the bytes of artifact.states
   std::vector<TensorInfo> inputs, predicted, outputs;
-  std::string torn;  // the error that left states of two different steps; "" if there was none
+  // The error that left states of two different steps; "" if there was none.
+  std::string tear_cause;
   CallLock call_lock;
 
  private:
@@ -87,15 +88,15 @@ struct ArtifactSession::Impl {
   Runnable& program_for(Purpose purpose, std::span<const Tensor> arrays);
   std::map<std::string, Tensor> backward_inputs();
   void count_steps(float more);
-  void tear(const std::string& cause) { torn = cause; }
+  void tear(const std::string& cause) { tear_cause = cause; }
   void require_finite_weights();
 
   std::vector<std::unique_ptr<Runnable>> programs_;
   std::shared_ptr<MemoryPool> pool_ = MemoryPool::create(limits.max_bytes);
 };
 
-ArtifactSession::Impl::Impl(const ByteSource& source, const Limits& given)
-    : limits(given), artifact(read_artifact(source)) {
+ArtifactSession::Impl::Impl(const ByteSource& source, const Limits& bounds)
+    : limits(bounds), artifact(read_artifact(source)) {
   for (const ArtifactState& state : artifact.states) {
     if (state.role == StateRole::count &&
         (state.tensor.dtype() != DType::f32 || state.tensor.size() != 1)) {
@@ -113,9 +114,9 @@ ArtifactSession::Impl::Impl(const ByteSource& source, const Limits& given)
 /// Checks that the inputs and outputs are those of the program's purpose.
 void ArtifactSession::Impl::check(const Runnable& program, const Graph& graph) {
   const bool step = program.purpose() == Purpose::step;
-  std::vector<TensorInfo> fed, made;
-  for (const Value v : program.inputs()) fed.push_back(info_of(v.name(), v.type()));
-  widen(step ? inputs : predicted, fed);
+  std::vector<TensorInfo> input_infos, output_infos;
+  for (const Value v : program.inputs()) input_infos.push_back(info_of(v.name(), v.type()));
+  widen(step ? inputs : predicted, input_infos);
   for (const Value v : graph.inputs()) {
     if (graph.input_phase(v) != Phase::backward) continue;
     const std::string& name = v.name();
@@ -132,8 +133,8 @@ void ArtifactSession::Impl::check(const Runnable& program, const Graph& graph) {
   }
   if (!step) {
     if (!graph.updates().empty()) throw_damaged("a prediction writes to states");
-    for (const Output& o : graph.outputs()) made.push_back(info_of(o.name, o.value.type()));
-    widen(outputs, made);
+    for (const Output& o : graph.outputs()) output_infos.push_back(info_of(o.name, o.value.type()));
+    widen(outputs, output_infos);
     return;
   }
   const std::vector<Value> results = program.outputs();
@@ -152,33 +153,34 @@ void ArtifactSession::Impl::check(const Runnable& program, const Graph& graph) {
 }
 
 Runnable& ArtifactSession::Impl::program_for(Purpose purpose, std::span<const Tensor> arrays) {
-  std::string wanted;
+  std::string alternatives;
   for (const auto& program : programs_) {
     if (program->purpose() != purpose) continue;
     if (program->takes(arrays)) return *program;
     std::string one;
     for (const Value v : program->inputs())
       one += fmt::format("{}{} {}", one.empty() ? "" : ", ", to_string(v.type()), v.name());
-    wanted += (wanted.empty() ? "" : "; or ") + one;
+    alternatives += (alternatives.empty() ? "" : "; or ") + one;
   }
-  throw ShapeError(ErrorParts{
-      .what = "The artifact was not written for arrays of these types.",
-      .expected = wanted.empty() ? "an artifact that was written for such a call" : wanted,
-      .received = describe(arrays),
-      .remedy = "Feed one of these, or write the artifact with such a batch, too."});
+  throw ShapeError(
+      ErrorParts{.what = "The artifact was not written for arrays of these types.",
+                 .expected = alternatives.empty() ? "an artifact that was written for such a call"
+                                                  : alternatives,
+                 .received = describe(arrays),
+                 .remedy = "Feed one of these, or write the artifact with such a batch, too."});
 }
 
 std::map<std::string, Tensor> ArtifactSession::Impl::backward_inputs() {
-  std::map<std::string, Tensor> fed;
-  fed[std::string(kLrInput)] = Tensor::scalar(static_cast<float>(rate()));
-  fed[std::string(kStepInput)] = Tensor::scalar(artifact.steps + 1);
+  std::map<std::string, Tensor> result;
+  result[std::string(kLrInput)] = Tensor::scalar(static_cast<float>(rate()));
+  result[std::string(kStepInput)] = Tensor::scalar(artifact.steps + 1);
   for (const auto& [i, settings] : artifact.groups) {
     std::vector<double> now = settings;
     now[0] *= schedule_factor(artifact.schedule, artifact.steps);
-    fed[fmt::format("{}{}", kGroupInput, i)] =
+    result[fmt::format("{}{}", kGroupInput, i)] =
         Tensor::from(now, {static_cast<int64_t>(now.size())});
   }
-  return fed;
+  return result;
 }
 
 void ArtifactSession::Impl::count_steps(float more) {
@@ -188,12 +190,12 @@ void ArtifactSession::Impl::count_steps(float more) {
 }
 
 void ArtifactSession::Impl::require_whole() const {
-  if (torn.empty()) return;
+  if (tear_cause.empty()) return;
   throw DataError(ErrorParts{
       .what = "The weights are inconsistent: an update was cut off, so that some are of that step "
               "and some of the step before.",
       .expected = "weights of one step",
-      .received = "the cause was: " + torn,
+      .received = "the cause was: " + tear_cause,
       .remedy = "Open the artifact again."});
 }
 
@@ -258,12 +260,12 @@ std::vector<Tensor> ArtifactSession::Impl::predict(std::span<const Tensor> array
 
 std::vector<std::string> ArtifactSession::Impl::names(
     std::initializer_list<StateRole> roles) const {
-  std::vector<std::string> chosen;
+  std::vector<std::string> names;
   for (const ArtifactState& state : artifact.states) {
     if (std::find(roles.begin(), roles.end(), state.role) != roles.end())
-      chosen.push_back(state.name);
+      names.push_back(state.name);
   }
-  return chosen;
+  return names;
 }
 
 void ArtifactSession::Impl::set_weights(const std::map<std::string, Tensor>& weights) {

@@ -33,7 +33,7 @@ Path find_path(const Graph& g, std::span<const Value> outputs, std::span<const V
   const std::vector<Node> order = g.nodes();
   std::vector<char> active(g.value_count(), 0);
   for (Value v : wrt) active[v.id()] = 1;
-  std::vector<Node> reached;
+  std::vector<Node> descendants;
   for (Node n : order) {
     if (stops(n)) continue;
     bool any = false;
@@ -44,12 +44,12 @@ Path find_path(const Graph& g, std::span<const Value> outputs, std::span<const V
     for (int i = 0; i < n.output_count(); ++i) {
       if (carries_gradient(n.output(i))) active[n.output(i).id()] = 1;
     }
-    reached.push_back(n);
+    descendants.push_back(n);
   }
   std::vector<char> wanted(g.value_count(), 0);
   for (Value v : outputs) wanted[v.id()] = 1;
   std::vector<Node> nodes;
-  for (auto it = reached.rbegin(); it != reached.rend(); ++it) {
+  for (auto it = descendants.rbegin(); it != descendants.rend(); ++it) {
     bool any = false;
     for (int i = 0; i < it->output_count() && !any; ++i) {
       any = carries_gradient(it->output(i)) && wanted[it->output(i).id()];
@@ -91,19 +91,19 @@ void expand_composites(Graph& g, std::span<Value> outputs, std::span<const Value
 
 std::vector<Obstacle> obstacles_on(const Graph& g, const Path& path,
                                    std::span<const Value> outputs) {
-  std::vector<Obstacle> found;
+  std::vector<Obstacle> obstacles;
   for (Node n : path.nodes) {
     const OpDef* def = find_op(n.op());
     if (def != nullptr && (def->vjp || def->decompose != nullptr)) continue;
-    found.push_back({.op = n.op(),
-                     .node = n.name(),
-                     .path = path_to_output(g, n, outputs),
-                     .remedy =
-                         "Freeze the parameters that feed this node, replace it by differentiable "
-                         "operators, or add a gradient rule (docs/add_an_op.md).",
-                     .what = "There is no gradient for the operator."});
+    obstacles.push_back(
+        {.op = n.op(),
+         .node = n.name(),
+         .path = path_to_output(g, n, outputs),
+         .remedy = "Freeze the parameters that feed this node, replace it by differentiable "
+                   "operators, or add a gradient rule (docs/add_an_op.md).",
+         .what = "There is no gradient for the operator."});
   }
-  return found;
+  return obstacles;
 }
 
 class ReverseSweep {
@@ -213,17 +213,17 @@ std::string path_to_output(const Graph& g, Node from, std::span<const Value> out
   constexpr size_t kShown = 8;
   const auto users = g.users();
   std::unordered_map<uint32_t, Node> came_from{{from.id(), Node()}};
-  Value reached;
+  Value target;
   Node last;
   std::deque<Node> queue{from};
-  while (!queue.empty() && !reached) {
+  while (!queue.empty() && !target) {
     const Node n = queue.front();
     queue.pop_front();
-    for (int i = 0; i < n.output_count() && !reached; ++i) {
+    for (int i = 0; i < n.output_count() && !target; ++i) {
       const Value y = n.output(i);
       if (!y) continue;
       last = n;
-      if (std::find(outputs.begin(), outputs.end(), y) != outputs.end()) reached = y;
+      if (std::find(outputs.begin(), outputs.end(), y) != outputs.end()) target = y;
       for (Node user : users[y.id()]) {
         if (came_from.try_emplace(user.id(), n).second) queue.push_back(user);
       }
@@ -236,9 +236,9 @@ std::string path_to_output(const Graph& g, Node from, std::span<const Value> out
     names.erase(names.begin() + kShown / 2, names.end() - kShown / 2);
     names.insert(names.begin() + kShown / 2, "…");
   }
-  std::string output = reached ? reached.name() : "";
+  std::string output = target ? target.name() : "";
   for (const Output& o : g.outputs()) {
-    if (reached && o.value == reached) output = o.name;
+    if (target && o.value == target) output = o.name;
   }
   if (!output.empty()) names.push_back(output);
   return fmt::format("{}", fmt::join(names, " → "));

@@ -155,8 +155,9 @@ std::vector<PatternRuleInfo> masked_attention_patterns() {
 
 Value seen_through(const ScoreMask& mask, Value keys, bool alone) {
   Graph& g = keys.graph();
-  const Value given = mask.added ? mask.added : mask.keep;
-  if (!has_axes(given, 4) || !equal_extents(given, 0, keys, 0) || !equal_extents(given, 3, keys, 3))
+  const Value tensor = mask.added ? mask.added : mask.keep;
+  if (!has_axes(tensor, 4) || !equal_extents(tensor, 0, keys, 0) ||
+      !equal_extents(tensor, 3, keys, 3))
     return {};
   Value m = mask.added;
   if (mask.keep) {
@@ -185,11 +186,11 @@ Value seen_through(const ScoreMask& mask, Value keys, bool alone) {
 
 bool reads_inputs(Value v, const Dim& sequences) {
   std::vector<Value> open{v};
-  std::unordered_set<uint32_t> seen;
+  std::unordered_set<uint32_t> ids;
   while (!open.empty()) {
     const Value x = open.back();
     open.pop_back();
-    if (!x || x.role() == Role::constant || !seen.insert(x.id()).second) continue;
+    if (!x || x.role() == Role::constant || !ids.insert(x.id()).second) continue;
     const Node n = x.producer();
     if (!n) {
       const bool weight = is_float(x.dtype()) && (!x.type().shape || x.shape().empty() ||

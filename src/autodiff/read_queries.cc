@@ -177,9 +177,9 @@ class Writer {
 
   Value scores(Value x) {
     const Node n = x.producer();
-    Value made;
+    Value result;
     if (n == a_.scores) {
-      made = matmul(queries_, n.input(1));
+      result = matmul(queries_, n.input(1));
     } else {
       std::vector<Value> inputs;
       for (int i = 0; i < n.input_count(); ++i) {
@@ -192,10 +192,10 @@ class Writer {
           inputs.push_back(scores(v));
         }
       }
-      made = apply(n.op(), inputs, n.attrs());
+      result = apply(n.op(), inputs, n.attrs());
     }
-    n.graph().place_like(made.producer(), n);
-    return made;
+    n.graph().place_like(result.producer(), n);
+    return result;
   }
 
   /// Dropout whose random numbers depend on an element's index among the probabilities of all
@@ -209,9 +209,9 @@ class Writer {
     const auto number = [&](int64_t n) { return g.add_constant(Tensor::scalar(n)); };
     const Value all = reshape(apply("Range", {number(0), count, number(1)}), leads);
     const Value rows = reshape(cut_.along(all, 2), Ints{-1});
-    const Value joined = apply("Flatten", {p}, {{"axis", int64_t{3}}});
+    const Value matrix = apply("Flatten", {p}, {{"axis", int64_t{3}}});
     const Value some =
-        apply("steep.DropoutRows", {joined, rows, leads, dropout.input(1)}, dropout.attrs());
+        apply("steep.DropoutRows", {matrix, rows, leads, dropout.input(1)}, dropout.attrs());
     return reshape(some, shape_of(p));
   }
 
@@ -237,22 +237,22 @@ std::optional<TokenCut> token_cut(Node n) {
   if (n.op() == "Gather") return TokenCut{n, normal_axis(n, integer_of(n, "axis"), 3) == 0, 1};
   const auto axes = cut_axes(n);
   if (!axes || axes->size() != 1 || !n.output(0).type().shape) return {};
-  const Dim& taken = extent(n.output(0), axes->front());
-  if (!taken.known() || taken.value() < 1) return {};
-  return TokenCut{n, axes->front() == 0, taken.value()};
+  const Dim& count = extent(n.output(0), axes->front());
+  if (!count.known() || count.value() < 1) return {};
+  return TokenCut{n, axes->front() == 0, count.value()};
 }
 
 std::unordered_map<uint32_t, ReadQueries> find_read_queries(const Graph& graph,
                                                             const Readers& readers,
                                                             const TokenCut& cut) {
-  std::unordered_map<uint32_t, ReadQueries> found;
+  std::unordered_map<uint32_t, ReadQueries> by_result;
   for (Node n : graph.nodes()) {
     auto a = find(n, readers, cut);
     if (!a) continue;
     const uint32_t result = a->result.id();
-    found.emplace(result, *std::move(a));
+    by_result.emplace(result, *std::move(a));
   }
-  return found;
+  return by_result;
 }
 
 Value leads_of_result(const ReadQueries& a, const TokenCut& cut, Value source_leads) {

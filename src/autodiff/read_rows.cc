@@ -33,17 +33,17 @@ class RowRewriter {
               std::optional<TokenCut> cut = {})
       : graph_(graph), from_(from), cut_(cut) {
     if (cut_) attentions_ = find_read_queries(graph, readers, *cut_);
-    std::unordered_set<uint32_t> read{from.id()};
+    std::unordered_set<uint32_t> ids{from.id()};
     inside_.insert(reader.id());
     bool cut_again = false;
     const std::vector<Node> nodes = graph.nodes();
     for (auto it = nodes.rbegin(); it != nodes.rend(); ++it) {
       const Node n = *it;
       const Value y = n.output(0);
-      if (!y || read.count(y.id()) == 0) continue;
+      if (!y || ids.count(y.id()) == 0) continue;
       if (!cut_again && attentions_.count(y.id()) != 0) {
         const Value source = enter_attention(y, readers);
-        if (source) read.insert(source.id());
+        if (source) ids.insert(source.id());
         continue;
       }
       const auto operands = by_rows(n);
@@ -53,7 +53,7 @@ class RowRewriter {
       products_ += is_product(n) ? 1 : 0;
       if (is_product(n) && computed_twice_.count(n.id()) != 0) continue;
       for (size_t i = 0; i < operands->size(); ++i) {
-        if ((*operands)[i] == RowOperand::rows) read.insert(n.input(static_cast<int>(i)).id());
+        if ((*operands)[i] == RowOperand::rows) ids.insert(n.input(static_cast<int>(i)).id());
       }
     }
   }
@@ -114,9 +114,9 @@ class RowRewriter {
   /// The given rows of `v` [d…, k], or all rows if `rows` is null: [p, k].
   Value take(Value v, Value rows) {
     const uint64_t key = (uint64_t{v.id()} << 32U) | (rows ? rows.id() : UINT32_MAX);
-    if (const auto found = taken_.find(key); found != taken_.end()) return found->second;
+    if (const auto found = row_values_.find(key); found != row_values_.end()) return found->second;
     const Value some = make(v, rows);
-    taken_.emplace(key, some);
+    row_values_.emplace(key, some);
     return some;
   }
 
@@ -186,8 +186,8 @@ class RowRewriter {
     if (const ReadQueries* a = attention_of(v)) return make_attention(*a, rows);
     const Node n = v.producer();
     if (!n || inside_.count(n.id()) == 0) {
-      const Value joined = v.rank() == 2 ? v : apply("Flatten", {v}, {{"axis", v.rank() - 1}});
-      return rows ? apply("steep.TakeRows", {joined, rows}) : joined;
+      const Value matrix = v.rank() == 2 ? v : apply("Flatten", {v}, {{"axis", v.rank() - 1}});
+      return rows ? apply("steep.TakeRows", {matrix, rows}) : matrix;
     }
     if (keeps_rows(n)) return take(n.input(0), rows);
     if (cut_axes(n)) return take(n.input(0), before_cut(n, rows));
@@ -211,7 +211,7 @@ class RowRewriter {
   std::unordered_set<uint32_t> computed_twice_;             // nodes that also compute all rows
   std::vector<Value> shared_;                               // values that other nodes read, too
   size_t products_ = 0;
-  std::unordered_map<uint64_t, Value> taken_;  // by value and rows
+  std::unordered_map<uint64_t, Value> row_values_;  // by value and rows
 };
 
 /// A cross entropy and its scores, whose last axis are the classes.
@@ -234,10 +234,10 @@ bool ignores_labels(Node loss, const Readers& readers) {
   return has_rows(loss.input(0)) && integers && makers_of_labels(labels);
 }
 
-/// Fills in `found` if the loss ignores labels. `reader`: name of the node that reads the scores.
-bool take_loss(const Match& m, const char* reader, const Readers& readers, Loss& found) {
+/// Fills in `loss` if the loss ignores labels. `reader`: name of the node that reads the scores.
+bool take_loss(const Match& m, const char* reader, const Readers& readers, Loss& loss) {
   if (!has_rows(m["scores"]) || !ignores_labels(m.node("loss"), readers)) return false;
-  found = {m["scores"], m.node(reader), m["labels"]};
+  loss = {m["scores"], m.node(reader), m["labels"]};
   return true;
 }
 
@@ -245,9 +245,9 @@ bool take_loss(const Match& m, const char* reader, const Readers& readers, Loss&
 bool moves_classes(Value y) {
   if (!y.type().shape || y.rank() < 3) return false;
   const int64_t rank = y.rank();
-  Ints moved{0, rank - 1};
-  for (int64_t i = 1; i < rank - 1; ++i) moved.push_back(i);
-  return y.producer().attrs().ints("perm", {}) == moved;
+  Ints order{0, rank - 1};
+  for (int64_t i = 1; i < rank - 1; ++i) order.push_back(i);
+  return y.producer().attrs().ints("perm", {}) == order;
 }
 
 bool is_along(Node softmax, int64_t axis) {
@@ -262,50 +262,50 @@ constexpr PatternRule<const Readers&, Loss&> kLosses[] = {
      .reason = "The scores of labels that are ignored change nothing.",
      .pattern = "loss: steep.SoftmaxCrossEntropy(only scores, labels, ...)",
      .then = [](const Match& m, const Readers& readers,
-                Loss& found) { return take_loss(m, "loss", readers, found); }},
+                Loss& loss) { return take_loss(m, "loss", readers, loss); }},
     {.name = "compute_read_rows/cross_entropy",
      .reason = "ONNX's operator ignores labels too; its classes are along axis 1, the last of two.",
      .pattern = "loss: SoftmaxCrossEntropyLoss(only scores, labels, ...)",
      .then =
-         [](const Match& m, const Readers& readers, Loss& found) {
-           return has_two_axes(m["scores"]) && take_loss(m, "loss", readers, found);
+         [](const Match& m, const Readers& readers, Loss& loss) {
+           return has_two_axes(m["scores"]) && take_loss(m, "loss", readers, loss);
          }},
     {.name = "compute_read_rows/cross_entropy_of_moved_classes",
      .reason = "Models whose scores have more axes move the classes to axis 1 for the loss.",
      .pattern = "loss: SoftmaxCrossEntropyLoss(only moved: Transpose(only scores), labels, ...)",
      .then =
-         [](const Match& m, const Readers& readers, Loss& found) {
-           return moves_classes(m["moved"]) && take_loss(m, "moved", readers, found);
+         [](const Match& m, const Readers& readers, Loss& loss) {
+           return moves_classes(m["moved"]) && take_loss(m, "moved", readers, loss);
          }},
     {.name = "compute_read_rows/likelihood",
      .reason = "PyTorch exports a cross entropy as LogSoftmax and the likelihood of its result.",
      .pattern = "loss: NegativeLogLikelihoodLoss(only softmax: LogSoftmax(only scores), labels, "
                 "...)",
      .then =
-         [](const Match& m, const Readers& readers, Loss& found) {
+         [](const Match& m, const Readers& readers, Loss& loss) {
            return has_two_axes(m["scores"]) && is_along(m.node("softmax"), 1) &&
-                  take_loss(m, "softmax", readers, found);
+                  take_loss(m, "softmax", readers, loss);
          }},
     {.name = "compute_read_rows/likelihood_of_moved_classes",
      .reason = "PyTorch's export moves the classes to axis 1 before LogSoftmax, too.",
      .pattern = "loss: NegativeLogLikelihoodLoss(only softmax: LogSoftmax(only moved: "
                 "Transpose(only scores)), labels, ...)",
      .then =
-         [](const Match& m, const Readers& readers, Loss& found) {
+         [](const Match& m, const Readers& readers, Loss& loss) {
            return moves_classes(m["moved"]) && is_along(m.node("softmax"), 1) &&
-                  take_loss(m, "moved", readers, found);
+                  take_loss(m, "moved", readers, loss);
          }},
     {.name = "compute_read_rows/likelihood_of_joined_rows",
      .reason = "PyTorch's export may join the axes before the classes, after LogSoftmax.",
      .pattern = "loss: NegativeLogLikelihoodLoss(only rows: Reshape|Flatten|Identity(only softmax: "
                 "LogSoftmax(only scores), ...), labels, ...)",
      .then =
-         [](const Match& m, const Readers& readers, Loss& found) {
+         [](const Match& m, const Readers& readers, Loss& loss) {
            const Value x = m["scores"];
-           found.joined = has_two_axes(m["rows"]) && keeps_rows(m.node("rows")) && has_rows(x) &&
-                          is_along(m.node("softmax"), x.rank() - 1) &&
-                          take_loss(m, "softmax", readers, found);
-           return found.joined;
+           loss.joined = has_two_axes(m["rows"]) && keeps_rows(m.node("rows")) && has_rows(x) &&
+                         is_along(m.node("softmax"), x.rank() - 1) &&
+                         take_loss(m, "softmax", readers, loss);
+           return loss.joined;
          }},
 };
 
@@ -373,9 +373,9 @@ void compute_taken_rows(Graph& g) {
     const Graph::Scope scope(g, n.phase(), n.name());
     const Value numbers = rewriter.numbers_taken(n);
     const Value shape = concat({shape_of(numbers), ints(g, {x.shape().back().value()})}, 0);
-    const Value taken = reshape(rewriter.take(x, reshape(numbers, Ints{-1})), shape);
-    g.place_like(taken.producer(), n);
-    g.replace_uses(y, taken);
+    const Value result = reshape(rewriter.take(x, reshape(numbers, Ints{-1})), shape);
+    g.place_like(result.producer(), n);
+    g.replace_uses(y, result);
     g.prune();
     readers = Readers(g);
   }
@@ -390,11 +390,11 @@ void compute_counted_rows(Graph& g) {
     RowRewriter rewriter(g, readers, loss->scores, loss->reader);
     if (rewriter.products() == 0) continue;
     const Graph::Scope scope(g, n.phase(), n.name());
-    const Value counted = apply("steep.CountedRows", {in_order(loss->labels)},
+    const Value numbers = apply("steep.CountedRows", {in_order(loss->labels)},
                                 {{"ignore_index", n.attrs().integer("ignore_index", 0)}});
     Value leads = rewriter.leads(loss->scores);
     if (loss->joined) leads = apply("ReduceProd", {leads}, {{"keepdims", int64_t{1}}});
-    const Value rows = apply("steep.CheckedRows", {counted, loss->labels, leads});
+    const Value rows = apply("steep.CheckedRows", {numbers, loss->labels, leads});
     const Value flat = loss->labels.rank() == 1 ? loss->labels : reshape(loss->labels, {-1});
     std::vector<Value> inputs{rewriter.take(loss->scores, rows),
                               apply("steep.TakeRows", {flat, rows})};
@@ -416,14 +416,14 @@ template <typename Fits>
 std::optional<Makers> find_makers(Value v, size_t most, Fits&& fits) {
   Makers makers;
   std::vector<std::pair<Value, bool>> open{{v, true}};
-  std::set<std::pair<uint32_t, bool>> seen;
+  std::set<std::pair<uint32_t, bool>> visits;
   while (!open.empty()) {
-    const auto [made, read] = open.back();
+    const auto [value, read] = open.back();
     open.pop_back();
-    if (!made || made.role() == Role::constant) continue;
-    if (made.role() == Role::state || is_seed(made)) return {};
-    const Node n = made.producer();
-    if (!n || !seen.emplace(n.id(), read).second) continue;
+    if (!value || value.role() == Role::constant) continue;
+    if (value.role() == Role::state || is_seed(value)) return {};
+    const Node n = value.producer();
+    if (!n || !visits.emplace(n.id(), read).second) continue;
     makers.insert(n.id());
     const OpDef* def = find_op(n.op());
     if (def == nullptr || n.phase() != Phase::forward || makers.size() > most) return {};

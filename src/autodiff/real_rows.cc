@@ -31,8 +31,9 @@ struct Space {
   Dim sequences, tokens;
   int joined = -1;  ///< the space it is merged into; -1: none
   Value seen{};     ///< MaskedAttention::seen, over all queries of all attentions
-  std::vector<std::pair<Value, bool>> taken{};  ///< further rows that are read; whether by place
-  std::array<Value, 2> rows{}, leads{};         ///< indexed by Tokens::by_place
+  /// Further rows that are read; whether by place.
+  std::vector<std::pair<Value, bool>> more_rows{};
+  std::array<Value, 2> rows{}, leads{};  ///< indexed by Tokens::by_place
 };
 
 class RealRows {
@@ -70,9 +71,9 @@ class RealRows {
       if (!a) continue;
       const Graph::Scope scope(g_, Phase::forward, n.name());
       for (const ScoreMask& mask : a->masks) {
-        const Value seen = seen_through(mask, a->scores.input(1), a->masks.size() == 1);
-        if (!seen || !reads_inputs(seen, seen.shape()[0])) continue;
-        a->seen = a->seen ? apply("Min", {a->seen, seen}) : seen;
+        const Value visibility = seen_through(mask, a->scores.input(1), a->masks.size() == 1);
+        if (!visibility || !reads_inputs(visibility, visibility.shape()[0])) continue;
+        a->seen = a->seen ? apply("Min", {a->seen, visibility}) : visibility;
         any = true;
       }
       attentions_.push_back(std::move(*a));
@@ -256,8 +257,8 @@ class RealRows {
     }
     for (Node n : readers_.of(v)) {
       if (ignores(n, v)) continue;
-      const auto read = reads_.find(n.id());
-      const Value y = read != reads_.end() ? attentions_[read->second].product.output(0)
+      const auto entry = reads_.find(n.id());
+      const Value y = entry != reads_.end() ? attentions_[entry->second].product.output(0)
                       : moves_.count(n.id()) != 0 || row_wise(n) ? n.output(0)
                                                                  : Value();
       const auto further = y ? why_.find(y.id()) : why_.end();
@@ -323,9 +324,9 @@ class RealRows {
     if (!s.seen) return false;
     std::unordered_map<uint32_t, Value> copies;
     const Graph::Scope scope(g_, Phase::forward, rows.name());
-    const Value known = without_extents(rows, copies);
-    if (!known || !makers_of_rows(known)) return false;
-    s.taken.emplace_back(known, tokens.by_place);
+    const Value source = without_extents(rows, copies);
+    if (!source || !makers_of_rows(source)) return false;
+    s.more_rows.emplace_back(source, tokens.by_place);
     return true;
   }
 
@@ -334,7 +335,7 @@ class RealRows {
   Value without_extents(Value v, std::unordered_map<uint32_t, Value>& copies) {
     const Node n = v.producer();
     if (!n) return v.role() == Role::state ? Value() : v;
-    if (const auto made = copies.find(v.id()); made != copies.end()) return made->second;
+    if (const auto entry = copies.find(v.id()); entry != copies.end()) return entry->second;
     Value copy;
     if (n.op() == "steep.CountedRows") {
       copy = v;
@@ -368,8 +369,8 @@ class RealRows {
     return is_batch(x, tokens) ? shape_of(by_order(s.seen, tokens.by_place)) : Value();
   }
 
-  static Value by_order(Value seen, bool by_place) {
-    return by_place ? transpose(seen, {1, 0}) : seen;
+  static Value by_order(Value mask, bool by_place) {
+    return by_place ? transpose(mask, {1, 0}) : mask;
   }
 
   // --- the rewriting ----------------------------------------------------------------------------
@@ -410,13 +411,13 @@ class RealRows {
       if (s.joined >= 0 || !s.seen) continue;
       const Graph::Scope scope(g_, Phase::forward, "real tokens");
       Value real = s.seen;
-      for (const auto& [rows, by_place] : s.taken) {
-        const Value ordered = by_order(s.seen, by_place);
-        const Value shape = shape_of(ordered);
+      for (const auto& [rows, by_place] : s.more_rows) {
+        const Value matrix = by_order(s.seen, by_place);
+        const Value shape = shape_of(matrix);
         const Value all = apply("ReduceProd", {shape}, {{"keepdims", int64_t{1}}});
         const Value ones = apply("Expand", {scalar(g_, 1, DType::f32), shape_of(rows)});
-        const Value read = reshape(apply("steep.PutRows", {ones, rows, all}), shape);
-        real = apply("Max", {real, by_order(read, by_place)});
+        const Value places = reshape(apply("steep.PutRows", {ones, rows, all}), shape);
+        real = apply("Max", {real, by_order(places, by_place)});
       }
       real = cast(real, DType::i64);
       const auto makers = makers_of_rows(real);
@@ -426,10 +427,10 @@ class RealRows {
         return false;
       }
       for (const bool by_place : {false, true}) {
-        const Value ordered = by_order(real, by_place);
-        s.rows.at(by_place) = apply("steep.CountedRows", {ordered},
+        const Value matrix = by_order(real, by_place);
+        s.rows.at(by_place) = apply("steep.CountedRows", {matrix},
                                     {{"even", int64_t{1}}, {"ignore_index", int64_t{0}}});
-        s.leads.at(by_place) = shape_of(ordered);
+        s.leads.at(by_place) = shape_of(matrix);
       }
     }
     return true;
@@ -469,21 +470,22 @@ class RealRows {
   }
 
   Value take(Value v) {
-    if (const auto found = taken_.find(v.id()); found != taken_.end()) return found->second;
+    if (const auto found = row_values_.find(v.id()); found != row_values_.end())
+      return found->second;
     const Tokens tokens = tokens_.at(v.id());
     const Space& s = space(tokens.space);
     const Value rows = s.rows.at(tokens.by_place);
     const Node n = v.producer();
     Value some;
     if (!is_inside(n)) {
-      const Value joined = v.rank() == 2 ? v : apply("Flatten", {v}, {{"axis", v.rank() - 1}});
-      some = apply("steep.TakeRows", {joined, rows});
+      const Value matrix = v.rank() == 2 ? v : apply("Flatten", {v}, {{"axis", v.rank() - 1}});
+      some = apply("steep.TakeRows", {matrix, rows});
     } else if (keeps_rows(n)) {
       some = take(n.input(0));
     } else {
       some = write_for_rows(n, rows, s.leads.at(tokens.by_place), [&](Value x) { return take(x); });
     }
-    taken_.emplace(v.id(), some);
+    row_values_.emplace(v.id(), some);
     return some;
   }
 
@@ -516,7 +518,7 @@ class RealRows {
   std::unordered_set<uint32_t> unread_;  // ids of values
   std::unordered_map<uint32_t, std::string> why_;
   std::unordered_set<uint32_t> inside_;  // ids of nodes
-  std::unordered_map<uint32_t, Value> taken_;
+  std::unordered_map<uint32_t, Value> row_values_;
 };
 
 }  // namespace

@@ -19,8 +19,8 @@ std::optional<double> factor(Value v) {
 }
 
 /// Models write constants such as √(2/π) with seven digits or more.
-bool near(double got, double want, DType dtype) {
-  return std::abs(got - want) <= (dtype == DType::f64 ? 1e-11 : 1e-6) * std::abs(want);
+bool near(double value, double want, DType dtype) {
+  return std::abs(value - want) <= (dtype == DType::f64 ? 1e-11 : 1e-6) * std::abs(want);
 }
 
 /// The coefficients of a cubic in x, which may be multiplied with a gate (1 + erf(…) or 1 +
@@ -29,9 +29,9 @@ struct Term {
   std::array<double, 4> powers{};
   bool gated = false;
 
-  bool is(const std::array<double, 4>& wanted, DType dtype) const {
-    for (size_t i = 0; i < wanted.size(); ++i) {
-      if (!near(powers[i], wanted[i], dtype)) return false;
+  bool is(const std::array<double, 4>& target, DType dtype) const {
+    for (size_t i = 0; i < target.size(); ++i) {
+      if (!near(powers[i], target[i], dtype)) return false;
     }
     return true;
   }
@@ -63,12 +63,12 @@ std::optional<Term> term(Value v, Value x, Value gate, int depth = kDepth);
 struct Expression {
   Value x, gate;
   int depth;  ///< remaining depth
-  Term found{};
+  Term result{};
 
   std::optional<Term> of(Value v) const { return term(v, x, gate, depth - 1); }
 
   bool take(const std::optional<Term>& t) {
-    if (t) found = *t;
+    if (t) result = *t;
     return t.has_value();
   }
 };
@@ -120,7 +120,7 @@ std::optional<Term> term(Value v, Value x, Value gate, int depth) {
   if (const auto c = factor(v)) return Term{{*c, 0, 0, 0}};
   if (depth == 0) return {};
   Expression e{.x = x, .gate = gate, .depth = depth};
-  return apply_rules(kTerms, v.producer(), Match(), e) ? std::optional(e.found) : std::nullopt;
+  return apply_rules(kTerms, v.producer(), Match(), e) ? std::optional(e.result) : std::nullopt;
 }
 
 /// The factors of a product that may be a GELU: a gate, and the other factors found on the way to
@@ -132,11 +132,11 @@ struct Factors {
 };
 
 template <bool kExact>
-bool take_gate(const Match& m, Factors& found) {
+bool take_gate(const Match& m, Factors& factors) {
   if (factor(m["one"]) != 1.0) return false;
-  found.gate = m["gate"];
-  found.inner = m["inner"];
-  found.exact = kExact;
+  factors.gate = m["gate"];
+  factors.inner = m["inner"];
+  factors.exact = kExact;
   return true;
 }
 
@@ -151,7 +151,7 @@ constexpr PatternRule<Factors&> kGates[] = {
      .then = take_gate<false>},
 };
 
-void find_factors(Value v, int depth, Factors& found);
+void find_factors(Value v, int depth, Factors& factors);
 
 /// The rows that find the factors of a product.
 constexpr PatternRule<Factors&, int> kFactors[] = {
@@ -159,30 +159,30 @@ constexpr PatternRule<Factors&, int> kFactors[] = {
      .reason = "The gate, x and ½ are multiplied in any order.",
      .pattern = "Mul(a, b)",
      .then =
-         [](const Match& m, Factors& found, int depth) {
-           find_factors(m["a"], depth, found);
-           find_factors(m["b"], depth, found);
+         [](const Match& m, Factors& factors, int depth) {
+           find_factors(m["a"], depth, factors);
+           find_factors(m["b"], depth, factors);
            return true;
          }},
     {.name = "recognise/divided_factors",
      .reason = "A division by 2 stands for ½.",
      .pattern = "Div(a, _)",
      .then =
-         [](const Match& m, Factors& found, int depth) {
-           find_factors(m["a"], depth, found);
+         [](const Match& m, Factors& factors, int depth) {
+           find_factors(m["a"], depth, factors);
            return true;
          }},
 };
 
-void find_factors(Value v, int depth, Factors& found) {
-  if (constant(v) != nullptr || apply_rules(kGates, v.producer(), Match(), found)) return;
-  found.others.push_back(v);
-  if (depth > 0) apply_rules(kFactors, v.producer(), Match(), found, depth - 1);
+void find_factors(Value v, int depth, Factors& factors) {
+  if (constant(v) != nullptr || apply_rules(kGates, v.producer(), Match(), factors)) return;
+  factors.others.push_back(v);
+  if (depth > 0) apply_rules(kFactors, v.producer(), Match(), factors, depth - 1);
 }
 
 /// Hendrycks & Gimpel 2016: x Φ(x) = x (1 + erf(x / √2)) / 2, or nearly
 /// x (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2.
-bool make_gelu(const Match& m, Value& made) {
+bool make_gelu(const Match& m, Value& result) {
   const Value y = m["y"];
   if (!is_float(y.dtype())) return false;
   Factors f;
@@ -194,7 +194,7 @@ bool make_gelu(const Match& m, Value& made) {
     if (!outer || !outer->gated || !outer->is({0, 0.5, 0, 0}, y.dtype())) continue;
     const auto inner = term(f.inner, x, Value());
     if (!inner || !inner->is({0, c, 0, f.exact ? 0 : 0.044715 * c}, y.dtype())) continue;
-    made = apply("Gelu", {x}, {{"approximate", std::string(f.exact ? "none" : "tanh")}});
+    result = apply("Gelu", {x}, {{"approximate", std::string(f.exact ? "none" : "tanh")}});
     return true;
   }
   return false;
@@ -218,7 +218,7 @@ bool is_row_of(Value row, Value x) {
 }
 
 /// Ba et al. 2016: (x - mean(x)) / √(variance(x) + ε) · scale + bias.
-bool make_layer_normalization(const Match& m, Value& made) {
+bool make_layer_normalization(const Match& m, Value& result) {
   const Value x = m["x"], scale = m["scale"], bias = m["bias"];
   const auto epsilon = factor(m["epsilon"]);
   if (m["y"].dtype() != DType::f32 || !epsilon || !is_row_of(scale, x) || !is_row_of(bias, x))
@@ -227,16 +227,16 @@ bool make_layer_normalization(const Match& m, Value& made) {
     if (!averages_last_axis(m.node(mean))) return false;
   }
   const Attrs attrs = {{"axis", int64_t{-1}}, {"epsilon", *epsilon}};
-  made = apply_n("LayerNormalization", std::vector{x, scale, bias}, 3, attrs)[0];
+  result = apply_n("LayerNormalization", std::vector{x, scale, bias}, 3, attrs)[0];
   return true;
 }
 
 /// x · wᵀ for each group of rows, from a product with a transposed copy of w.
-bool read_transposed(const Match& m, Value& made) {
+bool read_transposed(const Match& m, Value& result) {
   if (m.node("copy").attrs().ints("perm") != Ints{0, 2, 1}) return false;
   Attrs attrs = m.node("y").attrs();
   attrs.set("transposed", int64_t{integer_of(m.node("y"), "transposed") == 0});
-  made = apply("steep.GroupedMatMul", {m["x"], m["w"], m["offsets"]}, attrs);
+  result = apply("steep.GroupedMatMul", {m["x"], m["w"], m["offsets"]}, attrs);
   return true;
 }
 
@@ -250,8 +250,8 @@ constexpr PatternRule<Value&> kRules[] = {
      .pattern = "y: Add{Mul{Div(Sub(x, mean: ReduceMean(x, _)), Sqrt(Add(variance: ReduceMean("
                 "Pow(Sub(x, mean_again: ReduceMean(x, _)), two), _), epsilon))), scale}, bias}",
      .then =
-         [](const Match& m, Value& made) {
-           return factor(m["two"]) == 2.0 && make_layer_normalization(m, made);
+         [](const Match& m, Value& result) {
+           return factor(m["two"]) == 2.0 && make_layer_normalization(m, result);
          }},
     {.name = "recognise/layer_normalization_by_product",
      .reason = "A layer normalization may write the square as a product.",

@@ -133,10 +133,10 @@ Before before_gather(Node n, Value /*y*/, const TokenAxes& axes) {
 }
 
 Before before_slice(Node n, Value /*y*/, const TokenAxes& axes) {
-  const Tensor* taken = constant(n.input(3));
-  if (taken == nullptr) return {};
+  const Tensor* numbers = constant(n.input(3));
+  if (numbers == nullptr) return {};
   TokenAxes result = axes;
-  for (const int64_t axis : taken->to_ints()) {
+  for (const int64_t axis : numbers->to_ints()) {
     if (!before_taking(n, axis, result)) return {};
   }
   return of_first(std::move(result));

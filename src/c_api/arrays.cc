@@ -53,7 +53,7 @@ Tensor borrowed(const steep_array& a, size_t i) {
 
 }  // namespace
 
-Fed::Fed(const steep_array* arrays, size_t count) {
+Feed::Feed(const steep_array* arrays, size_t count) {
   if (count > 0) require(arrays, "the arrays");
   for (size_t i = 0; i < count; ++i) {
     const steep_array& array = arrays[i];
@@ -70,7 +70,7 @@ Fed::Fed(const steep_array* arrays, size_t count) {
   }
 }
 
-std::map<std::string, Tensor> Fed::named() const {
+std::map<std::string, Tensor> Feed::named() const {
   if (in_order_ && !tensors_.empty()) {
     throw ArgumentError({.what = "Arrays need names here.", .received = "NULL for a name"});
   }
@@ -82,40 +82,40 @@ std::map<std::string, Tensor> Fed::named() const {
   return result;
 }
 
-std::map<std::string, Tensor> Fed::named(const std::vector<TensorInfo>& wanted) const {
+std::map<std::string, Tensor> Feed::named(const std::vector<TensorInfo>& infos) const {
   if (!in_order_) return named();
-  if (tensors_.size() != wanted.size()) {
+  if (tensors_.size() != infos.size()) {
     throw DataError({.what = "The number of inputs is wrong.",
-                     .expected = fmt::format("{} inputs", wanted.size()),
+                     .expected = fmt::format("{} inputs", infos.size()),
                      .received = fmt::format("{} inputs", tensors_.size())});
   }
   std::map<std::string, Tensor> result;
-  for (size_t i = 0; i < wanted.size(); ++i) result[wanted[i].name] = tensors_[i];
+  for (size_t i = 0; i < infos.size(); ++i) result[infos[i].name] = tensors_[i];
   return result;
 }
 
-std::vector<Tensor> Fed::ordered(const std::vector<TensorInfo>& wanted) const {
+std::vector<Tensor> Feed::ordered(const std::vector<TensorInfo>& infos) const {
   if (in_order_) return tensors_;
-  std::map<std::string, Tensor> left = named();
+  std::map<std::string, Tensor> rest = named();
   std::vector<Tensor> result;
-  for (const TensorInfo& info : wanted) {
-    const auto found = left.find(info.name);
-    if (found == left.end()) {
+  for (const TensorInfo& info : infos) {
+    const auto found = rest.find(info.name);
+    if (found == rest.end()) {
       throw DataError({.what = "An input is missing.",
                        .node = info.name,
                        .expected = info.text(),
                        .received = "no value of this name"});
     }
     result.push_back(found->second);
-    left.erase(found);
+    rest.erase(found);
   }
-  if (!left.empty()) {
-    throw DataError({.what = "The model has no such input.", .node = left.begin()->first});
+  if (!rest.empty()) {
+    throw DataError({.what = "The model has no such input.", .node = rest.begin()->first});
   }
   return result;
 }
 
-Tensor Fed::own(const Tensor& result) const {
+Tensor Feed::own(const Tensor& result) const {
   const auto* const at = static_cast<const char*>(result.data());
   for (const Tensor& tensor : tensors_) {
     const auto* const begin = static_cast<const char*>(tensor.data());
@@ -127,12 +127,12 @@ Tensor Fed::own(const Tensor& result) const {
 }
 
 void give_tensors(steep_tensors** result, const std::vector<std::string>& names,
-                  const std::vector<Tensor>& outputs, const Fed& fed) {
+                  const std::vector<Tensor>& outputs, const Feed& feed) {
   if (result == nullptr) return;
   if (names.size() != outputs.size())
     throw InternalError("The number of outputs differs from the number of names.");
   Tensors::Items items;
-  for (size_t i = 0; i < names.size(); ++i) items.emplace_back(names[i], fed.own(outputs[i]));
+  for (size_t i = 0; i < names.size(); ++i) items.emplace_back(names[i], feed.own(outputs[i]));
   give(result, std::make_shared<Tensors>(std::move(items)));
 }
 
@@ -164,14 +164,14 @@ void give_chosen(steep_tensors** result, const char* const* names, size_t count,
   give(result, std::make_shared<Tensors>(std::move(items)));
 }
 
-void put_step(steep_step* step, const StepResult& done) {
+void put_step(steep_step* step, const StepResult& result) {
   if (step == nullptr) return;
-  *step = {.loss = done.loss,
-           .lr = done.lr,
-           .grad_norm = done.grad_norm,
-           .loss_scale = done.loss_scale,
-           .step = done.step,
-           .skipped = done.skipped};
+  *step = {.loss = result.loss,
+           .lr = result.lr,
+           .grad_norm = result.grad_norm,
+           .loss_scale = result.loss_scale,
+           .step = result.step,
+           .skipped = result.skipped};
 }
 
 Names::Names(std::vector<std::string> names) : names_(std::move(names)) {
@@ -250,12 +250,12 @@ steep_code steep_tensors_find(const steep_tensors* tensors, const char* name, st
                               steep_error** error) {
   return call(error, [&] {
     const auto own = object<Tensors>(tensors);
-    const std::string wanted = text(name, "name");
+    const std::string key = text(name, "name");
     require(array, "array");
     for (const auto& item : own->items) {
-      if (item.first == wanted) return show(item, array);
+      if (item.first == key) return show(item, array);
     }
-    throw steep::DataError({.what = "There is no array of this name.", .node = wanted});
+    throw steep::DataError({.what = "There is no array of this name.", .node = key});
   });
 }
 

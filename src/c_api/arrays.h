@@ -19,7 +19,7 @@ class Tensors : public Object {
  public:
   static constexpr std::string_view kKind = "steep_tensors";
   using Items = std::vector<std::pair<std::string, Tensor>>;
-  explicit Tensors(Items given) : items(std::move(given)) {}
+  explicit Tensors(Items arrays) : items(std::move(arrays)) {}
   std::string_view kind() const override { return kKind; }
 
   const Items items;
@@ -28,7 +28,7 @@ class Tensors : public Object {
 class Bytes : public Object {
  public:
   static constexpr std::string_view kKind = "steep_bytes";
-  explicit Bytes(std::string given) : data(std::move(given)) {}
+  explicit Bytes(std::string contents) : data(std::move(contents)) {}
   std::string_view kind() const override { return kKind; }
 
   const std::string data;
@@ -37,7 +37,7 @@ class Bytes : public Object {
 class Strings : public Object {
  public:
   static constexpr std::string_view kKind = "steep_strings";
-  explicit Strings(std::vector<std::string> given) : items(std::move(given)) {}
+  explicit Strings(std::vector<std::string> texts) : items(std::move(texts)) {}
   std::string_view kind() const override { return kKind; }
 
   const std::vector<std::string> items;
@@ -45,9 +45,9 @@ class Strings : public Object {
 
 /// The arrays that the caller lends for one call. Types, extents, sizes and alignment are checked.
 /// Throws ArgumentError and ShapeError that name the array.
-class Fed {
+class Feed {
  public:
-  Fed(const steep_array* arrays, size_t count);
+  Feed(const steep_array* arrays, size_t count);
 
   /// Whether the arrays have no names, so that their order identifies them. Throws ArgumentError if
   /// only some have a name.
@@ -56,12 +56,12 @@ class Fed {
   /// The arrays by name. Throws ArgumentError for arrays without names, and for a name that occurs
   /// twice.
   std::map<std::string, Tensor> named() const;
-  /// The arrays by name. If they have no names, they get those of `wanted`, in order. Throws as
+  /// The arrays by name. If they have no names, they get those of `infos`, in order. Throws as
   /// named(), and DataError if the number of arrays is wrong.
-  std::map<std::string, Tensor> named(const std::vector<TensorInfo>& wanted) const;
-  /// The arrays in the order of `wanted`; unchanged if they have no names. Throws DataError for a
+  std::map<std::string, Tensor> named(const std::vector<TensorInfo>& infos) const;
+  /// The arrays in the order of `infos`; unchanged if they have no names. Throws DataError for a
   /// missing array and for an unknown name.
-  std::vector<Tensor> ordered(const std::vector<TensorInfo>& wanted) const;
+  std::vector<Tensor> ordered(const std::vector<TensorInfo>& infos) const;
 
   /// Returns the result, as a copy if its bytes are the caller's: a result may be an input or a
   /// view of one.
@@ -76,7 +76,7 @@ class Fed {
 /// Gives results to the caller, unless `result` is null. `names` and `outputs` have the same
 /// length.
 void give_tensors(steep_tensors** result, const std::vector<std::string>& names,
-                  const std::vector<Tensor>& outputs, const Fed& fed);
+                  const std::vector<Tensor>& outputs, const Feed& feed);
 void give_tensors(steep_tensors** result, std::map<std::string, Tensor> tensors);
 void give_bytes(steep_bytes** result, std::string bytes);
 void give_strings(steep_strings** result, std::vector<std::string> strings);
@@ -85,8 +85,8 @@ void give_strings(steep_strings** result, std::vector<std::string> strings);
 /// ModelError for an unknown name.
 void give_chosen(steep_tensors** result, const char* const* names, size_t count,
                  const std::map<std::string, Tensor>& all);
-/// Fills *step from `done`, unless `step` is null.
-void put_step(steep_step* step, const StepResult& done);
+/// Fills *step from `result`, unless `step` is null.
+void put_step(steep_step* step, const StepResult& result);
 
 /// Names, and the array of pointers to them for C. Both stay at their addresses.
 class Names {

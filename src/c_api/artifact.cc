@@ -13,8 +13,8 @@ namespace {
 class OpenArtifact : public Object {
  public:
   static constexpr std::string_view kKind = "steep_artifact";
-  explicit OpenArtifact(ArtifactSession made)
-      : session(std::move(made)),
+  explicit OpenArtifact(ArtifactSession artifact)
+      : session(std::move(artifact)),
         inputs(session.input_info()),
         predicted(session.prediction_info()),
         outputs(session.output_info()),
@@ -74,11 +74,11 @@ steep_code steep_artifact_step(steep_artifact* session, const steep_array* input
                                steep_step* step, steep_tensors** outputs, steep_error** error) {
   return call(error, [&] {
     const auto own = session_of(session);
-    const Fed fed(inputs, count);
-    const steep::StepResult done = own->session.step(fed.ordered(own->inputs.infos()));
-    std::vector<std::string> names(done.outputs.size());
-    give_tensors(outputs, names, done.outputs, fed);
-    put_step(step, done);
+    const Feed feed(inputs, count);
+    const steep::StepResult result = own->session.step(feed.ordered(own->inputs.infos()));
+    std::vector<std::string> names(result.outputs.size());
+    give_tensors(outputs, names, result.outputs, feed);
+    put_step(step, result);
   });
 }
 
@@ -87,9 +87,9 @@ steep_code steep_artifact_predict(steep_artifact* session, const steep_array* in
   return call(error, [&] {
     const auto own = session_of(session);
     require(outputs, "outputs");
-    const Fed fed(inputs, count);
-    const auto results = own->session.predict(fed.ordered(own->predicted.infos()));
-    give_tensors(outputs, own->outputs.names(), results, fed);
+    const Feed feed(inputs, count);
+    const auto results = own->session.predict(feed.ordered(own->predicted.infos()));
+    give_tensors(outputs, own->outputs.names(), results, feed);
   });
 }
 
@@ -133,7 +133,7 @@ steep_code steep_artifact_set_weights(steep_artifact* session, const steep_array
                                       size_t count, steep_error** error) {
   return call(error, [&] {
     const auto own = session_of(session);
-    own->session.set_weights(Fed(weights, count).named());
+    own->session.set_weights(Feed(weights, count).named());
   });
 }
 

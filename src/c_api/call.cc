@@ -36,8 +36,8 @@ steep_code made(steep_error** error, steep_code code, std::string message, Error
   return code;
 }
 
-steep_code made(steep_error** error, steep_code code, const Error& thrown) {
-  return made(error, code, thrown.what(), thrown.parts());
+steep_code made(steep_error** error, steep_code code, const Error& exception) {
+  return made(error, code, exception.what(), exception.parts());
 }
 
 steep_code made(steep_error** error, steep_code code, const char* what) {
@@ -103,9 +103,9 @@ void require(const void* pointer, const char* argument) {
                        .received = "NULL"});
 }
 
-std::string text(const char* given, const char* argument) {
-  require(given, argument);
-  return given;
+std::string text(const char* value, const char* argument) {
+  require(value, argument);
+  return value;
 }
 
 std::span<const std::byte> bytes_of(const void* model, size_t size) {
@@ -113,10 +113,10 @@ std::span<const std::byte> bytes_of(const void* model, size_t size) {
   return {static_cast<const std::byte*>(model), size};
 }
 
-std::vector<std::string> texts(const char* const* given, size_t count, const char* argument) {
-  if (count > 0) require(given, argument);
+std::vector<std::string> texts(const char* const* values, size_t count, const char* argument) {
+  if (count > 0) require(values, argument);
   std::vector<std::string> result;
-  for (size_t i = 0; i < count; ++i) result.push_back(text(given[i], argument));
+  for (size_t i = 0; i < count; ++i) result.push_back(text(values[i], argument));
   return result;
 }
 

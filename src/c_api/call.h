@@ -42,10 +42,10 @@ steep_code release(const void* handle) noexcept {
 /// Throws ArgumentError, which names the argument, if the pointer is null.
 void require(const void* pointer, const char* argument);
 /// The caller's string. Throws as require().
-std::string text(const char* given, const char* argument);
+std::string text(const char* value, const char* argument);
 /// A serialised model in the caller's memory. Throws as require().
 std::span<const std::byte> bytes_of(const void* model, size_t size);
 /// `count` strings. Throws as require() if one of them is null.
-std::vector<std::string> texts(const char* const* given, size_t count, const char* argument);
+std::vector<std::string> texts(const char* const* values, size_t count, const char* argument);
 
 }  // namespace steep::c_api

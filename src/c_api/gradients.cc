@@ -14,8 +14,8 @@ namespace {
 class Gradients : public Object {
  public:
   static constexpr std::string_view kKind = "steep_gradients";
-  explicit Gradients(GradientSession made)
-      : session(std::move(made)),
+  explicit Gradients(GradientSession gradient_session)
+      : session(std::move(gradient_session)),
         inputs(session.input_info()),
         outputs(session.output_info()),
         weights(session.weight_info()) {}
@@ -30,7 +30,7 @@ class Gradients : public Object {
 class Run : public Object {
  public:
   static constexpr std::string_view kKind = "steep_run";
-  explicit Run(GradientSession::Run made) : run(std::move(made)) {}
+  explicit Run(GradientSession::Run session_run) : run(std::move(session_run)) {}
   std::string_view kind() const override { return kKind; }
 
   std::mutex mutex;  ///< of `run`: two threads may call its backward
@@ -82,11 +82,11 @@ steep_code steep_gradients_forward(steep_gradients* session, const steep_array* 
   return call(error, [&] {
     const auto own = session_of(session);
     require(run, "run");
-    const Fed fed(inputs, count);
-    auto done = own->session.forward(fed.named(own->inputs.infos()));
-    const auto made = std::make_shared<Run>(std::move(done.run));
-    give_tensors(outputs, own->outputs.names(), done.outputs, fed);
-    give(run, made);
+    const Feed feed(inputs, count);
+    auto result = own->session.forward(feed.named(own->inputs.infos()));
+    const auto handle = std::make_shared<Run>(std::move(result.run));
+    give_tensors(outputs, own->outputs.names(), result.outputs, feed);
+    give(run, handle);
   });
 }
 
@@ -95,9 +95,9 @@ steep_code steep_gradients_eval(steep_gradients* session, const steep_array* inp
   return call(error, [&] {
     const auto own = session_of(session);
     require(outputs, "outputs");
-    const Fed fed(inputs, count);
-    const auto done = own->session.eval(fed.named(own->inputs.infos()));
-    give_tensors(outputs, own->outputs.names(), done, fed);
+    const Feed feed(inputs, count);
+    const auto results = own->session.eval(feed.named(own->inputs.infos()));
+    give_tensors(outputs, own->outputs.names(), results, feed);
   });
 }
 
@@ -108,12 +108,12 @@ steep_code steep_gradients_backward(steep_gradients* session, steep_run* run,
     const auto own = session_of(session);
     const auto waiting = object<Run>(run);
     require(gradients, "gradients");
-    const Fed fed(output_gradients, count);
+    const Feed feed(output_gradients, count);
     const std::lock_guard lock(waiting->mutex);
-    auto found = own->session.backward(
-        waiting->run, count == 0 ? steep::GradientSession::Tensors{} : fed.named());
-    for (auto& [name, gradient] : found) gradient = fed.own(gradient);
-    give_tensors(gradients, std::move(found));
+    auto results = own->session.backward(
+        waiting->run, count == 0 ? steep::GradientSession::Tensors{} : feed.named());
+    for (auto& [name, gradient] : results) gradient = feed.own(gradient);
+    give_tensors(gradients, std::move(results));
   });
 }
 
@@ -147,7 +147,7 @@ steep_code steep_gradients_weights(const steep_gradients* session, steep_tensors
 steep_code steep_gradients_set_weights(steep_gradients* session, const steep_array* weights,
                                        size_t count, steep_error** error) {
   return call(error,
-              [&] { session_of(session)->session.set_weights(Fed(weights, count).named()); });
+              [&] { session_of(session)->session.set_weights(Feed(weights, count).named()); });
 }
 
 }  // extern "C"

@@ -48,11 +48,11 @@ std::shared_ptr<Object> find_handle(const void* handle) {
 
 bool remove_handle(const void* handle, std::string_view kind) {
   Table& t = table();
-  std::shared_ptr<Object> removed;  // destroyed without the lock: that may take long
+  std::shared_ptr<Object> object;  // destroyed without the lock: that may take long
   const std::unique_lock lock(t.mutex);
   const auto found = t.objects.find(number_of(handle));
   if (found == t.objects.end() || found->second->kind() != kind) return false;
-  removed = std::move(found->second);
+  object = std::move(found->second);
   t.objects.erase(found);
   return true;
 }

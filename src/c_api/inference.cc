@@ -25,8 +25,8 @@ std::vector<std::string> values_of(const std::map<std::string, std::string>& ite
 class Inference : public Object {
  public:
   static constexpr std::string_view kKind = "steep_inference";
-  explicit Inference(InferenceSession made)
-      : session(std::move(made)),
+  explicit Inference(InferenceSession inference_session)
+      : session(std::move(inference_session)),
         inputs(session.input_info()),
         defaults(session.default_info()),
         outputs(session.output_info()),
@@ -82,10 +82,10 @@ steep_code steep_inference_run(steep_inference* session, const steep_array* inpu
   return call(error, [&] {
     const auto own = session_of(session);
     require(outputs, "outputs");
-    const Fed fed(inputs, count);
-    const std::vector<std::string> chosen = texts(names, name_count, "names");
-    const auto results = own->session.run(fed.named(own->inputs.infos()), chosen);
-    give_tensors(outputs, chosen.empty() ? own->outputs.names() : chosen, results, fed);
+    const Feed feed(inputs, count);
+    const std::vector<std::string> choice = texts(names, name_count, "names");
+    const auto results = own->session.run(feed.named(own->inputs.infos()), choice);
+    give_tensors(outputs, choice.empty() ? own->outputs.names() : choice, results, feed);
   });
 }
 

@@ -29,10 +29,10 @@ constexpr std::array kCodeNames{"OK",
                                 "ArgumentError"};
 static_assert(kCodeNames.size() == STEEP_ERROR_ARGUMENT + 1);
 
-std::atomic<int (*)(void)> asked = nullptr;
+std::atomic<int (*)(void)> stop_query = nullptr;
 
 bool asks() {
-  int (*const stop)(void) = asked;
+  int (*const stop)(void) = stop_query;
   return stop != nullptr && stop() != 0;
 }
 
@@ -58,7 +58,7 @@ const char* steep_dtype_name(int32_t dtype) {
 size_t steep_dtype_size(int32_t dtype) { return steep::size_of(static_cast<steep::DType>(dtype)); }
 
 void steep_set_interrupt_check(int (*stop)(void)) {
-  asked = stop;
+  stop_query = stop;
   steep::set_interrupt_check(stop == nullptr ? nullptr : asks);
 }
 

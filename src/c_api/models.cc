@@ -20,7 +20,7 @@ namespace {
 class Report : public Object {
  public:
   static constexpr std::string_view kKind = "steep_report";
-  explicit Report(CheckReport made) : report(std::move(made)) {}
+  explicit Report(CheckReport check_report) : report(std::move(check_report)) {}
   std::string_view kind() const override { return kKind; }
 
   const CheckReport report;
@@ -113,7 +113,7 @@ steep_code steep_load_arrays(const char* path, steep_tensors** arrays, steep_err
 
 steep_code steep_save_arrays(const char* path, const steep_array* arrays, size_t count,
                              steep_error** error) {
-  return call(error, [&] { steep::save_arrays(text(path, "path"), Fed(arrays, count).named()); });
+  return call(error, [&] { steep::save_arrays(text(path, "path"), Feed(arrays, count).named()); });
 }
 
 // --- plug-ins, operators and optimizers ----------------------------------------------------------
@@ -135,9 +135,9 @@ steep_code steep_register_ops(const char* path, steep_strings** names, steep_err
 
 steep_code steep_unregister_op(const char* name, steep_error** error) {
   return call(error, [&] {
-    const std::string wanted = text(name, "name");
-    if (steep::unregister_op(wanted)) return;
-    throw steep::DataError({.what = "Nothing is registered under this name.", .node = wanted});
+    const std::string op_name = text(name, "name");
+    if (steep::unregister_op(op_name)) return;
+    throw steep::DataError({.what = "Nothing is registered under this name.", .node = op_name});
   });
 }
 

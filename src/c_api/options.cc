@@ -128,11 +128,11 @@ Field field_of(Options::Of& of, const std::string& key) {
   }
   const auto found = fields.find(key);
   if (found == fields.end()) {
-    std::vector<std::string> known;
-    for (const auto& field : fields) known.push_back(field.first);
+    std::vector<std::string> keys;
+    for (const auto& field : fields) keys.push_back(field.first);
     throw ArgumentError({.what = fmt::format("The {} have no such key.", kind_of(of)),
                          .node = key,
-                         .expected = fmt::format("{}", fmt::join(known, ", ")),
+                         .expected = fmt::format("{}", fmt::join(keys, ", ")),
                          .received = key});
   }
   return found->second;
@@ -203,12 +203,12 @@ void change(steep_options* handle, const char* key, const Value& value, Put&& pu
   const auto own = object<Options>(handle);
   const std::string name = text(key, "key");
   put(name, field_of(own->of, name), value);
-  if (auto* group = std::get_if<GroupOptions>(&own->of)) group->given.insert(name);
+  if (auto* group = std::get_if<GroupOptions>(&own->of)) group->keys.insert(name);
 }
 
 template <typename T>
 T& kept(Options& own) {
-  if (T* found = std::get_if<T>(&own.of)) return *found;
+  if (T* target = std::get_if<T>(&own.of)) return *target;
   throw_wrong_options(own.of, T{});
 }
 
@@ -232,7 +232,7 @@ Options::Of defaults(int32_t kind) {
 ParameterGroup GroupOptions::group() const {
   ParameterGroup result;
   if (optimizer.kind.empty()) {
-    for (const std::string& key : given) {
+    for (const std::string& key : keys) {
       if (key == "lr_multiplier" || key == "weight_decay" || key == "optimizer") continue;
       refuse_value(key, "`optimizer` for a group with settings of an optimizer", "none");
     }
@@ -252,9 +252,9 @@ std::string kind_of(const Options::Of& of) {
   return fmt::format("steep_options of {}", kNames.at(of.index()));
 }
 
-void throw_wrong_options(const Options::Of& of, const Options::Of& wanted) {
+void throw_wrong_options(const Options::Of& of, const Options::Of& target) {
   throw ArgumentError({.what = "The options are of the wrong kind.",
-                       .expected = kind_of(wanted),
+                       .expected = kind_of(target),
                        .received = kind_of(of)});
 }
 
@@ -276,17 +276,18 @@ steep_code steep_options_free(steep_options* options) { return release<Options>(
 steep_code steep_options_set_string(steep_options* options, const char* key, const char* value,
                                     steep_error** error) {
   return call(error, [&] {
-    change(options, key, value, [](const std::string& name, const Field& field, const char* given) {
-      set(name, field, text(given, "value"));
-    });
+    change(options, key, value,
+           [](const std::string& name, const Field& field, const char* argument) {
+             set(name, field, text(argument, "value"));
+           });
   });
 }
 
 steep_code steep_options_set_number(steep_options* options, const char* key, double value,
                                     steep_error** error) {
   return call(error, [&] {
-    change(options, key, value, [](const std::string& name, const Field& field, double given) {
-      set(name, field, given);
+    change(options, key, value, [](const std::string& name, const Field& field, double argument) {
+      set(name, field, argument);
     });
   });
 }
@@ -294,8 +295,8 @@ steep_code steep_options_set_number(steep_options* options, const char* key, dou
 steep_code steep_options_set_integer(steep_options* options, const char* key, int64_t value,
                                      steep_error** error) {
   return call(error, [&] {
-    change(options, key, value, [](const std::string& name, const Field& field, int64_t given) {
-      set(name, field, given);
+    change(options, key, value, [](const std::string& name, const Field& field, int64_t argument) {
+      set(name, field, argument);
     });
   });
 }
@@ -303,9 +304,10 @@ steep_code steep_options_set_integer(steep_options* options, const char* key, in
 steep_code steep_options_add(steep_options* options, const char* key, const char* value,
                              steep_error** error) {
   return call(error, [&] {
-    change(options, key, value, [](const std::string& name, const Field& field, const char* given) {
-      append(name, field, text(given, "value"));
-    });
+    change(options, key, value,
+           [](const std::string& name, const Field& field, const char* argument) {
+             append(name, field, text(argument, "value"));
+           });
   });
 }
 
@@ -314,9 +316,9 @@ steep_code steep_options_add_group(steep_options* options, const char* const* na
   return call(error, [&] {
     const auto own = object<Options>(options);
     auto& training = kept<steep::TrainingOptions>(*own);
-    steep::ParameterGroup added = steep::c_api::options<GroupOptions>(group).group();
-    added.names = texts(names, count, "names");
-    training.groups.push_back(std::move(added));
+    steep::ParameterGroup entry = steep::c_api::options<GroupOptions>(group).group();
+    entry.names = texts(names, count, "names");
+    training.groups.push_back(std::move(entry));
   });
 }
 

@@ -21,7 +21,7 @@ struct GroupOptions {
   std::optional<double> lr_multiplier{};
   std::optional<double> weight_decay{};
   OptimizerOptions optimizer{.kind = ""};
-  std::set<std::string> given{};  ///< keys that the caller has set
+  std::set<std::string> keys{};  ///< keys that the caller has set
 
   /// Throws ArgumentError if the settings contradict each other.
   ParameterGroup group() const;
@@ -32,7 +32,7 @@ class Options : public Object {
   static constexpr std::string_view kKind = "steep_options";
   using Of = std::variant<TrainingOptions, InferenceOptions, GradientOptions, GroupOptions,
                           ExportOptions, GradientSessionOptions>;
-  explicit Options(Of given) : of(std::move(given)) {}
+  explicit Options(Of kind) : of(std::move(kind)) {}
   std::string_view kind() const override { return kKind; }
 
   Of of;
@@ -40,8 +40,8 @@ class Options : public Object {
 
 /// "steep_options of training"
 std::string kind_of(const Options::Of& of);
-/// Throws ArgumentError: `of` is of another kind of options than `wanted`.
-[[noreturn]] void throw_wrong_options(const Options::Of& of, const Options::Of& wanted);
+/// Throws ArgumentError: `of` is of another kind of options than `target`.
+[[noreturn]] void throw_wrong_options(const Options::Of& of, const Options::Of& target);
 
 /// The options of kind T behind a handle. Throws ArgumentError for another kind or an invalid
 /// handle.

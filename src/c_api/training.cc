@@ -17,8 +17,8 @@ namespace {
 class Training : public Object {
  public:
   static constexpr std::string_view kKind = "steep_training";
-  explicit Training(TrainingSession made)
-      : session(std::move(made)),
+  explicit Training(TrainingSession training_session)
+      : session(std::move(training_session)),
         inputs(session.input_info()),
         outputs(session.output_info()),
         parameters(session.parameter_names()),
@@ -60,9 +60,9 @@ std::shared_ptr<Training> session_of(const steep_training* handle) {
 
 /// Calls with(inputs), by name or in order, as the caller gave them.
 template <typename Run>
-auto run(const Fed& fed, Run&& with) {
-  if (fed.in_order()) return with(std::span<const Tensor>(fed.tensors()));
-  return with(fed.named());
+auto run(const Feed& feed, Run&& with) {
+  if (feed.in_order()) return with(std::span<const Tensor>(feed.tensors()));
+  return with(feed.named());
 }
 
 void put(const Names& names, const char* const** result, size_t* count) {
@@ -113,11 +113,11 @@ steep_code steep_training_step(steep_training* session, const steep_array* input
                                steep_step* step, steep_tensors** outputs, steep_error** error) {
   return call(error, [&] {
     const auto own = session_of(session);
-    const Fed fed(inputs, count);
-    const steep::StepResult done =
-        run(fed, [&](const auto& arrays) { return own->session.step(arrays); });
-    give_tensors(outputs, own->step_outputs, done.outputs, fed);
-    put_step(step, done);
+    const Feed feed(inputs, count);
+    const steep::StepResult result =
+        run(feed, [&](const auto& arrays) { return own->session.step(arrays); });
+    give_tensors(outputs, own->step_outputs, result.outputs, feed);
+    put_step(step, result);
   });
 }
 
@@ -126,11 +126,11 @@ steep_code steep_training_accumulate(steep_training* session, const steep_array*
                                      steep_error** error) {
   return call(error, [&] {
     const auto own = session_of(session);
-    const Fed fed(inputs, count);
-    const steep::StepResult done =
-        run(fed, [&](const auto& arrays) { return own->session.accumulate(arrays); });
-    give_tensors(outputs, own->step_outputs, done.outputs, fed);
-    put_step(step, done);
+    const Feed feed(inputs, count);
+    const steep::StepResult result =
+        run(feed, [&](const auto& arrays) { return own->session.accumulate(arrays); });
+    give_tensors(outputs, own->step_outputs, result.outputs, feed);
+    put_step(step, result);
   });
 }
 
@@ -157,16 +157,16 @@ steep_code steep_training_eval(steep_training* session, const steep_array* input
                                steep_error** error) {
   return call(error, [&] {
     const auto own = session_of(session);
-    const Fed fed(inputs, count);
-    const steep::EvalResult done =
-        run(fed, [&](const auto& arrays) { return own->session.eval(arrays); });
-    give_tensors(outputs, own->outputs.names(), done.outputs, fed);
+    const Feed feed(inputs, count);
+    const steep::EvalResult result =
+        run(feed, [&](const auto& arrays) { return own->session.eval(arrays); });
+    give_tensors(outputs, own->outputs.names(), result.outputs, feed);
     if (evaluation == nullptr) return;
     constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-    *evaluation = {.loss = done.loss.value_or(kNone),
-                   .weight = done.weight.value_or(kNone),
-                   .has_loss = done.loss.has_value(),
-                   .has_weight = done.weight.has_value()};
+    *evaluation = {.loss = result.loss.value_or(kNone),
+                   .weight = result.weight.value_or(kNone),
+                   .has_loss = result.loss.has_value(),
+                   .has_weight = result.weight.has_value()};
   });
 }
 
@@ -176,12 +176,13 @@ steep_code steep_training_gradients(steep_training* session, const steep_array* 
   return call(error, [&] {
     const auto own = session_of(session);
     require(gradients, "gradients");
-    const Fed fed(inputs, count);
-    double found = 0;
-    auto all = run(fed, [&](const auto& arrays) { return own->session.gradients(arrays, &found); });
-    for (auto& [name, gradient] : all) gradient = fed.own(gradient);
+    const Feed feed(inputs, count);
+    double value = 0;
+    auto all =
+        run(feed, [&](const auto& arrays) { return own->session.gradients(arrays, &value); });
+    for (auto& [name, gradient] : all) gradient = feed.own(gradient);
     give_tensors(gradients, std::move(all));
-    if (loss != nullptr) *loss = found;
+    if (loss != nullptr) *loss = value;
   });
 }
 
@@ -254,21 +255,21 @@ steep_code steep_training_state(const steep_training* session, const char* name,
   return call(error, [&] {
     const auto own = session_of(session);
     require(state, "state");
-    const std::string wanted = text(name, "name");
-    give_tensors(state, {{wanted, own->session.state(wanted)}});
+    const std::string state_name = text(name, "name");
+    give_tensors(state, {{state_name, own->session.state(state_name)}});
   });
 }
 
 steep_code steep_training_set_weights(steep_training* session, const steep_array* weights,
                                       size_t count, steep_error** error) {
   return call(error,
-              [&] { session_of(session)->session.set_weights(Fed(weights, count).named()); });
+              [&] { session_of(session)->session.set_weights(Feed(weights, count).named()); });
 }
 
 steep_code steep_training_set_optimizer_state(steep_training* session, const steep_array* state,
                                               size_t count, steep_error** error) {
-  return call(error,
-              [&] { session_of(session)->session.set_optimizer_state(Fed(state, count).named()); });
+  return call(
+      error, [&] { session_of(session)->session.set_optimizer_state(Feed(state, count).named()); });
 }
 
 // --- settings -----------------------------------------------------------------------------------
@@ -346,13 +347,13 @@ steep_code steep_training_set_group(steep_training* session, size_t i, const ste
                                     steep_error** error) {
   return call(error, [&] {
     const auto own = session_of(session);
-    const steep::ParameterGroup given = options<GroupOptions>(group).group();
-    if (!given.optimizer) {
+    const steep::ParameterGroup settings = options<GroupOptions>(group).group();
+    if (!settings.optimizer) {
       throw ArgumentError({.what = "set_group needs options that name an optimizer for the group.",
                            .expected = "steep_options of groups with the key `optimizer`",
                            .received = "none"});
     }
-    own->session.set_group(i, *given.optimizer);
+    own->session.set_group(i, *settings.optimizer);
   });
 }
 
@@ -405,12 +406,12 @@ steep_code steep_training_save_artifact(const steep_training* session, const cha
     }
     require(inputs, "inputs");
     const size_t each = count / batches;
-    std::vector<steep::TensorInfo> wanted = own->inputs.infos();
-    wanted.resize(std::min(wanted.size(), each));  // the label is last and optional
-    std::vector<std::vector<steep::Tensor>> given;
+    std::vector<steep::TensorInfo> infos = own->inputs.infos();
+    infos.resize(std::min(infos.size(), each));  // the label is last and optional
+    std::vector<std::vector<steep::Tensor>> feeds;
     for (size_t i = 0; i < batches; ++i)
-      given.push_back(Fed(inputs + i * each, each).ordered(wanted));
-    own->session.save_artifact(file, given);
+      feeds.push_back(Feed(inputs + i * each, each).ordered(infos));
+    own->session.save_artifact(file, feeds);
   });
 }
 
@@ -439,16 +440,16 @@ steep_code steep_training_plan(steep_training* session, const steep_array* input
   return call(error, [&] {
     const auto own = session_of(session);
     require(plan, "plan");
-    const Fed fed(inputs, count);
-    const steep::StepPlan made = own->session.plan(fed.ordered(own->inputs.infos()));
-    *plan = {.arena_bytes = made.arena_bytes,
-             .parameter_bytes = made.parameter_bytes,
-             .optimizer_bytes = made.optimizer_bytes,
-             .output_bytes = made.output_bytes,
-             .constant_bytes = made.constant_bytes,
-             .peak_bytes = made.peak_bytes,
-             .kernels = made.kernels,
-             .specialise_ms = made.specialise_ms};
+    const Feed feed(inputs, count);
+    const steep::StepPlan step_plan = own->session.plan(feed.ordered(own->inputs.infos()));
+    *plan = {.arena_bytes = step_plan.arena_bytes,
+             .parameter_bytes = step_plan.parameter_bytes,
+             .optimizer_bytes = step_plan.optimizer_bytes,
+             .output_bytes = step_plan.output_bytes,
+             .constant_bytes = step_plan.constant_bytes,
+             .peak_bytes = step_plan.peak_bytes,
+             .kernels = step_plan.kernels,
+             .specialise_ms = step_plan.specialise_ms};
   });
 }
 
@@ -466,9 +467,9 @@ steep_code steep_training_dump(steep_training* session, const steep_array* input
   return call(error, [&] {
     const auto own = session_of(session);
     require(text, "text");
-    const Fed fed(inputs, count);
+    const Feed feed(inputs, count);
     give_bytes(text, count == 0 ? own->session.dump()
-                                : own->session.dump(fed.ordered(own->inputs.infos())));
+                                : own->session.dump(feed.ordered(own->inputs.infos())));
   });
 }
 

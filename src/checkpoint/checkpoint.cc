@@ -43,19 +43,19 @@ fs::path resolve(const fs::path& path) {
 
 /// The folders beside `target` whose names start with target + `mark`, sorted.
 std::vector<fs::path> siblings(const fs::path& target, const std::string& mark) {
-  std::vector<fs::path> found;
+  std::vector<fs::path> folders;
   std::error_code error;
   const std::string prefix = target.filename().string() + mark;
   for (auto it = fs::directory_iterator(target.parent_path(), error);
        !error && it != fs::directory_iterator(); it.increment(error)) {
-    std::error_code ignored;
-    if (it->path().filename().string().starts_with(prefix) && !it->is_symlink(ignored) &&
-        it->is_directory(ignored)) {
-      found.push_back(it->path());
+    std::error_code entry_error;
+    if (it->path().filename().string().starts_with(prefix) && !it->is_symlink(entry_error) &&
+        it->is_directory(entry_error)) {
+      folders.push_back(it->path());
     }
   }
-  std::sort(found.begin(), found.end());
-  return found;
+  std::sort(folders.begin(), folders.end());
+  return folders;
 }
 
 /// Removes a checkpoint's files, then the folder if it is empty.
@@ -124,13 +124,13 @@ void write_folder(const fs::path& folder, const Checkpoint& checkpoint) {
 
 /// Throws if read_checkpoint() would throw, apart from the tensors' bytes: a checkpoint that cannot
 /// be loaded must not replace one that can.
-void read_back(const fs::path& folder, const Checkpoint& written) {
-  Checkpoint read;
+void read_back(const fs::path& folder, const Checkpoint& checkpoint) {
+  Checkpoint copy;
   std::map<std::string, FileRecord> files;
-  read_manifest(FileSource(folder / kManifest), &read, &files);
-  bool same = read.fingerprint == written.fingerprint && read.step == written.step &&
-              read.seed == written.seed && read.run_count == written.run_count &&
-              read.clean_steps == written.clean_steps && files.size() == 2;
+  read_manifest(FileSource(folder / kManifest), &copy, &files);
+  bool same = copy.fingerprint == checkpoint.fingerprint && copy.step == checkpoint.step &&
+              copy.seed == checkpoint.seed && copy.run_count == checkpoint.run_count &&
+              copy.clean_steps == checkpoint.clean_steps && files.size() == 2;
   for (const char* name : {kModel, kOptimizer}) {
     const FileSource source(folder / name);
     same = same && source.size() == files[name].bytes;
@@ -180,12 +180,12 @@ Identity identity_of(const struct stat& info) { return {info.st_dev, info.st_ino
 
 /// Reads an open folder. All its files are opened first, so that they stay readable if a save
 /// replaces and removes the folder.
-Checkpoint read_folder(const Descriptor& opened, const fs::path& folder) {
+Checkpoint read_folder(const Descriptor& descriptor, const fs::path& folder) {
   Checkpoint checkpoint;
   fs::path file;
   const auto open = [&](const char* name) {
     file = folder / name;
-    return FileSource(opened.get(), name, file);
+    return FileSource(descriptor.get(), name, file);
   };
   try {
     const FileSource manifest = open(kManifest), model = open(kModel), optimizer = open(kOptimizer);
@@ -221,15 +221,15 @@ std::optional<Checkpoint> read_present(const fs::path& path) {
   constexpr auto kPatience = std::chrono::minutes(1);
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   for (;;) {
-    const Descriptor opened(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (opened.get() < 0 && errno == ENOENT) return {};
+    const Descriptor descriptor(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (descriptor.get() < 0 && errno == ENOENT) return {};
     struct stat before {
     }, now{};
-    if (opened.get() < 0 || ::fstat(opened.get(), &before) != 0) {
+    if (descriptor.get() < 0 || ::fstat(descriptor.get(), &before) != 0) {
       refuse(path, std::generic_category().message(errno) + ".", "Check the path.");
     }
     try {
-      return read_folder(opened, path);
+      return read_folder(descriptor, path);
     } catch (const CheckpointError&) {
       const bool there = ::stat(path.c_str(), &now) == 0;
       if (there && identity_of(now) == identity_of(before)) throw;
@@ -294,7 +294,7 @@ Checkpoint read_checkpoint(const fs::path& path) {
     const std::vector<fs::path> olds = siblings(target, kOld);
     for (const fs::path& old : olds) {
       try {
-        if (auto moved = read_present(old)) return *std::move(moved);
+        if (auto checkpoint = read_present(old)) return *std::move(checkpoint);
       } catch (const CheckpointError&) {
         // It was replaced and is partly removed; another one may be complete.
       }

@@ -171,8 +171,8 @@ void read_manifest(const ByteSource& source, Checkpoint* checkpoint,
   const auto user = json.find("user");
   if (user == json.end()) throw DataError("The manifest has no valid 'user'.");
   checkpoint->user = user->dump();
-  const Json listed = get<Json>(json, "files", &Json::is_object);
-  for (const auto& [name, record] : listed.items()) {
+  const Json list = get<Json>(json, "files", &Json::is_object);
+  for (const auto& [name, record] : list.items()) {
     if (!record.is_object()) throw DataError("The manifest's list of files is damaged.");
     (*files)[name] = {get_count(record, "bytes"), parse_crc(get_text(record, "crc32c"))};
   }

@@ -73,19 +73,19 @@ using Points = std::vector<std::pair<double, double>>;
 
 /// The points that both axes can show. If there are more than columns, means of neighbours.
 Points visible(const Curve& curve, const Axis& x, const Axis& y) {
-  Points shown;
+  Points result;
   for (const auto& point : curve.points) {
-    if (x.shows(point.first) && y.shows(point.second)) shown.push_back(point);
+    if (x.shows(point.first) && y.shows(point.second)) result.push_back(point);
   }
-  const size_t each = (shown.size() + kColumns - 1) / kColumns;
-  if (each <= 1) return shown;
+  const size_t each = (result.size() + kColumns - 1) / kColumns;
+  if (each <= 1) return result;
   Points means;
-  for (size_t begin = 0; begin < shown.size(); begin += each) {
-    const size_t end = std::min(begin + each, shown.size());
+  for (size_t begin = 0; begin < result.size(); begin += each) {
+    const size_t end = std::min(begin + each, result.size());
     std::pair<double, double> mean{0, 0};
     for (size_t i = begin; i < end; ++i) {
-      mean.first += shown[i].first / static_cast<double>(end - begin);
-      mean.second += shown[i].second / static_cast<double>(end - begin);
+      mean.first += result[i].first / static_cast<double>(end - begin);
+      mean.second += result[i].second / static_cast<double>(end - begin);
     }
     means.push_back(mean);
   }
@@ -139,11 +139,11 @@ std::string grid(const Axis& x, const Axis& y) {
 std::string to_svg(const Chart& chart) {
   Axis x{.low = 0, .high = 1, .from = kLeft, .to = kWidth - kRight, .log = chart.log_x};
   Axis y{.low = 0, .high = 1, .from = kHeight - kBottom, .to = kTop, .log = chart.log_y};
-  std::vector<Points> shown;
+  std::vector<Points> lines;
   std::vector<double> all_x, all_y;
   for (const Curve& curve : chart.curves) {
-    shown.push_back(visible(curve, x, y));
-    for (const auto& [a, b] : shown.back()) {
+    lines.push_back(visible(curve, x, y));
+    for (const auto& [a, b] : lines.back()) {
       all_x.push_back(a);
       all_y.push_back(b);
     }
@@ -169,16 +169,16 @@ std::string to_svg(const Chart& chart) {
   if (chart.mark && x.shows(*chart.mark)) {
     svg += line(x.place(*chart.mark), y.from, x.place(*chart.mark), y.to, "#888888");
   }
-  for (size_t i = 0; i < shown.size(); ++i) {
+  for (size_t i = 0; i < lines.size(); ++i) {
     const char* colour = kColours[i % kColours.size()];
     std::string places;
-    for (const auto& [a, b] : shown[i]) {
+    for (const auto& [a, b] : lines[i]) {
       places += fmt::format("{:.1f},{:.1f} ", x.place(a), y.place(b));
     }
     svg += fmt::format(R"(<polyline fill="none" stroke="{}" stroke-width="1.5" points="{}"/>)"
                        "\n",
                        colour, places);
-    if (shown.size() < 2) continue;
+    if (lines.size() < 2) continue;
     const double row = kTop + 16 * static_cast<double>(i + 1);
     svg += line(x.to - 170, row - 4, x.to - 150, row - 4, colour);
     svg += text_at(x.to - 144, row, "start", chart.curves[i].name);

@@ -89,10 +89,10 @@ std::vector<double> from_text(const FileSource& file) {
     const auto value = number_in(word);
     if (!value || !is_weight(*value)) {
       constexpr size_t kShown = 40;
-      std::string shown(word.substr(0, kShown));
-      for (char& c : shown) c = static_cast<unsigned char>(c) < ' ' ? '?' : c;
+      std::string excerpt(word.substr(0, kShown));
+      for (char& c : excerpt) c = static_cast<unsigned char>(c) < ' ' ? '?' : c;
       refuse(fmt::format("{} has a wrong class weight in row {}", file.name(), row),
-             fmt::format("'{}' as number {}", shown, values.size() + 1));
+             fmt::format("'{}' as number {}", excerpt, values.size() + 1));
     }
     values.push_back(*value);
     at = end;

@@ -55,22 +55,22 @@ std::string unknown_option(const CLI::App& app, const std::string& word) {
   for (const CLI::Option* option : app.get_options()) {
     for (const std::string& name : option->get_lnames()) names.push_back(name);
   }
-  const std::string given = word.substr(0, word.find('='));
-  const std::string bare = given.substr(std::min(given.find_first_not_of('-'), given.size()));
+  const std::string option = word.substr(0, word.find('='));
+  const std::string bare = option.substr(std::min(option.find_first_not_of('-'), option.size()));
   const std::string near = closest_name(bare, names);
-  return fmt::format("there is no option '{}'{}", given,
+  return fmt::format("there is no option '{}'{}", option,
                      near.empty() ? "" : fmt::format(": did you mean '--{}'?", near));
 }
 
 /// The first unknown word of the command line, or "".
 std::string unknown_word(const CLI::App& app) {
-  const auto chosen = app.get_subcommands();
-  const CLI::App& command = chosen.empty() ? app : *chosen[0];
+  const auto commands = app.get_subcommands();
+  const CLI::App& command = commands.empty() ? app : *commands[0];
   const std::vector<std::string> words = command.remaining();
   for (const std::string& word : words) {
     if (word.size() > 1 && word[0] == '-') return unknown_option(command, word);
   }
-  return chosen.empty() ? unknown_command(app, words.empty() ? "" : words[0]) : "";
+  return commands.empty() ? unknown_command(app, words.empty() ? "" : words[0]) : "";
 }
 
 }  // namespace
@@ -124,12 +124,12 @@ void refuse_empty_words(CLI::App& app) {
   }
 }
 
-void only_with(const CLI::App& app, bool given, const std::string& needed,
+void only_with(const CLI::App& app, bool given, const std::string& requirement,
                std::initializer_list<const char*> options) {
   for (const char* option : options) {
-    const CLI::Option* found = app.get_option_no_throw(option);
-    if (!given && found != nullptr && found->count() > 0) {
-      throw CLI::RequiresError(option, needed);
+    const CLI::Option* match = app.get_option_no_throw(option);
+    if (!given && match != nullptr && match->count() > 0) {
+      throw CLI::RequiresError(option, requirement);
     }
   }
 }

@@ -29,10 +29,10 @@ void use_threads(int64_t threads);
 /// Makes every option of `app` refuse an empty word: `--out "$UNSET"` must not mean "no --out".
 void refuse_empty_words(CLI::App& app);
 
-/// Throws CLI::RequiresError, which names `needed`, if one of `options` was given although the
+/// Throws CLI::RequiresError, which names `requirement`, if one of `options` was given although the
 /// option that it depends on was not (`given` is false), so that it would have no effect. Options
 /// that `app` does not have count as not given.
-void only_with(const CLI::App& app, bool given, const std::string& needed,
+void only_with(const CLI::App& app, bool given, const std::string& requirement,
                std::initializer_list<const char*> options);
 
 /// For CLI::App::failure_message: names the known command or option that is nearest to an unknown

@@ -100,8 +100,8 @@ const CLI::Option* asked_by(const CLI::App& command, const std::string& word) {
 
 }  // namespace
 
-std::vector<std::string> completions(const CLI::App& app, std::span<const std::string> given) {
-  std::vector<std::string> words(given.begin(), given.end());
+std::vector<std::string> completions(const CLI::App& app, std::span<const std::string> arguments) {
+  std::vector<std::string> words(arguments.begin(), arguments.end());
   if (words.empty()) words.emplace_back();
   // bash passes --option=word as three words.
   if (words.back() == "=") words.back().clear();

@@ -106,21 +106,21 @@ std::vector<std::string> files_of(const std::vector<std::string>& paths, const L
   return files;
 }
 
-Loaded load(const std::vector<std::string>& given, const Limits& limits) {
-  const std::vector<std::string> paths = files_of(given, limits);
-  Loaded loaded{.text = paths[0]};
-  if (paths.size() > 1) loaded.text += fmt::format(" and {} more", paths.size() - 1);
+Loaded load(const std::vector<std::string>& names, const Limits& limits) {
+  const std::vector<std::string> paths = files_of(names, limits);
+  Loaded result{.text = paths[0]};
+  if (paths.size() > 1) result.text += fmt::format(" and {} more", paths.size() - 1);
   std::vector<std::vector<Arrays>> groups;  // each group has files with the same array names
   for (const std::string& path : paths) {
     Arrays arrays;
     if (is_csv(path)) {
       for (CsvColumn& column : read_csv(FileSource(path), limits)) {
-        if (!loaded.is_column(column.name)) loaded.columns.push_back(column.name);
+        if (!result.is_column(column.name)) result.columns.push_back(column.name);
         arrays[column.name] = std::move(column.values);
       }
     } else if (is_large(path, limits)) {
       arrays = map_arrays(path, limits);
-      for (const auto& [name, array] : arrays) loaded.mapped.insert(name);
+      for (const auto& [name, array] : arrays) result.mapped.insert(name);
     } else {
       arrays = load_arrays(path, limits);
     }
@@ -144,10 +144,10 @@ Loaded load(const std::vector<std::string>& given, const Limits& limits) {
     for (const std::string& name : names_of(group[0])) {
       std::vector<Tensor> parts;
       for (Arrays& arrays : group) parts.push_back(std::move(arrays.at(name)));
-      loaded.arrays[name] = parts.size() == 1 ? parts[0] : join_rows(of_one_dtype(parts), name);
+      result.arrays[name] = parts.size() == 1 ? parts[0] : join_rows(of_one_dtype(parts), name);
     }
   }
-  return loaded;
+  return result;
 }
 
 /// "a,b" → a and b, unless an array has that name; then the name alone.
@@ -166,9 +166,9 @@ Tensor columns_as_rows(const std::vector<std::string>& names, const Arrays& arra
     columns.push_back(convert(arrays.at(name), input.dtype, name));
   const int64_t rows = columns[0].size();
   const auto width = static_cast<int64_t>(columns.size());
-  Tensor made = Tensor::empty(input.dtype, {rows, width});
+  Tensor result = Tensor::empty(input.dtype, {rows, width});
   const size_t size = size_of(input.dtype);
-  auto* to = static_cast<char*>(made.data());
+  auto* to = static_cast<char*>(result.data());
   for (int64_t i = 0; i < rows; ++i) {
     for (const Tensor& column : columns) {
       std::memcpy(to, static_cast<const char*>(column.data()) + static_cast<size_t>(i) * size,
@@ -176,7 +176,7 @@ Tensor columns_as_rows(const std::vector<std::string>& names, const Arrays& arra
       to += size;
     }
   }
-  return made;
+  return result;
 }
 
 /// Common names of labels. (That a single array is left over is not enough: it may be weights of
@@ -184,8 +184,8 @@ Tensor columns_as_rows(const std::vector<std::string>& names, const Arrays& arra
 bool names_labels(std::string name) {
   std::transform(name.begin(), name.end(), name.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  for (const char* known : {"label", "labels", "target", "targets", "y", "y_true"}) {
-    if (name == known) return true;
+  for (const char* word : {"label", "labels", "target", "targets", "y", "y_true"}) {
+    if (name == word) return true;
   }
   return false;
 }
@@ -209,7 +209,7 @@ struct Assignment {
 std::map<std::string, std::string> named_arrays(const DataArguments& choice,
                                                 std::span<const TensorInfo> inputs,
                                                 const std::string& label) {
-  std::map<std::string, std::string> named;
+  std::map<std::string, std::string> result;
   for (const std::string& text : choice.map) {
     const auto [input, array] = split_pair(text, "--map");
     const bool there =
@@ -218,86 +218,89 @@ std::map<std::string, std::string> named_arrays(const DataArguments& choice,
     if (!there) {
       throw DataError(ErrorParts{.what = "--map names no input of the model.", .received = input});
     }
-    const auto [at, fresh] = named.emplace(input, array);
+    const auto [at, fresh] = result.emplace(input, array);
     if (!fresh && at->second != array) refuse_twice(input, at->second, array);
   }
-  if (label.empty() || choice.label_array.empty()) return named;
-  const auto [at, fresh] = named.emplace(label, choice.label_array);
+  if (label.empty() || choice.label_array.empty()) return result;
+  const auto [at, fresh] = result.emplace(label, choice.label_array);
   if (!fresh && at->second != choice.label_array)
     refuse_twice(label, at->second, choice.label_array);
-  return named;
+  return result;
 }
 
-bool is_there(const std::string& array, const Loaded& loaded) {
-  const std::vector<std::string> parts = parts_of(array, loaded.arrays);
+bool is_there(const std::string& array, const Loaded& data) {
+  const std::vector<std::string> parts = parts_of(array, data.arrays);
   return std::all_of(parts.begin(), parts.end(), [&](const auto& part) {
-    return loaded.arrays.count(part) != 0 && (parts.size() == 1 || loaded.is_column(part));
+    return data.arrays.count(part) != 0 && (parts.size() == 1 || data.is_column(part));
   });
 }
 
 /// Gives the unused columns to the only input without an array, if there is exactly one.
-void give_columns(Assignment* made, std::span<const TensorInfo> inputs, const std::string& label,
-                  const Loaded& loaded) {
+void give_columns(Assignment* assignment, std::span<const TensorInfo> inputs,
+                  const std::string& label, const Loaded& data) {
   const TensorInfo* lacking = nullptr;
   for (const TensorInfo& input : inputs) {
-    if (input.name == label || is_there(made->array_of.at(input.name), loaded)) continue;
+    if (input.name == label || is_there(assignment->array_of.at(input.name), data)) continue;
     if (lacking != nullptr) return;
     lacking = &input;
   }
-  std::vector<std::string> left;
-  for (const std::string& name : loaded.columns) {
-    const auto& over = made->left_over;
-    if (std::find(over.begin(), over.end(), name) != over.end()) left.push_back(name);
+  std::vector<std::string> rest;
+  for (const std::string& name : data.columns) {
+    const auto& over = assignment->left_over;
+    if (std::find(over.begin(), over.end(), name) != over.end()) rest.push_back(name);
   }
-  const bool named = lacking != nullptr && made->array_of.at(lacking->name) != lacking->name;
-  if (lacking == nullptr || named || left.empty()) return;
-  made->array_of[lacking->name] = fmt::format("{}", fmt::join(left, ","));
-  std::erase_if(made->left_over, [&](const std::string& name) { return loaded.is_column(name); });
+  const bool named = lacking != nullptr && assignment->array_of.at(lacking->name) != lacking->name;
+  if (lacking == nullptr || named || rest.empty()) return;
+  assignment->array_of[lacking->name] = fmt::format("{}", fmt::join(rest, ","));
+  std::erase_if(assignment->left_over,
+                [&](const std::string& name) { return data.is_column(name); });
 }
 
 Assignment assign(const DataArguments& choice, std::span<const TensorInfo> inputs,
-                  const std::string& label, bool needs_label, const Loaded& loaded) {
-  const Arrays& arrays = loaded.arrays;
-  Assignment made{.array_of = named_arrays(choice, inputs, label)};
-  const bool label_named = made.array_of.count(label) != 0;
-  for (const TensorInfo& input : inputs) made.array_of.emplace(input.name, input.name);
+                  const std::string& label, bool needs_label, const Loaded& data) {
+  const Arrays& arrays = data.arrays;
+  Assignment assignment{.array_of = named_arrays(choice, inputs, label)};
+  const bool label_named = assignment.array_of.count(label) != 0;
+  for (const TensorInfo& input : inputs) assignment.array_of.emplace(input.name, input.name);
   const std::vector<std::string> names = names_of(arrays);
   auto left_over = [&] {
-    std::vector<std::string> left = names;
-    for (const auto& [input, array] : made.array_of) {
-      for (const std::string& part : parts_of(array, arrays)) std::erase(left, part);
+    std::vector<std::string> rest = names;
+    for (const auto& [input, array] : assignment.array_of) {
+      for (const std::string& part : parts_of(array, arrays)) std::erase(rest, part);
     }
-    return left;
+    return rest;
   };
-  made.left_over = left_over();
+  assignment.left_over = left_over();
   if (!label.empty() && !label_named && arrays.count(label) == 0) {
-    const auto named = std::find_if(made.left_over.begin(), made.left_over.end(), names_labels);
-    const bool found = named != made.left_over.end();
+    const auto label_array =
+        std::find_if(assignment.left_over.begin(), assignment.left_over.end(), names_labels);
+    const bool found = label_array != assignment.left_over.end();
     const bool only =
-        found && std::all_of(made.left_over.begin(), made.left_over.end(), [&](const auto& a) {
-          return a == *named || (loaded.is_column(a) && !names_labels(a));
+        found &&
+        std::all_of(assignment.left_over.begin(), assignment.left_over.end(), [&](const auto& a) {
+          return a == *label_array || (data.is_column(a) && !names_labels(a));
         });
     if (only) {
-      made.array_of[label] = *named;
-      made.left_over.erase(named);
-    } else if (made.left_over.empty() && !needs_label && inputs.back().name == label) {
-      made.array_of.erase(label);
-      made.labelled = false;
+      assignment.array_of[label] = *label_array;
+      assignment.left_over.erase(label_array);
+    } else if (assignment.left_over.empty() && !needs_label && inputs.back().name == label) {
+      assignment.array_of.erase(label);
+      assignment.labelled = false;
     }
   }
-  give_columns(&made, inputs, label, loaded);
+  give_columns(&assignment, inputs, label, data);
   for (const TensorInfo& input : inputs) {
-    const auto array = made.array_of.find(input.name);
-    if (array == made.array_of.end() || is_there(array->second, loaded)) continue;
+    const auto array = assignment.array_of.find(input.name);
+    if (array == assignment.array_of.end() || is_there(array->second, data)) continue;
     const bool is_label = input.name == label;
     throw DataError(
-        ErrorParts{.what = fmt::format("{} has no array for input '{}'.", loaded.text, input.name),
+        ErrorParts{.what = fmt::format("{} has no array for input '{}'.", data.text, input.name),
                    .expected = array->second,
                    .received = list_names(names),
                    .remedy = is_label ? "Name it: --label-array ARRAY."
                                       : fmt::format("Name it: --map {}=ARRAY.", input.name)});
   }
-  return made;
+  return assignment;
 }
 
 std::string describe(const Tensor& array) {
@@ -366,35 +369,35 @@ Tensor join_rows(const std::vector<Tensor>& parts, const std::string& name) {
     rows += part.dims()[0];
   }
   dims[0] = rows;
-  Tensor joined = Tensor::empty(parts[0].dtype(), dims);
-  auto* to = static_cast<char*>(joined.data());
+  Tensor result = Tensor::empty(parts[0].dtype(), dims);
+  auto* to = static_cast<char*>(result.data());
   for (const Tensor& part : parts) {
     if (part.nbytes() > 0) std::memcpy(to, part.data(), part.nbytes());
     to += part.nbytes();
   }
-  return joined;
+  return result;
 }
 
 Feed feed_from(const DataArguments& choice, std::span<const TensorInfo> inputs,
                const std::optional<LabelForm>& labels, bool needs_label) {
-  const Loaded loaded = load(choice.paths, choice.limits != nullptr ? *choice.limits : Limits{});
-  const std::string& path = loaded.text;
+  const Loaded data = load(choice.paths, choice.limits != nullptr ? *choice.limits : Limits{});
+  const std::string& path = data.text;
   const std::string label = labels ? labels->input.name : "";
-  const Assignment assigned = assign(choice, inputs, label, needs_label, loaded);
+  const Assignment assigned = assign(choice, inputs, label, needs_label, data);
   Feed feed{.path = path, .labelled = assigned.labelled};
   std::vector<std::string> pairs;
   for (const TensorInfo& input : inputs) {
     const auto found = assigned.array_of.find(input.name);
     if (found == assigned.array_of.end()) continue;
     const std::string& name = found->second;
-    const std::vector<std::string> parts = parts_of(name, loaded.arrays);
-    const Tensor array = loaded.is_column(parts[0]) ? columns_as_rows(parts, loaded.arrays, input)
-                                                    : loaded.arrays.at(name);
+    const std::vector<std::string> parts = parts_of(name, data.arrays);
+    const Tensor array = data.is_column(parts[0]) ? columns_as_rows(parts, data.arrays, input)
+                                                  : data.arrays.at(name);
     pairs.push_back(fmt::format("{} from '{}' {}", input.name, name, describe(array)));
     const bool is_label = labels && input.name == label;
     feed.names.push_back(name);
     feed.arrays.push_back(is_label ? as_labels(array, *labels) : array);
-    const bool later = loaded.mapped.count(name) != 0 && !is_label &&
+    const bool later = data.mapped.count(name) != 0 && !is_label &&
                        converts(array.dtype(), input.dtype);  // done for each batch
     if (feed.arrays.back().dtype() != input.dtype && !later) {
       feed.arrays.back() = convert(feed.arrays.back(), input.dtype, name);
@@ -416,7 +419,7 @@ Feed feed_from(const DataArguments& choice, std::span<const TensorInfo> inputs,
     }
   }
   feed.text = fmt::format("{}: {}", path, fmt::join(pairs, ", "));
-  if (!loaded.mapped.empty()) feed.text += "; read as it is used, since it is large";
+  if (!data.mapped.empty()) feed.text += "; read as it is used, since it is large";
   if (!assigned.labelled) feed.text += "; no labels, so no loss";
   if (!assigned.left_over.empty()) {
     feed.text += "; not used: '" + fmt::format("{}", fmt::join(assigned.left_over, "', '")) + "'";
@@ -435,23 +438,23 @@ Feed split_off(Feed* feed, double part, bool shuffle, uint64_t seed) {
                    .received = fmt::format("{} of {} rows", count, all),
                    .remedy = "Give another part, or --validation FILE."});
   }
-  Feed held = *feed;
+  Feed tail = *feed;
   if (shuffle) {
     Tensor numbers = Tensor::empty(DType::i64, {all});
     std::iota(numbers.data<int64_t>(), numbers.data<int64_t>() + all, int64_t{0});
-    Batches drawn({numbers}, {.batch_size = all, .shuffle = true, .seed = seed});
-    const Tensor order = drawn.get(0, 0)[0];
+    Batches batches({numbers}, {.batch_size = all, .shuffle = true, .seed = seed});
+    const Tensor order = batches.get(0, 0)[0];
     const auto* p = order.data<int64_t>();
-    feed->chosen.assign(p, p + all - count);
-    held.chosen.assign(p + all - count, p + all);
+    feed->row_numbers.assign(p, p + all - count);
+    tail.row_numbers.assign(p + all - count, p + all);
   }
   for (size_t i = 0; !shuffle && i < feed->arrays.size(); ++i) {
-    held.arrays[i] = rows(feed->arrays[i], all - count, all);
+    tail.arrays[i] = rows(feed->arrays[i], all - count, all);
     feed->arrays[i] = rows(feed->arrays[i], 0, all - count);
   }
-  held.text = fmt::format("{} rows of {}, {}", count, feed->path,
+  tail.text = fmt::format("{} rows of {}, {}", count, feed->path,
                           shuffle ? "drawn by the seed" : "the last ones");
-  return held;
+  return tail;
 }
 
 int64_t fixed_rows(std::span<const TensorInfo> inputs) {

@@ -30,11 +30,11 @@ struct Feed {
   std::vector<std::string> names{};  ///< of the arrays, in the order of the inputs
   /// In the dtypes of the inputs, except for mapped files: sessions convert these.
   std::vector<Tensor> arrays{};
-  bool labelled = true;           ///< false: the label, which is the last input, is left out
-  std::string text{};             ///< the array of each input, and the unused arrays, as text
-  std::vector<int64_t> chosen{};  ///< rows of the arrays, in order; empty: all
+  bool labelled = true;                ///< false: the label, which is the last input, is left out
+  std::string text{};                  ///< the array of each input, and the unused arrays, as text
+  std::vector<int64_t> row_numbers{};  ///< rows of the arrays, in order; empty: all
   int64_t rows() const {
-    return chosen.empty() ? arrays[0].dims()[0] : static_cast<int64_t>(chosen.size());
+    return row_numbers.empty() ? arrays[0].dims()[0] : static_cast<int64_t>(row_numbers.size());
   }
 };
 

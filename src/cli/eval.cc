@@ -102,10 +102,10 @@ struct EvalTotals {
     rows += more;
   }
 
-  void add_labels(const Tensor& scores, const Tensor& given, const LabelForm& form) {
-    right += count_right(scores, given, form);
-    counted += count_labels(given, form);
-    labels += given.size();
+  void add_labels(const Tensor& scores, const Tensor& batch_labels, const LabelForm& form) {
+    right += count_right(scores, batch_labels, form);
+    counted += count_labels(batch_labels, form);
+    labels += batch_labels.size();
   }
 };
 

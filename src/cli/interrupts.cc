@@ -20,7 +20,7 @@ void ask(int signal) {
   if (signal != SIGINT) return;
   constexpr std::string_view kText =
       "\nsteep: stopping after this step; Ctrl-C again stops at once and saves nothing\n";
-  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kText.data(), kText.size());
+  [[maybe_unused]] const ssize_t bytes = ::write(STDERR_FILENO, kText.data(), kText.size());
 }
 
 void catch_signal(int number, int flags) {
@@ -47,7 +47,7 @@ bool gives_up() {
   constexpr std::string_view kText =
       "\nsteep: a file of --data became shorter, or cannot be read any more, while it was used\n"
       "  remedy:   leave it as it is, and resume from the last checkpoint\n";
-  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kText.data(), kText.size());
+  [[maybe_unused]] const ssize_t bytes = ::write(STDERR_FILENO, kText.data(), kText.size());
   ::_exit(kEnvironment);
 }
 

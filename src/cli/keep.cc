@@ -25,13 +25,13 @@ fs::path folder_of(const fs::path& path) {
   return whole.parent_path();
 }
 
-std::vector<fs::path> other_folders(const fs::path& wanted) {
+std::vector<fs::path> other_folders(const fs::path& target) {
   std::error_code error;
   std::vector<fs::path> folders{fs::current_path(error)};
   if (const char* home = std::getenv("HOME"); home != nullptr) folders.emplace_back(home);
   folders.push_back(fs::temp_directory_path(error));
   for (const char* folder : {"/tmp", "/var/tmp", "/dev/shm"}) folders.emplace_back(folder);
-  const fs::path here = folder_of(wanted);
+  const fs::path here = folder_of(target);
   std::erase_if(folders,
                 [&](const fs::path& f) { return f.empty() || !f.is_absolute() || f == here; });
   return folders;
@@ -50,9 +50,9 @@ fs::path new_name(const fs::path& folder, const fs::path& name) {
 }  // namespace
 
 void need_room(const std::string& option, const fs::path& path, uint64_t bytes, uint64_t largest) {
-  auto refuse = [&](const char* what, uint64_t needed, uint64_t most) {
+  auto refuse = [&](const char* what, uint64_t size, uint64_t most) {
     throw IoError(ErrorParts{.what = fmt::format("{} {}: {}.", option, path.string(), what),
-                             .expected = bytes_text(needed),
+                             .expected = bytes_text(size),
                              .received = bytes_text(most),
                              .remedy = "Free some space, raise ulimit -f, or write elsewhere."});
   };
@@ -67,20 +67,20 @@ void need_room(const std::string& option, const fs::path& path, uint64_t bytes, 
   }
 }
 
-fs::path keep(const fs::path& wanted, const std::function<void(const fs::path&)>& write,
+fs::path keep(const fs::path& target, const std::function<void(const fs::path&)>& write,
               std::string* trouble) {
   trouble->clear();
   std::exception_ptr first;
   try {
-    write(wanted);
-    return wanted;
+    write(target);
+    return target;
   } catch (const IoError& error) {
     *trouble = error.parts().what;
     first = std::current_exception();
   }
-  fs::path name = wanted.lexically_normal();
+  fs::path name = target.lexically_normal();
   name = (name.has_filename() ? name : name.parent_path()).filename();
-  for (const fs::path& folder : other_folders(wanted)) {
+  for (const fs::path& folder : other_folders(target)) {
     const fs::path path = new_name(folder, name);
     try {
       write(path);

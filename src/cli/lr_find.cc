@@ -33,7 +33,7 @@ struct FindChoice {
   int64_t threads = 0;
 };
 
-struct Tried {
+struct Trial {
   double lr;
   double loss;      ///< of the step, before its update
   double smoothed;  ///< moving average of the losses so far
@@ -61,12 +61,12 @@ class Search {
     say(feed_.text);
     if (!cut_.text.empty()) say(cut_.text);
     run();
-    if (tried_.empty()) {
-      throw DataError(ErrorParts{.what = "No learning rate was tried.", .received = ended_});
+    if (trials_.empty()) {
+      throw DataError(ErrorParts{.what = "No learning rate was tried.", .received = end_reason_});
     }
     print_table();
     const std::optional<double> best = suggestion();
-    if (!ended_.empty()) say(ended_);
+    if (!end_reason_.empty()) say(end_reason_);
     print_suggestion(best);
     if (!choice_.plot.empty()) draw(best);
     return kDone;
@@ -99,37 +99,37 @@ class Search {
       if (!loss) return;
       mean = kKept * mean + (1 - kKept) * *loss;
       weight = kKept * weight + (1 - kKept);
-      tried_.push_back({.lr = lr, .loss = *loss, .smoothed = mean / weight});
-      const double now = tried_.back().smoothed;
+      trials_.push_back({.lr = lr, .loss = *loss, .smoothed = mean / weight});
+      const double now = trials_.back().smoothed;
       if (step == 0 || now < least) least = now;
       if (step >= kFirst && now > kDiverged * std::fabs(least)) {
-        ended_ = fmt::format("ended at {:.3g}: the loss is {} times as large as at its least", lr,
-                             kDiverged);
+        end_reason_ = fmt::format("ended at {:.3g}: the loss is {} times as large as at its least",
+                                  lr, kDiverged);
         return;
       }
       ++step;
     }
   }
 
-  /// The loss of one step. If it is not finite, nothing, and the reason is in ended_.
+  /// The loss of one step. If it is not finite, nothing, and the reason is in end_reason_.
   std::optional<double> loss_of(const std::vector<Tensor>& batch, double lr) {
     try {
       const StepResult result = session_.step(batch);
       if (std::isfinite(result.loss)) return result.loss;
-      ended_ = fmt::format("ended at {:.3g}: the loss is not finite", lr);
+      end_reason_ = fmt::format("ended at {:.3g}: the loss is not finite", lr);
     } catch (const DataError& error) {
-      if (tried_.empty()) throw;
-      ended_ = fmt::format("ended at {:.3g}: {}", lr, error.parts().what);
+      if (trials_.empty()) throw;
+      end_reason_ = fmt::format("ended at {:.3g}: {}", lr, error.parts().what);
     }
     return {};
   }
 
   void print_table() const {
-    const auto count = static_cast<int64_t>(tried_.size());
+    const auto count = static_cast<int64_t>(trials_.size());
     const int64_t each = choice_.json ? 1 : std::max<int64_t>(1, count / kTableRows);
     if (!choice_.json) fmt::print("{:>10}  {:>12}  {:>12}\n", "lr", "loss", "smoothed");
     for (int64_t i = 0; i < count; i += each) {
-      const Tried& t = tried_[static_cast<size_t>(i)];
+      const Trial& t = trials_[static_cast<size_t>(i)];
       if (choice_.json) {
         fmt::print("{}\n", to_line({{"report", "step"},
                                     {"step", i + 1},
@@ -145,13 +145,13 @@ class Search {
   /// A tenth of the rate with the least smoothed loss. Nothing if that loss is not below the first
   /// losses by more than their spread.
   std::optional<double> suggestion() const {
-    if (tried_.size() <= kFirst) return {};
-    const auto first = tried_.begin() + kFirst - 1;
+    if (trials_.size() <= kFirst) return {};
+    const auto first = trials_.begin() + kFirst - 1;
     double spread = 0;
-    for (auto t = tried_.begin(); t <= first; ++t) {
+    for (auto t = trials_.begin(); t <= first; ++t) {
       spread += (t->loss - first->smoothed) * (t->loss - first->smoothed) / kFirst;
     }
-    const auto least = std::min_element(first, tried_.end(), [](const Tried& a, const Tried& b) {
+    const auto least = std::min_element(first, trials_.end(), [](const Trial& a, const Trial& b) {
       return a.smoothed < b.smoothed;
     });
     if (!(first->smoothed - least->smoothed > std::sqrt(spread))) return {};
@@ -171,7 +171,7 @@ class Search {
   void draw(std::optional<double> best) const {
     Chart chart{.title = "loss by learning rate", .x = "learning rate", .y = "loss", .log_x = true};
     Curve loss{.name = "loss", .points = {}}, smoothed{.name = "smoothed", .points = {}};
-    for (const Tried& t : tried_) {
+    for (const Trial& t : trials_) {
       loss.points.emplace_back(t.lr, t.loss);
       smoothed.points.emplace_back(t.lr, t.smoothed);
     }
@@ -188,8 +188,8 @@ class Search {
   Feed feed_;
   Cut cut_;
   Batches batches_;
-  std::vector<Tried> tried_;
-  std::string ended_;  ///< why the search ended before --steps
+  std::vector<Trial> trials_;
+  std::string end_reason_;  ///< why the search ended before --steps
 };
 
 void add_options(CLI::App& app, FindChoice& choice) {

@@ -11,17 +11,17 @@ namespace steep::cli {
 
 Metrics::Metrics(const std::string& path, int64_t step) : path_(path) {
   if (path.empty()) return;
-  std::string kept = "step,epoch,loss,lr,grad_norm\n";
+  std::string rows = "step,epoch,loss,lr,grad_norm\n";
   if (step > 0) {
     std::ifstream earlier(path);
     std::string line;
     std::getline(earlier, line);  // the heading
     while (std::getline(earlier, line)) {
-      if (std::atoll(line.c_str()) <= step) kept += line + "\n";
+      if (std::atoll(line.c_str()) <= step) rows += line + "\n";
     }
   }
   // write_file() replaces the file at once, so that earlier rows are never lost.
-  write_file(path, [&](FileWriter& file) { file.write(kept); });
+  write_file(path, [&](FileWriter& file) { file.write(rows); });
   file_.open(path, std::ios::app);
   if (!file_) throw IoError(ErrorParts{.what = "Cannot write " + path + "."});
 }

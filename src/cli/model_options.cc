@@ -108,9 +108,9 @@ void add_pass_option(CLI::App& app, std::vector<std::string>& disabled) {
   });
 }
 
-std::vector<ProviderChoice> providers_of(const std::vector<std::string>& given) {
+std::vector<ProviderChoice> providers_of(const std::vector<std::string>& texts) {
   std::vector<ProviderChoice> choices;
-  for (const std::string& text : given) choices.push_back(provider_of(text));
+  for (const std::string& text : texts) choices.push_back(provider_of(text));
   return choices;
 }
 
@@ -133,9 +133,9 @@ void load_ops(const std::vector<std::string>& files, const Limits& limits) {
 }
 
 void add_optimizer_option(CLI::App& app, ModelChoice& choice, const char* what) {
-  const std::string known = fmt::format("{}", fmt::join(optimizer_kinds(), ", "));
+  const std::string kinds = fmt::format("{}", fmt::join(optimizer_kinds(), ", "));
   app.add_option("--optimizer", choice.options.optimizer.kind,
-                 fmt::format("{}:\n{};\nor one of --ops", what, known))
+                 fmt::format("{}:\n{};\nor one of --ops", what, kinds))
       ->capture_default_str();
   app.add_option("--attribute", choice.attributes,
                  "name=number: sets an attribute of an optimizer of --ops")
@@ -145,9 +145,9 @@ void add_optimizer_option(CLI::App& app, ModelChoice& choice, const char* what) 
 
 void check_optimizer_usage(const CLI::App& app, const OptimizerOptions& optimizer) {
   const std::string& kind = optimizer.kind;
-  const std::vector<std::string> known = optimizer_kinds();
-  if (std::find(known.begin(), known.end(), kind) == known.end()) {
-    const std::string why = one_of(known)(kind);
+  const std::vector<std::string> names = optimizer_kinds();
+  if (std::find(names.begin(), names.end(), kind) == names.end()) {
+    const std::string why = one_of(names)(kind);
     throw CLI::ValidationError("--optimizer", why);
   }
   const std::vector<std::string> ours = built_in_optimizers();
@@ -238,10 +238,10 @@ std::vector<Tensor> shells(const std::vector<TensorInfo>& inputs,
                            const std::map<std::string, Dims>& shapes) {
   std::map<std::string, int64_t> bound;
   for (const TensorInfo& input : inputs) {
-    const auto given = shapes.find(input.name);
-    if (given == shapes.end()) continue;
-    for (size_t i = 0; i < std::min(given->second.size(), input.symbols.size()); ++i) {
-      if (!input.symbols[i].empty()) bound[input.symbols[i]] = given->second[i];
+    const auto entry = shapes.find(input.name);
+    if (entry == shapes.end()) continue;
+    for (size_t i = 0; i < std::min(entry->second.size(), input.symbols.size()); ++i) {
+      if (!input.symbols[i].empty()) bound[input.symbols[i]] = entry->second[i];
     }
   }
   for (const auto& [name, dims] : shapes) {
@@ -260,9 +260,9 @@ std::vector<Tensor> shells(const std::vector<TensorInfo>& inputs,
       known = known && symbol != bound.end();
       if (symbol != bound.end()) dims[i] = symbol->second;
     }
-    const auto given = shapes.find(input.name);
-    if (given != shapes.end()) {
-      dims = given->second;
+    const auto entry = shapes.find(input.name);
+    if (entry != shapes.end()) {
+      dims = entry->second;
     } else if (!known) {
       throw ShapeError(ErrorParts{.what = "An input's shape is not known.",
                                   .node = input.name,

@@ -30,7 +30,7 @@ void add_limit_options(CLI::App& app, Limits& limits);
 void add_model_options(CLI::App& app, ModelChoice& choice);
 void add_provider_option(CLI::App& app, std::vector<std::string>& providers);
 /// Converts the words of --provider. Loads the plug-ins; throws ProviderError and DataError.
-std::vector<ProviderChoice> providers_of(const std::vector<std::string>& given);
+std::vector<ProviderChoice> providers_of(const std::vector<std::string>& texts);
 /// --disable-pass: names of passes, which parsing appends to `disabled`.
 void add_pass_option(CLI::App& app, std::vector<std::string>& disabled);
 /// --ops: files of operators and optimizers.

@@ -51,12 +51,12 @@ void print_json(const MemoryReport& report, const StepPlan& step) {
 void draw(const MemoryReport& report, const PlanChoice& choice) {
   constexpr double kMiB = 1 << 20;
   const auto x = [](const MemoryPlan& p) { return static_cast<double>(p.bytes) / kMiB; };
-  Curve found{.name = "plans", .points = {}};
+  Curve curve{.name = "plans", .points = {}};
   for (auto p = report.plans.rbegin(); p != report.plans.rend(); ++p)
-    found.points.emplace_back(x(*p), p->ms);
+    curve.points.emplace_back(x(*p), p->ms);
   Chart chart{
       .title = "time of a step over its memory", .x = "MiB at the peak", .y = "modelled ms"};
-  chart.curves = {std::move(found)};
+  chart.curves = {std::move(curve)};
   if (report.planned.bytes < report.plain.bytes) chart.mark = x(report.planned);
   const std::string svg = to_svg(chart);
   write_file(choice.plot, [&](FileWriter& file) { file.write(svg); });

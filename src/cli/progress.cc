@@ -21,12 +21,12 @@ std::string to_line(const Fields& fields) {
   return fields.dump(-1, ' ', false, Fields::error_handler_t::replace);
 }
 
-Progress::Progress(double total, double done, bool json)
+Progress::Progress(double total, double start, bool json)
     : total_(total),
-      before_(done),
+      before_(start),
       json_(json),
       terminal_(!json && ::isatty(STDOUT_FILENO) != 0),
-      shown_(start_) {}
+      last_print_(start_) {}
 
 void Progress::put_report(const char* kind, const Fields& fields) {
   Fields report{{"report", kind}};
@@ -36,24 +36,24 @@ void Progress::put_report(const char* kind, const Fields& fields) {
 
 double Progress::samples_per_second() const {
   const std::chrono::duration<double> took = Clock::now() - start_;
-  return took.count() > 0 ? static_cast<double>(done_) / took.count() : 0;
+  return took.count() > 0 ? static_cast<double>(samples_) / took.count() : 0;
 }
 
 std::string Progress::rate_and_time_left() const {
   const double rate = samples_per_second();
-  const double seconds = rate > 0 ? (total_ - before_ - static_cast<double>(done_)) / rate : 0;
+  const double seconds = rate > 0 ? (total_ - before_ - static_cast<double>(samples_)) / rate : 0;
   constexpr double kLongest = 1e9;  // 30 years
-  const auto left = static_cast<int64_t>(std::clamp(seconds, 0.0, kLongest));
-  return fmt::format("{:.0f} samples/s  {}:{:02}:{:02} left", rate, left / 3600, left / 60 % 60,
-                     left % 60);
+  const auto remainder = static_cast<int64_t>(std::clamp(seconds, 0.0, kLongest));
+  return fmt::format("{:.0f} samples/s  {}:{:02}:{:02} left", rate, remainder / 3600,
+                     remainder / 60 % 60, remainder % 60);
 }
 
 void Progress::step(int64_t samples, const std::string& text, const Fields& fields) {
-  done_ += samples;
+  samples_ += samples;
   const auto now = Clock::now();
-  if (now - shown_ < (terminal_ ? std::chrono::milliseconds(100) : std::chrono::seconds(10)))
+  if (now - last_print_ < (terminal_ ? std::chrono::milliseconds(100) : std::chrono::seconds(10)))
     return;
-  shown_ = now;
+  last_print_ = now;
   if (json_) {
     if (!fields.is_null()) put_report("step", fields);
   } else if (terminal_) {

@@ -17,9 +17,9 @@ std::string to_line(const Fields& fields);
 
 class Progress {
  public:
-  /// `total`: number of samples of the whole run; `done`: those before this process. `json`:
+  /// `total`: number of samples of the whole run; `start`: those before this process. `json`:
   /// reports are lines of JSON, each an object whose "report" is "note", "step" or "epoch".
-  Progress(double total, double done, bool json = false);
+  Progress(double total, double start, bool json = false);
   /// Called after each step. On a terminal redraws at most ten times a second; in a file prints
   /// every ten seconds.
   void step(int64_t samples, const std::string& text, const Fields& fields = {});
@@ -38,12 +38,12 @@ class Progress {
 
   double total_;
   double before_;
-  int64_t done_ = 0;
+  int64_t samples_ = 0;
   bool json_;
   bool terminal_;
   bool drawn_ = false;
   Clock::time_point start_ = Clock::now();
-  Clock::time_point shown_;
+  Clock::time_point last_print_;
 };
 
 }  // namespace steep::cli

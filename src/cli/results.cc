@@ -46,10 +46,10 @@ int64_t run_batches(InferenceSession& session, Batches& batches, Results* result
   int64_t rows = 0;
   for (int64_t i = 0; i < batches.count(); ++i) {
     const std::vector<Tensor> batch = batches.get(0, i);
-    InferenceSession::Inputs named;
+    InferenceSession::Inputs feed;
     for (size_t k = 0; k < inputs.size(); ++k)
-      named[inputs[k].name] = convert(batch[k], inputs[k].dtype, inputs[k].name);
-    results->add(session.run(named));
+      feed[inputs[k].name] = convert(batch[k], inputs[k].dtype, inputs[k].name);
+    results->add(session.run(feed));
     rows += batch[0].dims()[0];
   }
   return rows;

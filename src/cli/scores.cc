@@ -62,9 +62,9 @@ size_t scored_output(const TrainingSession& session) {
   const std::vector<TensorInfo> info = session.output_info();
   if (info.size() == 1) return 0;
   const std::string& output = session.options().output;
-  const std::string wanted = output.empty() ? "loss" : output;
+  const std::string name = output.empty() ? "loss" : output;
   return static_cast<size_t>(
-      std::find_if(info.begin(), info.end(), [&](const auto& o) { return o.name == wanted; }) -
+      std::find_if(info.begin(), info.end(), [&](const auto& o) { return o.name == name; }) -
       info.begin());
 }
 
@@ -135,11 +135,11 @@ void Scores::add_classes(const Tensor& scores, const Tensor& labels) {
       within_[m] += before < (metrics_[m] == "accuracy" ? 1 : top_of(metrics_[m]));
     }
     ++counted_;
-    const auto said = static_cast<size_t>(std::max_element(row, row + classes) - row);
+    const auto guess = static_cast<size_t>(std::max_element(row, row + classes) - row);
     const auto is = static_cast<size_t>(label[i]);
     ++classes_[is].label;
-    ++classes_[said].said;
-    classes_[is].both += said == is;
+    ++classes_[guess].guesses;
+    classes_[is].both += guess == is;
   }
 }
 
@@ -152,7 +152,7 @@ void Scores::add_binary(const Tensor& scores, const Tensor& labels) {
     for (int64_t& within : within_) within += said == is;
     ++counted_;
     classes_[0].label += is;
-    classes_[0].said += said;
+    classes_[0].guesses += said;
     classes_[0].both += said && is;
   }
 }
@@ -175,8 +175,8 @@ void Scores::add_elements(const Tensor& y, const Tensor& target) {
 double Scores::f1() const {
   double sum = 0, classes = 0;
   for (const Counts& c : classes_) {
-    if (c.label + c.said == 0) continue;
-    sum += 2 * static_cast<double>(c.both) / static_cast<double>(c.label + c.said);
+    if (c.label + c.guesses == 0) continue;
+    sum += 2 * static_cast<double>(c.both) / static_cast<double>(c.label + c.guesses);
     classes += 1;
   }
   return sum / classes;
@@ -201,10 +201,10 @@ std::vector<std::pair<std::string, double>> Scores::values() const {
 bool holds_probabilities(const std::string& model, const TrainingOptions& options,
                          const std::vector<std::string>& metrics) {
   if (options.loss != "binary_cross_entropy_with_logits" || metrics.empty()) return false;
-  ImportedModel imported =
+  ImportedModel source =
       import_model(std::filesystem::path(model), {.limits = options.limits, .leave_out = true});
-  offer_output(imported.graph, options);
-  return reads_scores_within(imported.graph, options);
+  offer_output(source.graph, options);
+  return reads_scores_within(source.graph, options);
 }
 
 }  // namespace steep::cli

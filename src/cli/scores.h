@@ -50,7 +50,7 @@ class Scores {
   double threshold_ = 0;
 
   struct Counts {
-    int64_t both = 0, label = 0, said = 0;
+    int64_t both = 0, label = 0, guesses = 0;
   };
   std::vector<Counts> classes_;  // for f1; with binary labels only the positive class
   std::vector<int64_t> within_;  // by metric: hits of topN and accuracy

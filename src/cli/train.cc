@@ -41,7 +41,7 @@ class Run {
         session_(open()),
         weight_(session_),
         feed_(feed_from(choice.data, session_.input_info(), weight_.labels(), true)),
-        held_(hold_out()),
+        split_rows_(hold_out()),
         cut_(cut_for(choice.data, feed_, session_.input_info(), choice.drop_last)),
         batches_(feed_.arrays, batch_options()),
         scores_(choice.scores, session_, weight_.labels(),
@@ -147,16 +147,16 @@ class Run {
 
   void open_validation() {
     DataArguments data = choice_.data;
-    if (!held_) data.paths = choice_.validation;
+    if (!split_rows_) data.paths = choice_.validation;
     const std::vector<TensorInfo>& inputs = session_.input_info();
-    const Feed feed = held_ ? *held_ : feed_from(data, inputs, weight_.labels(), true);
+    const Feed feed = split_rows_ ? *split_rows_ : feed_from(data, inputs, weight_.labels(), true);
     const Cut cut = cut_for(data, feed, inputs, false);
     validation_text_ = feed.text;
     if (!cut.text.empty()) validation_text_ += "; " + cut.text;
     validation_ = std::make_unique<Batches>(feed.arrays, BatchOptions{.batch_size = cut.batch,
                                                                       .shuffle = false,
                                                                       .drop_last = cut.drop_last,
-                                                                      .rows = feed.chosen});
+                                                                      .rows = feed.row_numbers});
   }
 
   /// Plans for both batch sizes that occur. Returns the text of the plan for the next batch.
@@ -184,7 +184,7 @@ class Run {
             .shuffle = !choice_.no_shuffle,
             .drop_last = cut_.drop_last,
             .seed = choice_.model.options.seed,
-            .rows = feed_.chosen};
+            .rows = feed_.row_numbers};
   }
 
   ResumeSettings setting() const {
@@ -272,10 +272,10 @@ class Run {
     });
   }
 
-  std::string keep_result(const std::string& wanted, Progress& progress,
+  std::string keep_result(const std::string& target, Progress& progress,
                           const std::function<void(const std::filesystem::path&)>& write) {
     std::string why;
-    std::string& path = instead_.emplace(wanted, wanted).first->second;
+    std::string& path = instead_.emplace(target, target).first->second;
     const std::string now = keep(path, write, &why).string();
     if (!why.empty()) {
       note(fmt::format("{}; what was trained is in {}", why, now), progress);
@@ -337,32 +337,32 @@ class Run {
     const int64_t rows = batch[0].dims()[0], weight = weight_.of(batch);
     const int64_t next = position_.batch + 1;
     const bool last = next == batches_.count() || next % choice_.accumulate == 0;
-    std::optional<StepResult> done;
+    std::optional<StepResult> result;
     if (weight == 0) {  // the loss would be 0/0
       ++left_out_;
       progress.step(rows, "no label counts");
     } else {
-      done = one_part(batch, weight, rows, progress);
+      result = one_part(batch, weight, rows, progress);
     }
     if (choice_.accumulate > 1) {
-      done.reset();
-      if (last && session_.accumulated() > 0) done = session_.apply_gradients();
+      result.reset();
+      if (last && session_.accumulated() > 0) result = session_.apply_gradients();
     }
-    if (!done) return;
-    add_row(metrics, *done, progress);
-    Fields values{{"loss/step", done->loss}, {"lr", done->lr}};
-    if (done->grad_norm != 0) values["grad_norm"] = done->grad_norm;
-    add_events(done->step, values, progress);
+    if (!result) return;
+    add_row(metrics, *result, progress);
+    Fields values{{"loss/step", result->loss}, {"lr", result->lr}};
+    if (result->grad_norm != 0) values["grad_norm"] = result->grad_norm;
+    add_events(result->step, values, progress);
     const int64_t step = (next + choice_.accumulate - 1) / choice_.accumulate;
     progress.step(
         rows,
         fmt::format("epoch {}/{}  step {}/{}  loss {:.6g}  lr {:.3g}", position_.epoch + 1,
-                    choice_.epochs, step, steps_an_epoch(), done->loss, done->lr),
+                    choice_.epochs, step, steps_an_epoch(), result->loss, result->lr),
         {{"epoch", position_.epoch + 1},
-         {"step", done->step},
-         {"loss", done->loss},
-         {"lr", done->lr}});
-    if (choice_.checkpoint_every > 0 && done->step % choice_.checkpoint_every == 0) {
+         {"step", result->step},
+         {"loss", result->loss},
+         {"lr", result->lr}});
+    if (choice_.checkpoint_every > 0 && result->step % choice_.checkpoint_every == 0) {
       ++position_.batch;
       save(choice_.checkpoint, progress);
       --position_.batch;
@@ -423,16 +423,16 @@ class Run {
     if (validation_) {
       std::vector<int64_t> all(static_cast<size_t>(validation_->count()));
       std::iota(all.begin(), all.end(), int64_t{0});
-      const double held = validate(all);
-      text += fmt::format("  validation loss {:.6g}", held);
-      fields["validation_loss"] = held;
-      values["loss/validation"] = held;
+      const double validation_loss = validate(all);
+      text += fmt::format("  validation loss {:.6g}", validation_loss);
+      fields["validation_loss"] = validation_loss;
+      values["loss/validation"] = validation_loss;
       for (const auto& [name, value] : scores_.values()) {
         text += fmt::format("  {} {:.4f}", name, value);
         fields[name] = value;
         values["validation/" + name] = value;
       }
-      if (choice_.early_stopping > 0) look_at(held, progress);
+      if (choice_.early_stopping > 0) look_at(validation_loss, progress);
     }
     if (left_out_ > 0) {
       text += fmt::format("  batches left out, as no label counts: {}", left_out_);
@@ -534,7 +534,7 @@ class Run {
   TrainingSession session_;
   LossWeight weight_;
   Feed feed_;
-  std::optional<Feed> held_;  ///< rows of --validation-split
+  std::optional<Feed> split_rows_;  ///< rows of --validation-split
   Cut cut_;
   Batches batches_;
   Scores scores_;

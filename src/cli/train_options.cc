@@ -193,11 +193,11 @@ void check_train_usage(const CLI::App& app, TrainArguments& choice) {
 
 void check_destinations(const TrainArguments& choice) {
   namespace fs = std::filesystem;
-  std::map<fs::path, std::string> taken;  // destination → the option that uses it
+  std::map<fs::path, std::string> destinations;  // destination → the option that uses it
   auto take = [&](const std::string& name, const fs::path& path) {
     std::error_code error;
     const fs::path real = fs::weakly_canonical(path, error);
-    return taken.emplace(error ? path : real, name).first->second;
+    return destinations.emplace(error ? path : real, name).first->second;
   };
   for (const std::string& path : choice.data.paths) take("--data", path);
   for (const std::string& path : choice.validation) take("--validation", path);

@@ -14,8 +14,8 @@ namespace {
 constexpr const char* kTrainTheOriginal =
     "Train the file from before another runtime optimised it.";
 
-[[noreturn]] void refuse_activation(const ContribCall& c, const char* known) {
-  c.fail("An activation is not known.", known, c.text("activation").substr(0, 40),
+[[noreturn]] void refuse_activation(const ContribCall& c, const char* names) {
+  c.fail("An activation is not known.", names, c.text("activation").substr(0, 40),
          kTrainTheOriginal);
 }
 

@@ -138,14 +138,15 @@ std::string add_attention(const ContribCall& c, ContribBody& f, const Heads& hea
                           const Dim& batch, const MaskInputs& masks) {
   f.add(fmt::format("q = Identity ({})  k = Identity ({})  v = Identity ({})", heads.q, heads.k,
                     heads.v));
-  const double given = c.real("scale");
-  f.scalar("factor",
-           given != 0 ? given : 1 / std::sqrt(static_cast<double>(std::max<int64_t>(size, 1))),
-           "q");
+  const double attribute = c.real("scale");
+  f.scalar(
+      "factor",
+      attribute != 0 ? attribute : 1 / std::sqrt(static_cast<double>(std::max<int64_t>(size, 1))),
+      "q");
   f.add(
       "turned = Transpose <perm = [0, 1, 3, 2]> (k)  products = MatMul (q, turned)"
       "  raw = Mul (products, factor)");
-  std::string scores = "raw", added;
+  std::string scores = "raw", addend;
   if (c.flag("unidirectional")) {
     f.ints("last", {1});
     f.add(
@@ -160,13 +161,13 @@ std::string add_attention(const ContribCall& c, ContribBody& f, const Heads& hea
     f.add("causal = Where (known, raw, never)");
     scores = "causal";
   }
-  if (add_padding(c, f, masks, batch)) added = "padding";
+  if (add_padding(c, f, masks, batch)) addend = "padding";
   if (masks.bias >= 0 && c.has(static_cast<size_t>(masks.bias))) {
-    if (!added.empty()) f.add("both = Add (padding, attention_bias)");
-    added = added.empty() ? "attention_bias" : "both";
+    if (!addend.empty()) f.add("both = Add (padding, attention_bias)");
+    addend = addend.empty() ? "attention_bias" : "both";
   }
-  if (!added.empty()) {
-    f.add(fmt::format("masked = Add ({}, {})", scores, added));
+  if (!addend.empty()) {
+    f.add(fmt::format("masked = Add ({}, {})", scores, addend));
     scores = "masked";
   }
   f.add(

@@ -33,9 +33,9 @@ struct Groups {
   bool past, packed;
 };
 
-void refuse_attribute(const ContribCall& c, const char* name, int64_t wanted) {
-  if (c.integer(name) == wanted) return;
-  c.fail("An attribute is not supported.", fmt::format("{} = {}", name, wanted),
+void refuse_attribute(const ContribCall& c, const char* name, int64_t value) {
+  if (c.integer(name) == value) return;
+  c.fail("An attribute is not supported.", fmt::format("{} = {}", name, value),
          fmt::format("{} = {}", name, c.integer(name)), "Export the model without it.");
 }
 
@@ -88,8 +88,8 @@ Groups groups_of(const ContribCall& c) {
   }
   for (const size_t cache : {kCos, kSin}) {
     if (!c.flag("do_rotary")) break;
-    const int64_t turned = 2 * c.extent(cache, 1);
-    if (turned <= size && turned == 2 * c.extent(kCos, 1)) continue;
+    const int64_t rotary_size = 2 * c.extent(cache, 1);
+    if (rotary_size <= size && rotary_size == 2 * c.extent(kCos, 1)) continue;
     c.fail("Caches do not fit the heads.",
            fmt::format("cos_cache and sin_cache of one width, at most {}", size / 2),
            fmt::format("cos_cache {}, sin_cache {}", to_string(c.inputs[kCos]),
@@ -157,12 +157,12 @@ void add_operands(const ContribCall& c, const Groups& g, ContribBody& f) {
       ready = "level_" + name;
     }
     if (c.flag("do_rotary") && i < 2) {
-      const int64_t turned = 2 * c.extent(kCos, 1);
+      const int64_t rotary_size = 2 * c.extent(kCos, 1);
       f.add(
           fmt::format("turned_{0} = RotaryEmbedding <interleaved = {1}, rotary_embedding_dim = "
                       "{2}> ({3}, cos_cache, sin_cache, {4})",
-                      name, (c.flag("rotary_interleaved") ? 1 : 0), turned == g.size ? 0 : turned,
-                      ready, positions));
+                      name, (c.flag("rotary_interleaved") ? 1 : 0),
+                      rotary_size == g.size ? 0 : rotary_size, ready, positions));
       ready = "turned_" + name;
     }
     f.add(fmt::format("each_{} = Identity ({})", name, ready));

@@ -35,11 +35,11 @@ struct Operand {
 };
 
 [[noreturn]] void refuse_shapes(const ContribCall& c) {
-  auto shown = [&](size_t i) { return c.has(i) ? to_string(c.inputs[i]) : std::string("none"); };
+  auto text_of = [&](size_t i) { return c.has(i) ? to_string(c.inputs[i]) : std::string("none"); };
   c.fail("Queries, keys and values do not fit.",
          "[batch, rows, columns] each, with keys and values as [batch, heads, rows, columns], or "
          "all three, or the latter two, packed into one of five axes",
-         fmt::format("query {}, key {}, value {}", shown(kQuery), shown(kKey), shown(kValue)),
+         fmt::format("query {}, key {}, value {}", text_of(kQuery), text_of(kKey), text_of(kValue)),
          "Export the model again.");
 }
 

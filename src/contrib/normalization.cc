@@ -17,14 +17,14 @@ void add_skip(ContribBody& f, bool bias) {
 
 /// The dtype for statistics: float64 for float64 inputs, otherwise the one that the attribute asks
 /// for.
-int64_t stash_of(const ContribCall& c, int64_t asked) {
-  return c.inputs[0].dtype == DType::f64 ? static_cast<int64_t>(DType::f64) : asked;
+int64_t stash_of(const ContribCall& c, int64_t stash_type) {
+  return c.inputs[0].dtype == DType::f64 ? static_cast<int64_t>(DType::f64) : stash_type;
 }
 
 /// Adds y, x normalised along `axes`, the last axes, and `inverse`, 1 / √(mean x² + ε).
 void add_simplified(const ContribCall& c, ContribBody& f, const std::string& x,
-                    const std::string& scale, const Ints& axes, int64_t asked) {
-  const int64_t stash = stash_of(c, asked);
+                    const std::string& scale, const Ints& axes, int64_t stash_type) {
+  const int64_t stash = stash_of(c, stash_type);
   f.add(fmt::format("y = RMSNormalization <axis = {}, stash_type = {}> ({}, {})", axes.front(),
                     stash, x, scale));
   f.real("epsilon", c.real("epsilon"));
@@ -38,10 +38,10 @@ void add_simplified(const ContribCall& c, ContribBody& f, const std::string& x,
 }
 
 /// Adds y, mean, inverse: `x` normalised along `axis` and the later axes.
-void add_normalized(const ContribCall& c, ContribBody& f, int64_t axis, int64_t asked,
+void add_normalized(const ContribCall& c, ContribBody& f, int64_t axis, int64_t stash_type,
                     const std::string& operands) {
   f.add(fmt::format("y, mean, inverse = LayerNormalization <axis = {}, stash_type = {}> ({})", axis,
-                    stash_of(c, asked), operands));
+                    stash_of(c, stash_type), operands));
   f.real("epsilon", c.real("epsilon"));
 }
 

@@ -28,10 +28,10 @@ Results rotary_embedding(const ContribCall& c, ContribBody& f) {
   // ONNX's operator would broadcast caches of other widths.
   const int64_t hidden = rank == 3 ? c.extent(0, 2) : c.extent(0, 3);
   const int64_t size = rank == 4 ? hidden : heads > 0 ? hidden / heads : 0;
-  const int64_t turned = rotated != 0 ? rotated : size;
+  const int64_t rotary_size = rotated != 0 ? rotated : size;
   for (const size_t cache : {2, 3}) {
-    if (turned >= 0 && turned <= size && turned % 2 == 0 && c.extent(cache, 1) == turned / 2 &&
-        (rank == 4 || hidden == heads * size))
+    if (rotary_size >= 0 && rotary_size <= size && rotary_size % 2 == 0 &&
+        c.extent(cache, 1) == rotary_size / 2 && (rank == 4 || hidden == heads * size))
       continue;
     c.fail("Caches do not fit the heads.",
            "half as many columns of cos_cache and sin_cache as rotary_embedding_dim, or as a head",

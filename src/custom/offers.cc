@@ -8,8 +8,8 @@
 #include <cstring>
 
 #include "custom/registrar.h"
-#include "device/asked.h"
 #include "device/boundary.h"
+#include "device/provider_call.h"
 #include "ops/onnx_proto.h"
 
 namespace steep {
@@ -101,9 +101,9 @@ onnx::FunctionProto signature_of(const Offer& offer) {
   }
   for (size_t i = 0; i < offer.op.attribute_count; ++i) {
     const auto* a = reinterpret_cast<const SteepAttr*>(bytes + i * offer.op.attributes->size);
-    SteepAttr known{};
-    std::memcpy(&known, a, std::min(a->size, sizeof(known)));
-    add_attribute(offer, known, f);
+    SteepAttr attribute{};
+    std::memcpy(&attribute, a, std::min(a->size, sizeof(attribute)));
+    add_attribute(offer, attribute, f);
   }
   return f;
 }

@@ -1,3 +1,4 @@
+// Registers operators that providers offer.
 #pragma once
 
 #include "device/device.h"

@@ -47,12 +47,12 @@ std::vector<std::string> register_ops(const std::filesystem::path& file, const L
            .received = "none",
            .remedy = "onnx.parser.parse_model reads functions that follow an empty graph."});
     }
-    std::map<std::pair<std::string, std::string>, const onnx::FunctionProto*> named;
-    for (const auto& f : model.functions()) named[{f.domain(), f.name()}] = &f;
+    std::map<std::pair<std::string, std::string>, const onnx::FunctionProto*> functions;
+    for (const auto& f : model.functions()) functions[{f.domain(), f.name()}] = &f;
     std::set<const onnx::FunctionProto*> gradients;
     auto gradient_of = [&](const onnx::FunctionProto& f) {
-      const auto it = named.find({f.domain(), f.name() + kGradientSuffix});
-      return it == named.end() ? nullptr : it->second;
+      const auto it = functions.find({f.domain(), f.name() + kGradientSuffix});
+      return it == functions.end() ? nullptr : it->second;
     };
     for (const auto& f : model.functions()) {
       if (f.domain() != kOptimizerDomain) gradients.insert(gradient_of(f));

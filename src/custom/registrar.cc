@@ -83,23 +83,23 @@ void check_body(const onnx::FunctionProto& f) {
     refuse_function(f, "Overloads of a function are not supported.", "one function of a name",
                     quote(f.overload()), "Give it a name of its own.");
   }
-  std::set<std::string> declared(f.attribute().begin(), f.attribute().end());
-  for (const auto& attribute : f.attribute_proto()) declared.insert(attribute.name());
+  std::set<std::string> attributes(f.attribute().begin(), f.attribute().end());
+  for (const auto& attribute : f.attribute_proto()) attributes.insert(attribute.name());
   each_node_of(f, [&](const onnx::NodeProto& node) {
     for (const auto& attribute : node.attribute()) {
       const std::string& name = attribute.ref_attr_name();
-      if (name.empty() || declared.count(name) != 0) continue;
+      if (name.empty() || attributes.count(name) != 0) continue;
       refuse_function(f,
                       "A node in a function reads an attribute that the function does not declare.",
-                      fmt::format("{}", fmt::join(declared, ", ")),
+                      fmt::format("{}", fmt::join(attributes, ", ")),
                       fmt::format("@{} in {}", quote(name), quote(display_name(node))),
                       "Declare it: Name <attribute: float = 1.0> (inputs) => (outputs).");
     }
   });
-  std::set<std::string> made(f.input().begin(), f.input().end());
-  for (const auto& node : f.node()) made.insert(node.output().begin(), node.output().end());
+  std::set<std::string> names(f.input().begin(), f.input().end());
+  for (const auto& node : f.node()) names.insert(node.output().begin(), node.output().end());
   for (const auto& name : f.output()) {
-    if (made.count(name) != 0) continue;
+    if (names.count(name) != 0) continue;
     refuse_function(f, "An output of a function has a name that nothing defines.",
                     "a result of its nodes", quote(name),
                     "Name a value that a node of its body computes.");
@@ -122,14 +122,14 @@ void check_gradient(const onnx::FunctionProto& f, const onnx::FunctionProto& gra
                     fmt::format("{}", gradient.output_size()),
                     "Remove the outputs that belong to no input.");
   }
-  std::set<std::string> declared(f.attribute().begin(), f.attribute().end());
-  for (const auto& attribute : f.attribute_proto()) declared.insert(attribute.name());
+  std::set<std::string> attributes(f.attribute().begin(), f.attribute().end());
+  for (const auto& attribute : f.attribute_proto()) attributes.insert(attribute.name());
   std::vector<std::string> own(gradient.attribute().begin(), gradient.attribute().end());
   for (const auto& attribute : gradient.attribute_proto()) own.push_back(attribute.name());
   for (const std::string& name : own) {
-    if (declared.count(name) != 0) continue;
+    if (attributes.count(name) != 0) continue;
     refuse_function(f, "The gradient has an attribute that its operator does not have.",
-                    declared.empty() ? "none" : fmt::format("{}", fmt::join(declared, ", ")),
+                    attributes.empty() ? "none" : fmt::format("{}", fmt::join(attributes, ", ")),
                     quote(name), "Give it to the operator, too.");
   }
 }
@@ -240,7 +240,7 @@ void Registrar::add_offered(onnx::FunctionProto f, std::optional<onnx::FunctionP
   op->body = std::move(f);
   op->provider = std::move(provider);
   op->since = since;
-  offered_.emplace(function_id(op->body), std::move(types));
+  offers_.emplace(function_id(op->body), std::move(types));
   add(std::move(op), std::move(gradient));
 }
 
@@ -279,23 +279,23 @@ std::vector<std::string> Registrar::finish(const Limits& limits) {
     optimizer->library = library_of({optimizer->body});
     add_custom_functions(&optimizer->library, all);
   }
-  std::vector<std::string> added;
+  std::vector<std::string> names;
   change_custom_functions([&](CustomFunctions& now) {
-    added = put_into(now);
-    for (const auto& [id, types] : offered_) {
+    names = put_into(now);
+    for (const auto& [id, types] : offers_) {
       const onnx::FunctionProto& f = ops_.at(id)->body;
       offer_op(qualified(f), types, f.node_size() > 0);
     }
   });
-  return added;
+  return names;
 }
 
 std::vector<std::string> Registrar::put_into(CustomFunctions& all) const {
-  std::vector<std::string> added;
+  std::vector<std::string> names;
   for (const auto& [id, op] : ops_) {
     const auto [it, fresh] = all.ops.emplace(id, op);
     if (fresh) {
-      added.push_back(qualified(op->body));
+      names.push_back(qualified(op->body));
     } else if (!same(*it->second, *op)) {
       refuse_twice(op->body);
     }
@@ -303,28 +303,28 @@ std::vector<std::string> Registrar::put_into(CustomFunctions& all) const {
   for (const auto& [name, optimizer] : optimizers_) {
     const auto [it, fresh] = all.optimizers.emplace(name, optimizer);
     if (fresh) {
-      added.push_back(qualified(optimizer->body));
+      names.push_back(qualified(optimizer->body));
     } else if (identity_of(it->second->body) != identity_of(optimizer->body) ||
                it->second->states != optimizer->states) {
       refuse_twice(optimizer->body);
     }
   }
-  return added;
+  return names;
 }
 
 /// Registered functions cannot call unregistered ones. But a function may have been removed and
 /// registered again with another body, so that cycles are possible.
 void Registrar::check_recursion(const CustomFunctions& all) const {
   for (const auto& [id, op] : ops_) {
-    std::set<std::string> seen;
+    std::set<std::string> visits;
     std::vector<const CustomOp*> waiting{op.get()};
     while (!waiting.empty()) {
       const CustomOp* at = waiting.back();
       waiting.pop_back();
       auto look = [&, &start = id, &first = op](const onnx::FunctionProto& f, bool gradient) {
         each_node_of(f, [&](const onnx::NodeProto& node) {
-          const std::string called = function_id(node);
-          if (called == start) {
+          const std::string callee = function_id(node);
+          if (callee == start) {
             refuse_function(
                 first->body, "A function calls itself.",
                 "a body and a gradient that do not call the function",
@@ -333,8 +333,8 @@ void Registrar::check_recursion(const CustomFunctions& all) const {
                 gradient ? "Read the operator's outputs, which are inputs of its gradient."
                          : "ONNX functions must not be recursive.");
           }
-          const auto next = all.ops.find(called);
-          if (next != all.ops.end() && seen.insert(called).second)
+          const auto next = all.ops.find(callee);
+          if (next != all.ops.end() && visits.insert(callee).second)
             waiting.push_back(next->second.get());
         });
       };

@@ -53,7 +53,7 @@ class Registrar {
   std::vector<onnx::FunctionProto> functions_;
   std::map<std::string, std::shared_ptr<CustomOp>> ops_;
   std::map<std::string, std::shared_ptr<CustomOptimizer>> optimizers_;
-  std::map<std::string, OfferedTypes> offered_;  // for the operators of providers in ops_
+  std::map<std::string, OfferedTypes> offers_;  // for the operators of providers in ops_
 };
 
 }  // namespace steep

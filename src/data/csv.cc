@@ -54,7 +54,7 @@ class Table {
   }
 
   std::vector<CsvColumn> columns() {
-    std::vector<CsvColumn> made;
+    std::vector<CsvColumn> result;
     for (Column& c : columns_) {
       const bool whole = c.numbers.empty();
       Tensor values =
@@ -64,10 +64,10 @@ class Table {
       } else {
         std::copy(c.numbers.begin(), c.numbers.end(), values.data<double>());
       }
-      made.push_back({std::move(c.name), std::move(values)});
+      result.push_back({std::move(c.name), std::move(values)});
       c = {};
     }
-    return made;
+    return result;
   }
 
  private:

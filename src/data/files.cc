@@ -29,14 +29,13 @@ void ByteSource::read(uint64_t offset, void* out, size_t count) const {
 FileSource::FileSource(const std::filesystem::path& path)
     : FileSource(AT_FDCWD, path.string(), path) {}
 
-FileSource::FileSource(int folder, const std::string& name, const std::filesystem::path& shown)
+FileSource::FileSource(int folder, const std::string& name, const std::filesystem::path& path)
     // O_NONBLOCK: opening a FIFO must not wait for a writer; FIFOs are refused below.
-    : name_(shown.string()),
-      fd_(::openat(folder, name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
-  if (fd_.get() < 0) throw_io("open", shown, errno);
+    : name_(path.string()), fd_(::openat(folder, name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+  if (fd_.get() < 0) throw_io("open", path, errno);
   struct stat info {};
   if (::fstat(fd_.get(), &info) != 0 || !S_ISREG(info.st_mode)) {
-    throw_io("read", shown, S_ISDIR(info.st_mode) ? EISDIR : EINVAL);
+    throw_io("read", path, S_ISDIR(info.st_mode) ? EISDIR : EINVAL);
   }
   size_ = static_cast<uint64_t>(info.st_size);
 }
@@ -46,15 +45,16 @@ void FileSource::read_inside(uint64_t offset, void* out, size_t size) const {
   while (size > 0) {
     const int fault = injected_fault({.name = "read", .path = name_});
     errno = fault;
-    const ssize_t got = fault > 0 ? -1
-                                  : ::pread(fd_.get(), p, std::min<size_t>(size, size_t{1} << 30),
-                                            static_cast<off_t>(offset));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw_io("read", name_, errno);
-    if (got == 0) throw DataError(ErrorParts{.what = name_ + " was truncated while it was read."});
-    p += got;
-    offset += static_cast<uint64_t>(got);
-    size -= static_cast<size_t>(got);
+    const ssize_t count = fault > 0 ? -1
+                                    : ::pread(fd_.get(), p, std::min<size_t>(size, size_t{1} << 30),
+                                              static_cast<off_t>(offset));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) throw_io("read", name_, errno);
+    if (count == 0)
+      throw DataError(ErrorParts{.what = name_ + " was truncated while it was read."});
+    p += count;
+    offset += static_cast<uint64_t>(count);
+    size -= static_cast<size_t>(count);
   }
 }
 

@@ -29,8 +29,8 @@ class FileSource : public ByteSource {
  public:
   /// Throws IoError, also if it is not a regular file.
   explicit FileSource(const std::filesystem::path& path);
-  /// Opens the file `name` in the open folder `folder`. Messages name it `shown`.
-  FileSource(int folder, const std::string& name, const std::filesystem::path& shown);
+  /// Opens the file `name` in the open folder `folder`. Messages name it `path`.
+  FileSource(int folder, const std::string& name, const std::filesystem::path& path);
 
   uint64_t size() const override { return size_; }
   const std::string& name() const override { return name_; }

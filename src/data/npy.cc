@@ -160,8 +160,8 @@ std::string parse_npy_header(std::string_view text, NpyHeader* header) {
 
 std::string npy_preamble(DType dtype, const Dims& dims) {
   std::string_view kind;
-  for (const auto& [known, name] : kKinds) {
-    if (known == dtype) kind = name;
+  for (const auto& [type, name] : kKinds) {
+    if (type == dtype) kind = name;
   }
   if (kind.empty()) {
     throw DataError(ErrorParts{.what = fmt::format("NumPy has no {}.", name_of(dtype)),

@@ -66,12 +66,12 @@ Directory find_directory(const ByteSource& source) {
   for (size_t at = bytes.size() - 22 + 1; at-- > 0;) {
     const uint8_t* p = bytes.data() + at;
     if (little(p, 4) != kEndOfDirectory || little(p + 20, 2) != bytes.size() - at - 22) continue;
-    Directory found{little(p + 16, 4), little(p + 12, 4), little(p + 10, 2)};
+    Directory directory{little(p + 16, 4), little(p + 12, 4), little(p + 10, 2)};
     const uint64_t record = source.size() - tail + at;
     uint8_t locator[20];
-    if (record < sizeof locator) return found;
+    if (record < sizeof locator) return directory;
     source.read(record - sizeof locator, locator, sizeof locator);
-    if (little(locator, 4) != kLocator64) return found;
+    if (little(locator, 4) != kLocator64) return directory;
     uint8_t wide[56];
     source.read(little(locator + 8, 8), wide, sizeof wide);
     if (little(wide, 4) != kEndOfDirectory64) refuse(source, "its zip64 directory is damaged");
@@ -169,25 +169,25 @@ class MemberReader {
   MemberReader& operator=(const MemberReader&) = delete;
 
   void read(void* out, uint64_t size) {
-    if (size > member_.unpacked - done_) refuse(source_, "it is truncated", member_.name);
+    if (size > member_.unpacked - position_) refuse(source_, "it is truncated", member_.name);
     auto* p = static_cast<uint8_t*>(out);
     while (size > 0) {
       const uint64_t part = std::min<uint64_t>(size, uint64_t{1} << 26);
       poll();
       if (member_.method == 0) {
-        source_.read(member_.offset + done_, p, part);
+        source_.read(member_.offset + position_, p, part);
       } else {
         inflate_exactly(p, static_cast<uInt>(part));
       }
       crc_ = static_cast<uint32_t>(::crc32_z(crc_, p, part));
-      done_ += part;
+      position_ += part;
       p += part;
       size -= part;
     }
   }
-  uint64_t done() const { return done_; }
+  uint64_t done() const { return position_; }
   void finish() {
-    if (done_ != member_.unpacked) refuse(source_, "bytes follow the array", member_.name);
+    if (position_ != member_.unpacked) refuse(source_, "bytes follow the array", member_.name);
     if (member_.crc && crc_ != member_.crc)
       refuse(source_, "its checksum does not match", member_.name);
   }
@@ -198,9 +198,9 @@ class MemberReader {
     zip_.avail_out = size;
     while (zip_.avail_out > 0) {
       if (zip_.avail_in == 0) {
-        const auto count = std::min<uint64_t>(input_.size(), member_.packed - consumed_);
-        source_.read(member_.offset + consumed_, input_.data(), static_cast<size_t>(count));
-        consumed_ += count;
+        const auto count = std::min<uint64_t>(input_.size(), member_.packed - input_position_);
+        source_.read(member_.offset + input_position_, input_.data(), static_cast<size_t>(count));
+        input_position_ += count;
         zip_.next_in = input_.data();
         zip_.avail_in = static_cast<uInt>(count);
       }
@@ -216,8 +216,8 @@ class MemberReader {
   const Member& member_;
   z_stream zip_{};
   std::vector<uint8_t> input_ = std::vector<uint8_t>(size_t{1} << 16);
-  uint64_t consumed_ = 0;
-  uint64_t done_ = 0;
+  uint64_t input_position_ = 0;
+  uint64_t position_ = 0;
   uint32_t crc_ = 0;
 };
 

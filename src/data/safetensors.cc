@@ -43,8 +43,8 @@ DType dtype_from(std::string_view text) {
 }
 
 std::string_view text_of(DType dtype) {
-  for (const auto& [known, name] : kDTypes) {
-    if (known == dtype) return name;
+  for (const auto& [type, name] : kDTypes) {
+    if (type == dtype) return name;
   }
   throw InternalError(
       ErrorParts{.what = fmt::format("Dtype {} has no safetensors name.", name_of(dtype))});

@@ -29,7 +29,7 @@ using steep::Value;
 /// The types that SteepOp::infer reads and sets. A symbol is the number -2 - its index.
 struct OpenTypes {
   std::vector<std::string> symbols{};
-  std::vector<std::optional<Type>> told{};  // by output
+  std::vector<std::optional<Type>> types{};  // by output
 
   int64_t number_of(const Dim& d) {
     if (d.known() || d.symbol().empty()) return d.value();
@@ -61,7 +61,7 @@ struct SteepNode {
   OpenTypes* open = nullptr;  // during type inference
   Attrs attrs;
   std::string name, op;  // zero-terminated
-  std::vector<Tensor> made{};
+  std::vector<Tensor> outputs{};
   // Memory for attributes that were read: they point to it.
   mutable std::map<const Graph*, std::shared_ptr<SteepGraph>> bodies{};
   mutable std::deque<std::vector<const char*>> texts{};
@@ -93,9 +93,9 @@ void fill(T* to, T value) {
 
 std::string text_or_empty(const char* text) { return text == nullptr ? "" : as_utf8(text); }
 
-SteepError* make_error(SteepErrorKind kind, const SteepErrorText* given) {
+SteepError* make_error(SteepErrorKind kind, const SteepErrorText* source) {
   SteepErrorText text{};
-  if (given != nullptr) std::memcpy(&text, given, std::min(given->size, sizeof(text)));
+  if (source != nullptr) std::memcpy(&text, source, std::min(source->size, sizeof(text)));
   return new SteepError{kind,
                         text_or_empty(text.what),
                         text_or_empty(text.node),
@@ -257,9 +257,9 @@ SteepError* new_output(SteepNode* n, int i, int32_t rank, const int64_t* dims, v
                            .node = n->name,
                            .op = n->op});
     }
-    n->made.resize(std::max(n->made.size(), index + 1));
+    n->outputs.resize(std::max(n->outputs.size(), index + 1));
     Dims extents(dims, dims + rank);
-    Tensor& t = n->made[index] = Tensor::empty(n->spec->out(index).dtype, std::move(extents));
+    Tensor& t = n->outputs[index] = Tensor::empty(n->spec->out(index).dtype, std::move(extents));
     *data = t.data();
     return nullptr;
   } catch (...) {
@@ -289,7 +289,7 @@ SteepError* set_output(SteepNode* n, int i, int32_t dtype, int32_t rank, const i
                std::to_string(dims[axis]));
       type.shape->push_back(d.value_or(Dim()));
     }
-    n->open->told[static_cast<size_t>(i)] = std::move(type);
+    n->open->types[static_cast<size_t>(i)] = std::move(type);
     return nullptr;
   } catch (...) {
     return to_provider_error();
@@ -310,7 +310,7 @@ size_t max_bytes() { return current_limits().max_bytes; }
 }  // namespace
 
 void throw_error(SteepError* error) {
-  const std::unique_ptr<SteepError> owned(error);
+  const std::unique_ptr<SteepError> owner(error);
   ErrorParts parts{.what = std::move(error->what),
                    .node = std::move(error->node),
                    .op = std::move(error->op),
@@ -364,7 +364,7 @@ std::vector<Type> infer_by(SteepError* (*infer)(SteepNode*), const std::string& 
   for (int i = 0; i < n.input_count(); ++i)
     known = known && (!n.input(i) || n.input(i).type().concrete());
   OpenTypes open;
-  open.told.resize(static_cast<size_t>(n.output_count()));
+  open.types.resize(static_cast<size_t>(n.output_count()));
   SteepNode view(n);
   view.open = &open;
   if (SteepError* error = infer(&view); error != nullptr) {
@@ -373,16 +373,16 @@ std::vector<Type> infer_by(SteepError* (*infer)(SteepNode*), const std::string& 
     throw_error(error);
   }
   std::vector<Type> types;
-  for (const auto& told : open.told) {
-    if (!told || (known && !told->concrete())) {
+  for (const auto& type : open.types) {
+    if (!type || (known && !type->concrete())) {
       throw ProviderError({.what = "A provider does not give the type of a result.",
                            .node = n.name(),
                            .op = n.op(),
                            .expected = "a dtype, and extents once those of the operands are known",
-                           .received = told ? to_string(*told) : "nothing",
+                           .received = type ? to_string(*type) : "nothing",
                            .remedy = "Ask the author of the plug-in " + provider + "."});
     }
-    types.push_back(*told);
+    types.push_back(*type);
   }
   return types;
 }
@@ -392,8 +392,8 @@ GraphView::~GraphView() = default;
 const std::vector<GraphView::Claim>& GraphView::claims() const { return graph_->claims; }
 
 std::vector<Tensor> NodeView::take_outputs() {
-  node_->made.resize(node_->spec->outputs.size());
-  return std::move(node_->made);
+  node_->outputs.resize(node_->spec->outputs.size());
+  return std::move(node_->outputs);
 }
 
 }  // namespace steep

@@ -11,7 +11,7 @@ CaughtError no_memory() { return {STEEP_MEMORY, {.what = "There is not enough me
 
 }  // namespace
 
-CaughtError caught_error(const char* failed) {
+CaughtError caught_error(const char* failure) {
   try {
     throw;
   } catch (const ModelError& e) {
@@ -33,9 +33,9 @@ CaughtError caught_error(const char* failed) {
   } catch (const std::length_error&) {  // longer than a vector can be
     return no_memory();
   } catch (const std::exception& e) {
-    return {STEEP_BUG, {.what = failed, .received = e.what()}};
+    return {STEEP_BUG, {.what = failure, .received = e.what()}};
   } catch (...) {
-    return {STEEP_BUG, {.what = failed}};
+    return {STEEP_BUG, {.what = failure}};
   }
 }
 

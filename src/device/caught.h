@@ -12,8 +12,8 @@ struct CaughtError {
   ErrorParts parts;
 };
 
-/// Converts the current exception. `failed` ("A kernel failed.") is the text for exceptions that
+/// Converts the current exception. `failure` ("A kernel failed.") is the text for exceptions that
 /// are not Steep's. REQUIRES: called inside a catch clause.
-CaughtError caught_error(const char* failed);
+CaughtError caught_error(const char* failure);
 
 }  // namespace steep

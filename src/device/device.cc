@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "device/asked.h"
 #include "device/boundary.h"
+#include "device/provider_call.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -24,7 +24,8 @@ std::shared_ptr<Device> Device::open(const Provider& provider, int index,
   raw.push_back(nullptr);
   void* handle = nullptr;
   if (provider.table.open != nullptr) {
-    asked(provider.name, "open", [&] { check(provider.table.open(index, raw.data(), &handle)); });
+    call_provider(provider.name, "open",
+                  [&] { check(provider.table.open(index, raw.data(), &handle)); });
   }
   return std::shared_ptr<Device>(new Device(provider, handle));
 }
@@ -35,7 +36,7 @@ Device::Device(const Provider& provider, void* handle)
 Device::~Device() {
   // After a fork, the device's threads and connections exist only in the process that opened it.
   if (provider_.table.close == nullptr || process_ != getpid()) return;
-  told_to_end([&] { provider_.table.close(handle_); });
+  end_quietly([&] { provider_.table.close(handle_); });
 }
 
 void Device::require_process() const {
@@ -48,7 +49,7 @@ void Device::require_process() const {
 
 Candidates Device::candidates(std::string_view op) const {
   size_t count = 0;
-  const SteepCandidate* const first = asked(provider_.name, "candidates", [&] {
+  const SteepCandidate* const first = call_provider(provider_.name, "candidates", [&] {
     return provider_.table.candidates(handle_, std::string(op).c_str(), &count);
   });
   if (count == 0) return {nullptr, 0};
@@ -67,19 +68,20 @@ Candidates Device::candidates(std::string_view op) const {
 SteepDataShaped Device::data_shaped(std::string_view op) const {
   const auto find = provider_.table.data_shaped;
   if (find == nullptr) return nullptr;
-  return asked(provider_.name, "data_shaped",
-               [&] { return find(handle_, std::string(op).c_str()); });
+  return call_provider(provider_.name, "data_shaped",
+                       [&] { return find(handle_, std::string(op).c_str()); });
 }
 
 bool Device::wants_pass(std::string_view pass) const {
   const auto wants = provider_.table.wants_pass;
-  return wants == nullptr || asked(provider_.name, "wants_pass",
-                                   [&] { return wants(handle_, std::string(pass).c_str()) != 0; });
+  return wants == nullptr || call_provider(provider_.name, "wants_pass", [&] {
+           return wants(handle_, std::string(pass).c_str()) != 0;
+         });
 }
 
 bool Device::multiplies(DType dtype) const {
   const auto multiplies = provider_.table.multiplies;
-  return multiplies != nullptr && asked(provider_.name, "multiplies", [&] {
+  return multiplies != nullptr && call_provider(provider_.name, "multiplies", [&] {
            return multiplies(handle_, static_cast<int32_t>(dtype)) != 0;
          });
 }
@@ -89,22 +91,22 @@ std::optional<SteepNarrow> Device::narrows(std::string_view op, DType dtype) con
   how.size = sizeof(how);
   const auto ask = provider_.table.narrows;
   if (ask == nullptr) return {};
-  const bool narrow = asked(provider_.name, "narrows", [&] {
+  const bool narrow = call_provider(provider_.name, "narrows", [&] {
     return ask(handle_, std::string(op).c_str(), static_cast<int32_t>(dtype), &how) != 0;
   });
   return narrow ? std::optional(how) : std::nullopt;
 }
 
 void Device::fuse(SteepGraph* graph) const {
-  asked(provider_.name, "fuse", [&] { check(provider_.table.fuse(handle_, graph)); });
+  call_provider(provider_.name, "fuse", [&] { check(provider_.table.fuse(handle_, graph)); });
 }
 
 std::shared_ptr<void> Device::allocate(SteepMemory kind, size_t bytes) {
   require_process();
   void* data = nullptr;
   if (bytes > 0) {
-    asked(provider_.name, "allocate",
-          [&] { check(provider_.table.allocate(handle_, kind, bytes, &data)); });
+    call_provider(provider_.name, "allocate",
+                  [&] { check(provider_.table.allocate(handle_, kind, bytes, &data)); });
     if (data == nullptr) {
       blame(provider_.name, "A provider returned no memory and reported no error.",
             std::to_string(bytes) + " bytes", "NULL");
@@ -112,17 +114,17 @@ std::shared_ptr<void> Device::allocate(SteepMemory kind, size_t bytes) {
   }
   return {data, [self = shared_from_this(), kind](void* p) {
             if (p == nullptr || self->process_ != getpid()) return;
-            told_to_end([&] { self->provider_.table.release(self->handle_, kind, p); });
+            end_quietly([&] { self->provider_.table.release(self->handle_, kind, p); });
           }};
 }
 
 std::shared_ptr<void> Device::make_stream() {
   require_process();
   SteepStream stream = nullptr;
-  asked(provider_.name, "stream", [&] { check(provider_.table.stream(handle_, &stream)); });
+  call_provider(provider_.name, "stream", [&] { check(provider_.table.stream(handle_, &stream)); });
   return {stream, [self = shared_from_this()](void* s) {
             if (s == nullptr || self->process_ != getpid()) return;
-            told_to_end([&] { self->provider_.table.drop_stream(self->handle_, s); });
+            end_quietly([&] { self->provider_.table.drop_stream(self->handle_, s); });
           }};
 }
 
@@ -130,19 +132,20 @@ void Device::copy(void* to, const void* from, size_t bytes, SteepDirection direc
                   SteepStream stream) const {
   require_process();
   if (bytes == 0) return;
-  asked(provider_.name, "copy",
-        [&] { check(provider_.table.copy(handle_, to, from, bytes, direction, stream)); });
+  call_provider(provider_.name, "copy",
+                [&] { check(provider_.table.copy(handle_, to, from, bytes, direction, stream)); });
 }
 
 void Device::sync(SteepStream stream) const {
   require_process();
-  asked(provider_.name, "sync", [&] { check(provider_.table.sync(handle_, stream)); });
+  call_provider(provider_.name, "sync", [&] { check(provider_.table.sync(handle_, stream)); });
 }
 
 void Device::wait(SteepStream stream, const Device& other, SteepStream others) const {
   require_process();
   if (&provider_ != &other.provider_ || provider_.table.wait == nullptr) return other.sync(others);
-  asked(provider_.name, "wait", [&] { check(provider_.table.wait(handle_, stream, others)); });
+  call_provider(provider_.name, "wait",
+                [&] { check(provider_.table.wait(handle_, stream, others)); });
 }
 
 std::optional<SteepNarrow> Devices::narrows(std::string_view op, DType dtype) const {

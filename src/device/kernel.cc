@@ -4,9 +4,9 @@
 
 #include <tuple>
 
-#include "device/asked.h"
 #include "device/boundary.h"
 #include "device/device.h"
+#include "device/provider_call.h"
 #include "ops/op_def.h"
 #include "runtime/headroom.h"
 #include "steep/error.h"
@@ -53,7 +53,7 @@ ProviderKernel::ProviderKernel(const SteepKernel& raw) : raw_(raw) {
 }
 
 ProviderKernel::~ProviderKernel() {
-  if (raw_.destroy != nullptr) told_to_end([&] { raw_.destroy(raw_.self); });
+  if (raw_.destroy != nullptr) end_quietly([&] { raw_.destroy(raw_.self); });
 }
 
 void ProviderKernel::fail(SteepError* error) { throw_error(error); }
@@ -61,11 +61,12 @@ void ProviderKernel::fail(SteepError* error) { throw_error(error); }
 namespace {
 
 /// Throws ProviderError if a kernel that a provider made is not valid.
-void require_whole(const Device& device, const NodeSpec& node, const SteepKernel& made) {
+void require_whole(const Device& device, const NodeSpec& node, const SteepKernel& table) {
   constexpr int32_t kMost = 4096;
-  bool whole = made.execute != nullptr && (made.may_share != nullptr || made.may_share_count == 0);
-  for (size_t i = 0; whole && i < made.may_share_count; ++i) {
-    const auto [in, out] = made.may_share[i];
+  bool whole =
+      table.execute != nullptr && (table.may_share != nullptr || table.may_share_count == 0);
+  for (size_t i = 0; whole && i < table.may_share_count; ++i) {
+    const auto [in, out] = table.may_share[i];
     whole = in >= 0 && in < kMost && out >= 0 && out < kMost;
   }
   if (whole) return;
@@ -90,20 +91,20 @@ ChosenKernel choose_kernel(const Device& device, const NodeSpec& node, std::stri
     raw.size = sizeof(raw);
     SteepError* error = nullptr;
     require_headroom(kHeadroom);  // compiling libraries may end the process otherwise
-    const int made = asked(device.provider(), "make", [&] {
+    const int status = call_provider(device.provider(), "make", [&] {
       return c.make(&c, device.handle(), view.get(), &raw, reason, sizeof(reason), &error);
     });
     if (error != nullptr) throw_error(error);
-    if (made != 0) {
+    if (status != 0) {
       // Destroys the kernel if the allocation of its owner fails.
       auto destroy = [](SteepKernel* k) {
-        if (k->destroy != nullptr) told_to_end([&] { k->destroy(k->self); });
+        if (k->destroy != nullptr) end_quietly([&] { k->destroy(k->self); });
       };
       std::unique_ptr<SteepKernel, decltype(destroy)> unowned(&raw, destroy);
       require_whole(device, node, raw);
-      ChosenKernel chosen{std::make_unique<ProviderKernel>(raw), c.name};
+      ChosenKernel choice{std::make_unique<ProviderKernel>(raw), c.name};
       std::ignore = unowned.release();
-      return chosen;
+      return choice;
     }
     reason[sizeof(reason) - 1] = 0;
     reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", c.name, as_utf8(reason));
@@ -116,8 +117,8 @@ ChosenKernel choose_kernel(const Device& device, const NodeSpec& node, std::stri
 
 std::vector<Tensor> run_node(const Device& host, Node n, std::span<const Tensor> inputs) {
   std::string why_not;
-  const ChosenKernel chosen = choose_kernel(host, spec_of(n), &why_not);
-  if (!chosen.kernel) {
+  const ChosenKernel choice = choose_kernel(host, spec_of(n), &why_not);
+  if (!choice.kernel) {
     throw ProviderError(
         {.what = "No kernel can run a node.", .node = n.name(), .op = n.op(), .received = why_not});
   }
@@ -130,8 +131,8 @@ std::vector<Tensor> run_node(const Device& host, Node n, std::span<const Tensor>
     outputs.push_back(y ? Tensor::zeros(y.dtype(), y.type().dims()) : Tensor());
     out.push_back(outputs.back().data());
   }
-  Tensor scratch = Tensor::empty(DType::u8, {static_cast<int64_t>(chosen.kernel->scratch_bytes())});
-  chosen.kernel->execute(in.data(), out.data(), scratch.data());
+  Tensor scratch = Tensor::empty(DType::u8, {static_cast<int64_t>(choice.kernel->scratch_bytes())});
+  choice.kernel->execute(in.data(), out.data(), scratch.data());
   return outputs;
 }
 
@@ -145,7 +146,7 @@ std::vector<Tensor> run_data_shaped(const Device& host, Node n, std::span<const 
   }
   NodeView view(spec);
   const SteepDataShaped compute = host.data_shaped(n.op());
-  asked(host.provider(), "a data-shaped kernel", [&] {
+  call_provider(host.provider(), "a data-shaped kernel", [&] {
     if (SteepError* error = compute(host.handle(), view.get())) throw_error(error);
   });
   return view.take_outputs();

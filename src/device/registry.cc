@@ -78,9 +78,9 @@ std::string failure_of(F&& f) {
   return "";
 }
 
-Provider known_fields(const SteepProvider& given) {
+Provider known_fields(const SteepProvider& table) {
   Provider p;
-  std::memcpy(&p.table, &given, std::min(given.size, sizeof(p.table)));
+  std::memcpy(&p.table, &table, std::min(table.size, sizeof(p.table)));
   p.name = p.table.name == nullptr ? "" : p.table.name;
   return p;
 }
@@ -118,17 +118,17 @@ Provider load(const std::string& path) {
   }
   const auto entry =
       reinterpret_cast<SteepProviderEntry>(dlsym(library.handle, STEEP_PROVIDER_SYMBOL));
-  const SteepProvider* given = nullptr;
+  const SteepProvider* table = nullptr;
   // The library stays loaded, because the exception may need its code.
-  if (std::string thrown = failure_of([&] { given = entry(&host_table()); }); !thrown.empty()) {
+  if (std::string failure = failure_of([&] { table = entry(&host_table()); }); !failure.empty()) {
     library.keep = true;
-    refuse(path, "A provider threw an exception while it was loaded.", thrown, "Ask its author.");
+    refuse(path, "A provider threw an exception while it was loaded.", failure, "Ask its author.");
   }
-  if (given == nullptr) {
+  if (table == nullptr) {
     refuse(path, "A provider reports that it cannot work on this machine.", "no provider",
            "Check what it needs: a driver, a device.");
   }
-  Provider p = known_fields(*given);
+  Provider p = known_fields(*table);
   const SteepProvider& t = p.table;
   const bool host = p.on_host();
   if (p.name.empty() || !is_utf8(p.name) || t.candidates == nullptr || t.open == nullptr ||
@@ -139,8 +139,8 @@ Provider load(const std::string& path) {
            as_utf8(p.name), "Ask its author.");
   }
   library.keep = true;
-  if (std::string failed = failure_of([&] { device_count(p); }); !failed.empty()) {
-    refuse(path, "A provider cannot list its devices.", failed,
+  if (std::string failure = failure_of([&] { device_count(p); }); !failure.empty()) {
+    refuse(path, "A provider cannot list its devices.", failure,
            "Check what it needs: a driver, a device.");
   }
   return p;
@@ -237,10 +237,10 @@ std::shared_ptr<Device> open(const ProviderChoice& choice) {
 
 std::string load_provider(const std::filesystem::path& library,
                           const std::function<void(const Provider&)>& accept) {
-  std::error_code ignored;
-  const bool bare = !library.has_parent_path() && !std::filesystem::exists(library, ignored);
-  const std::filesystem::path whole = std::filesystem::canonical(library, ignored);
-  const std::string path = bare || ignored ? library.string() : whole.string();
+  std::error_code error;
+  const bool bare = !library.has_parent_path() && !std::filesystem::exists(library, error);
+  const std::filesystem::path whole = std::filesystem::canonical(library, error);
+  const std::string path = bare || error ? library.string() : whole.string();
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
   if (auto it = all.files.find(path); it != all.files.end()) return it->second->execution_name();

@@ -48,7 +48,7 @@ bool NodePlans::make(const DynamicCall& call, bool all_constant) {
   Ready ready;
   Graph g;
   std::vector<Value> inputs;
-  std::vector<Type> fed;
+  std::vector<Type> types;
   for (size_t i = 0; i < call.inputs.size(); ++i) {
     ready.types.push_back(type_of(call.inputs[i]));
     ready.constants.emplace_back();
@@ -61,15 +61,15 @@ bool NodePlans::make(const DynamicCall& call, bool all_constant) {
       ready.constants.back() = t.clone();  // a copy, because the caller may change the tensor
       inputs.push_back(g.add_constant(ready.constants.back()));
     } else {
-      fed.push_back(ready.types.back());
-      inputs.push_back(g.add_input("x", fed.back()));
+      types.push_back(ready.types.back());
+      inputs.push_back(g.add_input("x", types.back()));
     }
   }
   const Node n = call.node;
   const Node copy = g.add_node(n.op(), inputs, n.output_count(), n.attrs(), n.name());
   for (int i = 0; i < n.output_count(); ++i) g.add_output("y", copy.output(i));
   const Devices host = Devices::host_alone();
-  Specialised s = specialise_known(g, fed, host);
+  Specialised s = specialise_known(g, types, host);
   if (!s.deferred.empty()) return false;
   ready.executable =
       std::make_unique<Executable>(make_plan(std::move(s.graph), host), call.context.pool);

@@ -129,8 +129,8 @@ class Loop {
   }
 
   void keep(const Datum& d) {
-    kept_ += d.nbytes();
-    if (kept_ <= c_.context.limits.max_bytes) return;
+    kept_bytes_ += d.nbytes();
+    if (kept_bytes_ <= c_.context.limits.max_bytes) return;
     c_.fail("The results that a loop collects are too large.",
             fmt::format("at most {}", bytes_text(c_.context.limits.max_bytes)), "more",
             "If this is intended, raise Limits::max_bytes.");
@@ -205,7 +205,7 @@ class Loop {
   std::vector<Datum> now_;            // carried values
   std::vector<Datum::Items> stacks_;  // by stacked output: one item per iteration
   std::vector<Datum::Items> saved_;   // by carried value: its value at the start of each iteration
-  size_t kept_ = 0;                   // bytes in stacks_ and saved_
+  size_t kept_bytes_ = 0;             // bytes in stacks_ and saved_
 };
 
 }  // namespace

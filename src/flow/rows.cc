@@ -22,9 +22,9 @@ template <typename Label>
 Tensor find_rows(std::span<const Label> labels, int64_t ignore_index, bool even) {
   const auto rows = static_cast<int64_t>(labels.size());
   const auto ignored = [&](Label label) { return int64_t{label} == ignore_index; };
-  const int64_t counted = rows - std::count_if(labels.begin(), labels.end(), ignored);
-  int64_t others = computed_rows(counted, rows, even) - counted;
-  Tensor result = Tensor::empty(DType::i64, {counted + others});
+  const int64_t least = rows - std::count_if(labels.begin(), labels.end(), ignored);
+  int64_t others = computed_rows(least, rows, even) - least;
+  Tensor result = Tensor::empty(DType::i64, {least + others});
   int64_t* next = result.data<int64_t>();
   for (int64_t row = 0; row < rows; ++row) {
     if (ignored(labels[static_cast<size_t>(row)]) && --others < 0) continue;
@@ -35,11 +35,11 @@ Tensor find_rows(std::span<const Label> labels, int64_t ignore_index, bool even)
 
 }  // namespace
 
-int64_t computed_rows(int64_t counted, int64_t rows, bool even) {
+int64_t computed_rows(int64_t least, int64_t rows, bool even) {
   if (rows <= kFewRows) return rows;
   for (const int64_t part : even ? kEvenParts : kParts) {
     const int64_t some = (rows * part + 15) / 16;
-    if (some >= counted) return some;
+    if (some >= least) return some;
   }
   return rows;
 }

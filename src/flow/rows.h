@@ -11,10 +11,10 @@ namespace steep {
 /// The operator whose result is counted_rows(). The engine computes it, without a kernel.
 inline constexpr std::string_view kCountedRows = "steep.CountedRows";
 
-/// How many rows are computed if `counted` of `rows` rows count: at least `counted` and at most
+/// How many rows are computed if `least` of `rows` rows count: at least `least` and at most
 /// `rows`. For given `rows` it is one of at most 8 numbers, so that there are few plans. The
 /// numbers are closest together where few rows count, or evenly spaced with `even`.
-int64_t computed_rows(int64_t counted, int64_t rows, bool even = false);
+int64_t computed_rows(int64_t least, int64_t rows, bool even = false);
 
 /// int64[p]: the indices of labels in row-major order, ascending and distinct. They are the indices
 /// of all labels other than `ignore_index`, and of the first ignored ones, as many as

@@ -60,9 +60,9 @@ class Borrowed {
 }  // namespace
 
 struct Segment::Cut {
-  std::vector<Type> types;              // by input of remaining_
-  std::unique_ptr<Executable> planned;  // null: nothing to run
-  std::vector<size_t> planned_inputs;   // by input of planned: index of an input of remaining_
+  std::vector<Type> types;                 // by input of remaining_
+  std::unique_ptr<Executable> executable;  // null: nothing to run
+  std::vector<size_t> planned_inputs;  // by input of `executable`: index of an input of remaining_
   std::shared_ptr<Segment> next;
   std::vector<Source> next_inputs;  // by input of next
   bool phase_ends = true;           // no node of the phase remains
@@ -76,7 +76,7 @@ Segment::Segment(const Graph& graph, Phase phase, size_t fed_later, bool tried)
     for (int i = 0; i < n.output_count(); ++i) there[n.output(i).id()] = 0;
   }
   const std::vector<char> before = there;
-  std::unordered_set<uint32_t> taken;
+  std::unordered_set<uint32_t> ids;
   auto all = [](Node n, const std::vector<char>& known) {
     for (int i = 0; i < n.input_count(); ++i) {
       if (n.input(i) && !known[n.input(i).id()]) return false;
@@ -88,12 +88,12 @@ Segment::Segment(const Graph& graph, Phase phase, size_t fed_later, bool tried)
     const bool alone = runs_alone(n) ? all(n, there) : tried && all(n, before);
     if (!alone) continue;
     dynamic_nodes_.push_back(n);
-    taken.insert(n.id());
+    ids.insert(n.id());
     for (int i = 0; i < n.output_count(); ++i) there[n.output(i).id()] = 1;
   }
   Part remaining = begin_part(graph_, fed_later_);
   for (Node n : nodes) {
-    if (taken.count(n.id()) == 0) remaining.add(n, n.phase());
+    if (ids.count(n.id()) == 0) remaining.add(n, n.phase());
   }
   for (const Output& o : graph_.outputs())
     remaining.graph().add_output(o.name, remaining.take(o.value), o.phase);
@@ -202,7 +202,7 @@ std::shared_ptr<Segment::Cut> Segment::make_cut(std::vector<Type> types,
 
   // Splits the graph: nodes of this phase with known types are planned; the others go to `next`,
   // and read results of the planned ones.
-  Part planned(g, true);
+  Part plan_part(g, true);
   Part next = begin_part(g, fed_later_);
   std::vector<char> made(g.value_count(), 0);
   for (Node n : g.nodes()) {
@@ -211,7 +211,7 @@ std::shared_ptr<Segment::Cut> Segment::make_cut(std::vector<Type> types,
       cut->phase_ends = cut->phase_ends && n.phase() != phase_;
       continue;
     }
-    planned.add(n, Phase::forward);
+    plan_part.add(n, Phase::forward);
     for (int i = 0; i < n.output_count(); ++i) made[n.output(i).id()] = 1;
   }
   for (const Output& o : g.outputs()) {
@@ -219,7 +219,7 @@ std::shared_ptr<Segment::Cut> Segment::make_cut(std::vector<Type> types,
   }
   for (size_t i = 0; i < g.updates().size(); ++i) {
     const Update& u = g.updates()[i];
-    Part& part = cut->phase_ends && update_phases[i] == phase_ ? planned : next;
+    Part& part = cut->phase_ends && update_phases[i] == phase_ ? plan_part : next;
     const Value state = part.take(u.state);
     part.graph().add_update(state, part.take(u.value));
   }
@@ -228,16 +228,16 @@ std::shared_ptr<Segment::Cut> Segment::make_cut(std::vector<Type> types,
   for (Value v : next.sources()) {
     if (made[v.id()] != 0) {
       cut->next_inputs.push_back({true, outputs++});
-      planned.graph().add_output(v.name(), planned.take(v));
+      plan_part.graph().add_output(v.name(), plan_part.take(v));
     } else {
       cut->next_inputs.push_back({false, place.at(v.id())});
     }
   }
-  for (Value v : planned.sources()) cut->planned_inputs.push_back(place.at(v.id()));
-  if (planned.graph().node_count() > 0 || !planned.graph().updates().empty()) {
-    run_passes(planned.graph(), context.passes);
-    cut->planned = std::make_unique<Executable>(
-        make_plan(std::move(planned.graph()), context.devices, std::move(s.decomposed)),
+  for (Value v : plan_part.sources()) cut->planned_inputs.push_back(place.at(v.id()));
+  if (plan_part.graph().node_count() > 0 || !plan_part.graph().updates().empty()) {
+    run_passes(plan_part.graph(), context.passes);
+    cut->executable = std::make_unique<Executable>(
+        make_plan(std::move(plan_part.graph()), context.devices, std::move(s.decomposed)),
         context.pool);
   }
   cut->next = std::make_shared<Segment>(next.graph(), cut->phase_ends ? Phase::backward : phase_,
@@ -271,22 +271,22 @@ std::vector<Datum> outputs_of(const Graph& g, Phase phase, std::span<const Datum
 
 std::vector<Datum> Segment::run_planned(const Cut& cut, std::span<const Datum> inputs,
                                         const RunContext& context) {
-  std::vector<Tensor> made;
-  if (cut.planned) {
-    const Graph& g = *cut.planned->plan().graph;
-    Borrowed borrowed(*cut.planned);
+  std::vector<Tensor> results;
+  if (cut.executable) {
+    const Graph& g = *cut.executable->plan().graph;
+    Borrowed loan(*cut.executable);
     for (size_t i = 0; i < cut.planned_inputs.size(); ++i) {
-      cut.planned->bind_input(borrowed.frame(), i, inputs[cut.planned_inputs[i]].tensor());
+      cut.executable->bind_input(loan.frame(), i, inputs[cut.planned_inputs[i]].tensor());
     }
     for (size_t i = 0; i < g.states().size(); ++i) {
       Tensor state = context.states.at(g.states()[i].name());
-      cut.planned->bind_state(borrowed.frame(), i, state.data());
+      cut.executable->bind_state(loan.frame(), i, state.data());
     }
-    made = cut.planned->run(borrowed.frame(), Phase::forward, context.run);
+    results = cut.executable->run(loan.frame(), Phase::forward, context.run);
   }
   std::vector<Datum> next;
   for (const Source& s : cut.next_inputs) {
-    next.push_back(s.made ? Datum(made[s.index]) : inputs[s.index]);
+    next.push_back(s.made ? Datum(results[s.index]) : inputs[s.index]);
   }
   return next;
 }
@@ -308,7 +308,7 @@ std::vector<Datum> Segment::run(SegmentPosition& at, const RunContext& context) 
     const std::shared_ptr<Cut> cut = s.cut_for(inputs, context);
     at = {cut->next, run_planned(*cut, inputs, context)};
     if (cut->phase_ends) return outputs_of(cut->next->graph_, phase, at.inputs, context);
-    if (!cut->planned && cut->next->dynamic_nodes_.empty())
+    if (!cut->executable && cut->next->dynamic_nodes_.empty())
       throw_data_dependent(cut->next->graph_.nodes()[0]);
   }
 }
@@ -317,8 +317,8 @@ std::string Segment::text() const {
   std::string all;
   for (Node n : dynamic_nodes_) all += fmt::format("alone: {} ({})\n", n.name(), n.op());
   for (const auto& cut : cuts_) {
-    if (cut->planned)
-      all += to_text(*cut->planned->plan().graph) + "\n" + to_text(cut->planned->plan());
+    if (cut->executable)
+      all += to_text(*cut->executable->plan().graph) + "\n" + to_text(cut->executable->plan());
     all += cut->next->text();
   }
   return all;
@@ -327,7 +327,7 @@ std::string Segment::text() const {
 std::vector<const Plan*> Segment::plans() const {
   std::vector<const Plan*> all;
   for (const auto& cut : cuts_) {
-    if (cut->planned) all.push_back(&cut->planned->plan());
+    if (cut->executable) all.push_back(&cut->executable->plan());
     const std::vector<const Plan*> later = cut->next->plans();
     all.insert(all.end(), later.begin(), later.end());
   }

@@ -103,10 +103,10 @@ std::vector<Tensor> to_tensors(std::span<const Datum> data) {
   return tensors;
 }
 
-void keep_apart(std::vector<Datum>& results, std::span<const Datum> fed) {
-  Taken taken;
-  for (const Datum& d : fed) taken.add(d);
-  for (Datum& d : results) d = taken.take(d);
+void keep_apart(std::vector<Datum>& results, std::span<const Datum> inputs) {
+  Taken memory;
+  for (const Datum& d : inputs) memory.add(d);
+  for (Datum& d : results) d = memory.take(d);
 }
 
 }  // namespace steep

@@ -13,8 +13,8 @@ bool fits(const Datum& datum, Kind kind);
 /// Throws DataError unless every datum is a tensor.
 std::vector<Tensor> to_tensors(std::span<const Datum> data);
 
-/// Copies each result that shares bytes with `fed` or with an earlier result, so that the caller
+/// Copies each result that shares bytes with `inputs` or with an earlier result, so that the caller
 /// may write into a result without changing another result or an input.
-void keep_apart(std::vector<Datum>& results, std::span<const Datum> fed);
+void keep_apart(std::vector<Datum>& results, std::span<const Datum> inputs);
 
 }  // namespace steep

@@ -14,14 +14,14 @@ void verify(const Graph& graph, std::string_view after) {
                          .op = op,
                          .remedy = "This is a bug in Steep. Please report it with the model."});
   };
-  std::unordered_set<uint32_t> made;
+  std::unordered_set<uint32_t> ids;
   for (Node n : graph.nodes()) {
     for (int i = 0; i < n.input_count(); ++i) {
       Value x = n.input(i);
       if (!x) continue;
       if (x.id() >= graph.value_count())
         fail("A node reads a value that does not exist", n.name(), n.op());
-      if (x.role() == Role::temp && made.count(x.id()) == 0) {
+      if (x.role() == Role::temp && ids.count(x.id()) == 0) {
         fail(fmt::format("A node reads {}, which no node before it computes", x.name()), n.name(),
              n.op());
       }
@@ -37,10 +37,10 @@ void verify(const Graph& graph, std::string_view after) {
       if (y.dtype() == DType::undefined) {
         fail(fmt::format("Value {} has no dtype", y.name()), n.name(), n.op());
       }
-      made.insert(y.id());
+      ids.insert(y.id());
     }
   }
-  auto exists = [&](Value v) { return v.role() != Role::temp || made.count(v.id()) != 0; };
+  auto exists = [&](Value v) { return v.role() != Role::temp || ids.count(v.id()) != 0; };
   for (const Output& o : graph.outputs()) {
     if (!exists(o.value)) fail("An output reads a value that no node computes", o.name, "");
   }

@@ -193,7 +193,7 @@ std::optional<Dims> reshape_of_nothing(Node n) {
   const auto target = elements_of(n.input(1));
   if (!target || element_count(from) != 0) return std::nullopt;
 
-  Dims given, to;  // the extents as given; the same with zeros replaced by x's
+  Dims extents, to;  // the extents as given; the same with zeros replaced by x's
   std::optional<size_t> open;
   for (size_t i = 0; i < target->size(); ++i) {
     const auto& extent = (*target)[i].number;
@@ -201,12 +201,12 @@ std::optional<Dims> reshape_of_nothing(Node n) {
     if (!extent || (*extent < 0 && !first_open) || (*extent == 0 && i >= from.size()))
       return std::nullopt;
     if (first_open) open = i;
-    given.push_back(*extent);
+    extents.push_back(*extent);
     to.push_back(*extent == 0 ? from[i] : *extent);
   }
   if (!open) {
-    const bool copies_too_much = element_count(to) != 0 && element_count(given) == 0;
-    return copies_too_much ? std::optional(given) : std::nullopt;
+    const bool copies_too_much = element_count(to) != 0 && element_count(extents) == 0;
+    return copies_too_much ? std::optional(extents) : std::nullopt;
   }
 
   size_t same = 0;
@@ -215,9 +215,9 @@ std::optional<Dims> reshape_of_nothing(Node n) {
   to[*open] = 1;
   const bool ambiguous = element_count(to) == 0;
   const int64_t others = element_count({to.begin() + past, to.end()});
-  const int64_t left = element_count({from.begin() + past, from.end()});
-  if (!ambiguous || others == 0 || left % others != 0) return std::nullopt;
-  to[*open] = left / others;
+  const int64_t rest = element_count({from.begin() + past, from.end()});
+  if (!ambiguous || others == 0 || rest % others != 0) return std::nullopt;
+  to[*open] = rest / others;
   return to;
 }
 

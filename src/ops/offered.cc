@@ -46,8 +46,8 @@ std::vector<Type> types_of_parts(Node n) {
   for (int i = 0; i < n.input_count(); ++i) {
     const Value x = n.input(i);
     if (!x) continue;
-    if (const Tensor* known = constant(x)) {
-      operands.push_back(scratch.add_constant(*known));
+    if (const Tensor* value = constant(x)) {
+      operands.push_back(scratch.add_constant(*value));
       continue;
     }
     operands.push_back(scratch.add_input(x.name(), x.type()));
@@ -61,18 +61,18 @@ std::vector<Type> types_of_parts(Node n) {
 
 std::vector<Type> infer(Node n) {
   const Offered& op = *find(n.op());
-  std::vector<Type> said = op.types ? op.types(n) : std::vector<Type>{};
-  if (!n.attrs().has(kParts)) return said;
+  std::vector<Type> types = op.types ? op.types(n) : std::vector<Type>{};
+  if (!n.attrs().has(kParts)) return types;
   std::vector<Type> parts = types_of_parts(n);
-  for (size_t i = 0; i < said.size(); ++i) {
-    require_agreement(n, static_cast<int>(i), said[i], parts[i]);
-    if (!said[i].shape) continue;
+  for (size_t i = 0; i < types.size(); ++i) {
+    require_agreement(n, static_cast<int>(i), types[i], parts[i]);
+    if (!types[i].shape) continue;
     // Take extents from the provider's types where the decomposition leaves them unknown.
-    for (size_t axis = 0; parts[i].shape && axis < said[i].shape->size(); ++axis) {
+    for (size_t axis = 0; parts[i].shape && axis < types[i].shape->size(); ++axis) {
       if ((*parts[i].shape)[axis].known()) continue;
-      (*parts[i].shape)[axis] = (*said[i].shape)[axis];
+      (*parts[i].shape)[axis] = (*types[i].shape)[axis];
     }
-    if (!parts[i].shape) parts[i].shape = said[i].shape;
+    if (!parts[i].shape) parts[i].shape = types[i].shape;
   }
   return parts;
 }
@@ -90,12 +90,12 @@ std::vector<Value> decompose(Node n) {
 
 }  // namespace
 
-void require_agreement(Node n, int i, const Type& said, const Type& parts) {
-  bool agree = said.dtype == parts.dtype;
-  if (said.shape && parts.shape) {
-    agree = agree && said.shape->size() == parts.shape->size();
-    for (size_t axis = 0; agree && axis < said.shape->size(); ++axis) {
-      const Dim &a = (*said.shape)[axis], &b = (*parts.shape)[axis];
+void require_agreement(Node n, int i, const Type& type, const Type& parts) {
+  bool agree = type.dtype == parts.dtype;
+  if (type.shape && parts.shape) {
+    agree = agree && type.shape->size() == parts.shape->size();
+    for (size_t axis = 0; agree && axis < type.shape->size(); ++axis) {
+      const Dim &a = (*type.shape)[axis], &b = (*parts.shape)[axis];
       agree = !a.known() || !b.known() || a.value() == b.value();
     }
   }
@@ -105,7 +105,7 @@ void require_agreement(Node n, int i, const Type& said, const Type& parts) {
        .node = n.name(),
        .op = n.op(),
        .expected = fmt::format("{} as output {}", to_string(parts), i),
-       .received = to_string(said),
+       .received = to_string(type),
        .remedy = "Ask the plug-in's author."});
 }
 

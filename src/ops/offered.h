@@ -25,8 +25,8 @@ void offer_op(const std::string& name, OfferedTypes types, bool has_decompositio
 /// The offered operator of that name, or nullptr.
 const OpDef* find_offered(std::string_view name);
 
-/// Throws ProviderError unless `said`, the type of output i that the provider infers, is compatible
+/// Throws ProviderError unless `type`, the type of output i that the provider infers, is compatible
 /// with `parts`, the type that the decomposition gives.
-void require_agreement(Node n, int i, const Type& said, const Type& parts);
+void require_agreement(Node n, int i, const Type& type, const Type& parts);
 
 }  // namespace steep

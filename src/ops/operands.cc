@@ -138,24 +138,24 @@ void check_ranks(Node n) {
       continue;
     }
     const int64_t rank = x.rank();
-    int64_t wanted = word[0] - '0';
+    int64_t target = word[0] - '0';
     if (word == "s") {
       const Dim one = rank == 1 ? x.shape()[0] : Dim();
       const bool fits = !n.input(0).type().shape || n.input(0).rank() > 0;
       if (rank == 1 && fits && (!one.known() || one.value() == 1)) continue;
-      wanted = 0;
+      target = 0;
     }
     if (word == "=" || word == "<") {
       if (!n.input(0).type().shape) continue;
-      wanted = n.input(0).rank() - (word == "<" ? 1 : 0);
+      target = n.input(0).rank() - (word == "<" ? 1 : 0);
     }
     const bool or_more = word.back() == '+';
-    if (rank == wanted || (or_more && rank > wanted)) continue;
+    if (rank == target || (or_more && rank > target)) continue;
     throw ShapeError({.what = "An operand has the wrong number of dimensions.",
                       .node = n.name(),
                       .op = n.op(),
                       .expected = fmt::format("input {} of {}{} dimension(s)", i,
-                                              or_more ? "at least " : "", wanted),
+                                              or_more ? "at least " : "", target),
                       .received = to_string(x.type()) + " " + x.name(),
                       .remedy = "Check the shapes fed to the model, or export it again."});
   }

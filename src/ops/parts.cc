@@ -24,11 +24,11 @@ Grads differentiate_parts(const Parts& parts, std::span<const Value> inputs, con
     seeds.push_back(dy[i]);
   }
   Graph& g = wrt[0].graph();
-  const Grads found = differentiate(g, outputs, seeds, wrt, wrt[0].producer().phase());
+  const Grads gradients = differentiate(g, outputs, seeds, wrt, wrt[0].producer().phase());
   Grads dx(inputs.size());
   for (size_t i = 0, next = 0; i < own.size(); ++i) {
     if (own[i] == inputs[i]) continue;
-    const Value d = found[next++];
+    const Value d = gradients[next++];
     const auto copy = std::find(own.begin(), own.end(), d);
     dx[i] = d && copy != own.end() ? inputs[static_cast<size_t>(copy - own.begin())] : d;
   }

@@ -29,8 +29,8 @@ bool is_one_value(Value a, Value b) {
 /// Walks through the terms of a pattern and the nodes of a graph together.
 class Matching {
  public:
-  Matching(const Pattern& pattern, unsigned order, Match& found)
-      : terms_(pattern.terms()), order_(order), found_(found) {}
+  Matching(const Pattern& pattern, unsigned order, Match& result)
+      : terms_(pattern.terms()), order_(order), result_(result) {}
 
   bool run(Node n) { return take_node(n.output(0), n); }
 
@@ -45,13 +45,13 @@ class Matching {
     }
     ++at_;
     if (term.kind == Term::Kind::number) return scalar_constant(v) == term.number;
-    return term.name.empty() || found_.capture(term.name, v, v.producer());
+    return term.name.empty() || result_.capture(term.name, v, v.producer());
   }
 
   bool take_node(Value v, Node n) {
     const Term& term = terms_[at_++];
     if (!is_one_of(n.op(), term.op)) return false;
-    if (!term.name.empty() && !found_.capture(term.name, v, n)) return false;
+    if (!term.name.empty() && !result_.capture(term.name, v, n)) return false;
     for (int i = term.operands; i < n.input_count() && !term.more; ++i) {
       if (n.input(i)) return false;
     }
@@ -63,15 +63,15 @@ class Matching {
   }
 
   bool only_read_here(Value v) const {
-    if (found_.readers_ == nullptr)
+    if (result_.readers_ == nullptr)
       throw InternalError({.what = "A pattern that says \"only\" is matched without readers."});
-    return static_cast<bool>(found_.readers_->only(v));
+    return static_cast<bool>(result_.readers_->only(v));
   }
 
   std::span<const Term> terms_;
   size_t at_ = 0;
   unsigned order_;
-  Match& found_;
+  Match& result_;
 };
 
 Match Match::with(std::string_view name, Value v) const {
@@ -103,24 +103,24 @@ bool Match::capture(std::string_view name, Value v, Node n) {
 
 bool begins(const Pattern& pattern, Node n) { return is_one_of(n.op(), pattern.terms()[0].op); }
 
-std::optional<Match> match_in_order(const Pattern& pattern, Node n, const Match& given,
+std::optional<Match> match_in_order(const Pattern& pattern, Node n, const Match& start,
                                     unsigned order) {
-  Match found = given;
-  return Matching(pattern, order, found).run(n) ? std::optional(found) : std::nullopt;
+  Match result = start;
+  return Matching(pattern, order, result).run(n) ? std::optional(result) : std::nullopt;
 }
 
-std::optional<Match> match(const Pattern& pattern, Node n, const Match& given) {
-  std::optional<Match> found;
-  match(pattern, n, given, [&](const Match& m) {
-    found = m;
+std::optional<Match> match(const Pattern& pattern, Node n, const Match& start) {
+  std::optional<Match> result;
+  match(pattern, n, start, [&](const Match& m) {
+    result = m;
     return true;
   });
-  return found;
+  return result;
 }
 
-std::optional<Match> match(const Pattern& pattern, Value v, const Match& given) {
+std::optional<Match> match(const Pattern& pattern, Value v, const Match& start) {
   const Node n = v ? v.producer() : Node();
-  return n && n.output(0) == v ? match(pattern, n, given) : std::nullopt;
+  return n && n.output(0) == v ? match(pattern, n, start) : std::nullopt;
 }
 
 void log_rule(std::string_view name, Node n) {

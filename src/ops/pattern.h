@@ -115,31 +115,31 @@ class Pattern {
   constexpr void read_term(const char*& at) {
     if (size_ == kMaxTerms) cannot_read("too many terms");
     Term& term = terms_[size_++];
-    std::string_view said = word(at);
-    if (said == "only") {
+    std::string_view token = word(at);
+    if (token == "only") {
       term.only = true;
-      said = word(at);
+      token = word(at);
     }
     if (take(at, ':')) {
-      term.name = said;
-      said = word(at);
+      term.name = token;
+      token = word(at);
       if (*at != '(' && *at != '{') cannot_read("after a colon an operator is expected");
     }
-    if (said.empty()) cannot_read("a term is expected");
+    if (token.empty()) cannot_read("a term is expected");
     if (take(at, '(')) {
-      term.op = said;
+      term.op = token;
       read_operands(at, term, ')');
     } else if (take(at, '{')) {
-      term.op = said;
+      term.op = token;
       term.any_order = true;
       term.order = orders_of_operands_++;
       read_operands(at, term, '}');
       if (term.operands != 2 || term.more) cannot_read("two operands are expected");
-    } else if (is_digit(said[0])) {
+    } else if (is_digit(token[0])) {
       term.kind = Term::Kind::number;
-      term.number = number(said);
-    } else if (said != "_") {
-      term.name = said;
+      term.number = number(token);
+    } else if (token != "_") {
+      term.name = token;
     }
   }
 
@@ -205,25 +205,25 @@ class Match {
 bool begins(const Pattern& pattern, Node n);
 
 /// Matches the pattern at `n` with operands in order number `order` of pattern.orders(). Returns
-/// `given` with the captures added, or nothing when the pattern does not match.
-std::optional<Match> match_in_order(const Pattern& pattern, Node n, const Match& given,
+/// `start` with the captures added, or nothing when the pattern does not match.
+std::optional<Match> match_in_order(const Pattern& pattern, Node n, const Match& start,
                                     unsigned order);
 
 /// Tries all orders of operands until the pattern matches and `accept` returns true for the match.
 template <typename Accept>
-bool match(const Pattern& pattern, Node n, const Match& given, Accept&& accept) {
+bool match(const Pattern& pattern, Node n, const Match& start, Accept&& accept) {
   if (!n || !begins(pattern, n)) return false;
   for (unsigned order = 0; order < pattern.orders(); ++order) {
-    const std::optional<Match> m = match_in_order(pattern, n, given, order);
+    const std::optional<Match> m = match_in_order(pattern, n, start, order);
     if (m && accept(*m)) return true;
   }
   return false;
 }
 
 /// The first match. A null node matches nothing.
-std::optional<Match> match(const Pattern& pattern, Node n, const Match& given = Match());
+std::optional<Match> match(const Pattern& pattern, Node n, const Match& start = Match());
 /// Matches at the node whose first output is `v`; nothing when there is no such node.
-std::optional<Match> match(const Pattern& pattern, Value v, const Match& given = Match());
+std::optional<Match> match(const Pattern& pattern, Value v, const Match& start = Match());
 
 /// A rule of a pass's table.
 template <typename... Args>
@@ -257,13 +257,13 @@ void log_rule(std::string_view name, Node n);
 
 /// The first rule of the table that matches at `n` and accepts the match; null when there is none.
 template <typename AnyRule, size_t kCount, typename... Args>
-const AnyRule* apply_rules(const AnyRule (&rules)[kCount], Node n, const Match& given,
+const AnyRule* apply_rules(const AnyRule (&rules)[kCount], Node n, const Match& start,
                            Args&&... args) {
   for (const AnyRule& rule : rules) {
-    const auto taken = [&](const Match& m) {
+    const auto accept = [&](const Match& m) {
       return rule.then == nullptr || rule.then(m, args...);
     };
-    if (match(rule.pattern, n, given, taken)) {
+    if (match(rule.pattern, n, start, accept)) {
       log_rule(rule.name, n);
       return &rule;
     }

@@ -364,7 +364,7 @@ Result range(Node n, const Inputs& in) {
   }
   if (!count) return std::nullopt;
   Elements result;
-  for (int64_t left = std::min(*count, kLargest + 1); left > 0; --left) {
+  for (int64_t rest = std::min(*count, kLargest + 1); rest > 0; --rest) {
     result.push_back(next);
     next = steep::add(next, (*in[2])[0]);
   }

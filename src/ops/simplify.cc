@@ -3,8 +3,8 @@
 namespace steep {
 namespace {
 
-bool is_number(Value v, double wanted) {
-  return v && is_float(v.dtype()) && scalar_constant(v) == wanted;
+bool is_number(Value v, double number) {
+  return v && is_float(v.dtype()) && scalar_constant(v) == number;
 }
 
 }  // namespace

@@ -1,3 +1,4 @@
+// Copies the nodes of a body into the graph around it.
 #pragma once
 
 #include <span>

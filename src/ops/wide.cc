@@ -87,14 +87,14 @@ Node wide_node(Node n) {
   const auto dtype = static_cast<DType>(attrs.integer("dtype", 0));
   if (n.op().starts_with("steep.") && is_half(dtype))
     attrs.set("dtype", static_cast<int64_t>(DType::f32));
-  const std::vector<Value> made = apply_n(n.op(), inputs, n.output_count(), std::move(attrs));
+  const std::vector<Value> results = apply_n(n.op(), inputs, n.output_count(), std::move(attrs));
   for (int i = 0; i < n.output_count(); ++i) {
     if (!n.output(i)) continue;
     Type type = n.output(i).type();
-    type.dtype = made[static_cast<size_t>(i)].dtype();
-    if (type.shape) g.set_type(made[static_cast<size_t>(i)], type);
+    type.dtype = results[static_cast<size_t>(i)].dtype();
+    if (type.shape) g.set_type(results[static_cast<size_t>(i)], type);
   }
-  return made[0].producer();
+  return results[0].producer();
 }
 
 /// The gradients that the rule gives for float16 or bfloat16 operands, computed in float32.
@@ -109,9 +109,9 @@ Grads wide_gradients(Node n, const Grads& dy, const OpDef& def, Differentiate di
   for (int i = 0; i < n.output_count(); ++i) {
     const Value y = twin.output(i);
     if (!n.output(i)) continue;
-    const Value stored = cast_like(n.output(i), y);
-    g.replace_uses(y, stored);
-    std::replace(dx.begin(), dx.end(), y, stored);
+    const Value narrow = cast_like(n.output(i), y);
+    g.replace_uses(y, narrow);
+    std::replace(dx.begin(), dx.end(), y, narrow);
   }
   return dx;
 }
@@ -132,10 +132,10 @@ bool needs_float32(Node n) {
 }
 
 std::vector<Value> in_float32(Node n) {
-  const Node made = wide_node(n);
+  const Node wide = wide_node(n);
   std::vector<Value> results;
   for (int i = 0; i < n.output_count(); ++i)
-    results.push_back(n.output(i) ? cast_like(made.output(i), n.output(i)) : Value());
+    results.push_back(n.output(i) ? cast_like(wide.output(i), n.output(i)) : Value());
   return results;
 }
 
@@ -146,12 +146,12 @@ Grads apply_rule(Node n, const Grads& dy, Differentiate differentiate) {
 }
 
 Value gradient_for(Node n, Value dx, Value x) {
-  const DType wanted = is_half(x) && needs_float32(n) ? DType::f32 : x.dtype();
-  if (dx.dtype() != wanted) {
+  const DType dtype = is_half(x) && needs_float32(n) ? DType::f32 : x.dtype();
+  if (dx.dtype() != dtype) {
     throw InternalError({.what = "A gradient rule returned a gradient of another dtype.",
                          .node = n.name(),
                          .op = n.op(),
-                         .expected = to_string(Type{wanted, x.type().shape}),
+                         .expected = to_string(Type{dtype, x.type().shape}),
                          .received = to_string(dx.type())});
   }
   return narrow(sum_to_like(dx, x), x);

@@ -214,9 +214,9 @@ bool batches_agree(const Attention& a) {
 }
 
 /// The match of the gradient of `step`, if `n` is its node.
-std::optional<Match> match_gradient(const Attention::Step& step, Node n, const Match& given,
+std::optional<Match> match_gradient(const Attention::Step& step, Node n, const Match& start,
                                     Attention& a) {
-  const auto m = match(*step.rule->gradient, n, given);
+  const auto m = match(*step.rule->gradient, n, start);
   const auto then = step.rule->then_gradient;
   return m && (then == nullptr || then(*m, a)) ? m : std::nullopt;
 }
@@ -291,10 +291,10 @@ bool AttentionMatcher::find_gradients(Attention& a) const {
   }
   a.dy = d;
   const Value weights = a.product.input(0);
-  const Match given = Match(readers_).with("weights", weights).with("dy", a.dy);
+  const Match start = Match(readers_).with("weights", weights).with("dy", a.dy);
   for (Node reader : readers_.of(weights)) {
     const Node product = reader == a.product ? Node() : readers_.only(reader.output(0));
-    if (product && apply_rules(kValuesGradient, product, given, a) != nullptr) break;
+    if (product && apply_rules(kValuesGradient, product, start, a) != nullptr) break;
   }
   return is_private(a) && find_gradients_of_scores(a);
 }
@@ -323,9 +323,9 @@ bool AttentionMatcher::find_gradients_of_scores(Attention& a) const {
     ds = gradient.output(0);
   }
   if (graph_.is_output(ds)) return false;
-  const Match given = Match().with("ds", ds).with("left", a.left()).with("right", a.right());
+  const Match start = Match().with("ds", ds).with("left", a.left()).with("right", a.right());
   return std::all_of(readers_.of(ds).begin(), readers_.of(ds).end(), [&](Node reader) {
-    return apply_rules(kOperandGradients, reader, given, a) != nullptr;
+    return apply_rules(kOperandGradients, reader, start, a) != nullptr;
   });
 }
 

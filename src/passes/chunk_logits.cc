@@ -65,13 +65,13 @@ class ChunkedLoss {
     if (scores.type().dims().back() != logits_.type().dims()[1]) return false;
     std::vector<Node> readers;
     if (!add_readers(scores, &readers)) return false;
-    const Match given = Match()
+    const Match start = Match()
                             .with("logits", logits_)
                             .with("labels", loss_.input(1))
                             .with("largest", loss_.output(1))
                             .with("sums", loss_.output(2));
     for (Node n : readers) {
-      if (n != loss_ && !apply_rules(kGradient, n, given, *this)) return false;
+      if (n != loss_ && !apply_rules(kGradient, n, start, *this)) return false;
     }
     if (!gradient_) return false;
     for (const int k : {1, 2}) {
@@ -107,10 +107,11 @@ class ChunkedLoss {
       const int64_t begin = rows_ * i / count, end = rows_ * (i + 1) / count;
       const Value t = rows(labels, begin, end);
       const Value logits = multiply(product_, rows(x, begin, end), product_.input(1), {});
-      const std::vector<Value> made = apply_n(loss_.op(), std::vector{logits, t}, 3, summed(loss_));
-      loss = loss ? loss + made[0] : made[0];
+      const std::vector<Value> results =
+          apply_n(loss_.op(), std::vector{logits, t}, 3, summed(loss_));
+      loss = loss ? loss + results[0] : results[0];
       const Value dlogits =
-          apply(gradient_.op(), {dloss, logits, t, made[1], made[2]}, summed(gradient_));
+          apply(gradient_.op(), {dloss, logits, t, results[1], results[2]}, summed(gradient_));
       add_chunk(dlogits, begin, end, sums);
     }
     if (divisor) loss = loss / divisor;
@@ -238,8 +239,8 @@ class ChunkedLoss {
   Value counted(Value labels) {
     const DType dtype = loss_.output(0).dtype();
     if (!loss_.attrs().has("ignore_index")) return scalar(g_, static_cast<double>(rows_), dtype);
-    const auto ignored = static_cast<double>(loss_.attrs().integer("ignore_index", 0));
-    const Value counts = apply("Not", {equal(labels, ignored)});
+    const auto ignore_index = static_cast<double>(loss_.attrs().integer("ignore_index", 0));
+    const Value counts = apply("Not", {equal(labels, ignore_index)});
     return cast(sum(cast(counts, DType::i64), {}, false), dtype);
   }
 

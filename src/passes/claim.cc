@@ -28,8 +28,8 @@ namespace {
 class Claimer {
  public:
   Claimer(Graph& g, std::string_view device) : g_(g), device_(device), users_(g.users()) {
-    for (const Output& o : g.outputs()) kept_.insert(o.value.id());
-    for (const Update& u : g.updates()) kept_.insert(u.value.id());
+    for (const Output& o : g.outputs()) results_.insert(o.value.id());
+    for (const Update& u : g.updates()) results_.insert(u.value.id());
     const auto order = g.nodes();
     for (size_t i = 0; i < order.size(); ++i) position_[order[i].id()] = i;
   }
@@ -65,10 +65,10 @@ class Claimer {
     }
     if (outputs.empty()) refuse(claim, nodes[0], "no node reads a result", device_);
     Graph::Scope scope(g_, nodes.back().phase(), nodes.back().name());
-    const auto made = apply_n("steep.Claimed", inputs, static_cast<int>(outputs.size()),
-                              {{"name", claim.name}, {"body", Body(body)}});
-    g_.place_like(made[0].producer(), nodes.back());
-    for (size_t i = 0; i < outputs.size(); ++i) g_.replace_uses(outputs[i], made[i]);
+    const auto results = apply_n("steep.Claimed", inputs, static_cast<int>(outputs.size()),
+                                 {{"name", claim.name}, {"body", Body(body)}});
+    g_.place_like(results[0].producer(), nodes.back());
+    for (size_t i = 0; i < outputs.size(); ++i) g_.replace_uses(outputs[i], results[i]);
     for (Node n : nodes) g_.erase(n);
   }
 
@@ -85,7 +85,7 @@ class Claimer {
     }
     // A path from these nodes to outside readers must not lead back to one of them.
     std::vector<Node> stack = nodes;
-    std::unordered_set<uint32_t> seen;
+    std::unordered_set<uint32_t> ids;
     while (!stack.empty()) {
       const Node n = stack.back();
       stack.pop_back();
@@ -97,7 +97,7 @@ class Claimer {
             if (!inside)
               refuse(claim, user, "one depends on another through a node outside of the claim",
                      device_);
-          } else if (seen.insert(user.id()).second) {
+          } else if (ids.insert(user.id()).second) {
             stack.push_back(user);
           }
         }
@@ -106,7 +106,7 @@ class Claimer {
   }
 
   bool read_outside(Value y, const std::vector<Node>& nodes) const {
-    if (kept_.count(y.id()) != 0) return true;
+    if (results_.count(y.id()) != 0) return true;
     return std::any_of(users_[y.id()].begin(), users_[y.id()].end(), [&](Node user) {
       return std::find(nodes.begin(), nodes.end(), user) == nodes.end();
     });
@@ -115,7 +115,7 @@ class Claimer {
   Graph& g_;
   std::string_view device_;
   std::vector<std::vector<Node>> users_;           // before the first claim
-  std::unordered_set<uint32_t> kept_;              // values that are outputs or updates
+  std::unordered_set<uint32_t> results_;           // values that are outputs or updates
   std::unordered_map<uint32_t, size_t> position_;  // by node id
   std::unordered_set<uint32_t> claimed_;           // node ids
 };

@@ -62,14 +62,14 @@ class Rewriter {
     Attrs attrs = attributes(*q, *k, *v, *y);
     std::vector<Value> extras;
     std::vector<Value> inputs;
-    std::vector<Value> made;
+    std::vector<Value> results;
     place(a_.product, [&] {
       extras = masks(attrs);
       inputs = {operand(*q), operand(*k), operand(*v)};
       std::vector<Value> all = inputs;
       all.insert(all.end(), extras.begin(), extras.end());
-      made = apply_n("steep.Attention", all, 3, attrs);
-      replace(*y, made[0]);
+      results = apply_n("steep.Attention", all, 3, attrs);
+      replace(*y, results[0]);
     });
     if (!a_.softmax_grad) return true;
     place(a_.softmax_grad, [&] {
@@ -79,7 +79,7 @@ class Rewriter {
       attrs.set("perm_dv", *dv->order());
       std::vector<Value> all{operand(*dy)};
       all.insert(all.end(), inputs.begin(), inputs.end());
-      all.insert(all.end(), made.begin(), made.end());
+      all.insert(all.end(), results.begin(), results.end());
       all.insert(all.end(), extras.begin(), extras.end());
       const auto grads = apply_n("steep.AttentionGrad", all, 3, attrs);
       if (a_.da) replace(*dq, grads[0]);
@@ -143,8 +143,8 @@ class Rewriter {
   static Value operand(const HeadLayout& from) {
     return shaped(from.value, from.ordered_extents());
   }
-  void replace(const HeadLayout& at, Value made) {
-    g_.replace_uses(at.value, shaped(made, at.value.type().dims()));
+  void replace(const HeadLayout& at, Value result) {
+    g_.replace_uses(at.value, shaped(result, at.value.type().dims()));
   }
 
   Graph& g_;

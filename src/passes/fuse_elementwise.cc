@@ -191,10 +191,10 @@ class Fuser {
       }
     }
     Graph::Scope scope(g_, root.phase(), root.name());
-    const auto fused =
+    const auto results =
         apply_n("steep.Fused", inputs, static_cast<int>(outputs.size()), {{"body", Body(body)}});
-    g_.place_like(fused[0].producer(), root);
-    for (size_t i = 0; i < outputs.size(); ++i) g_.replace_uses(outputs[i], fused[i]);
+    g_.place_like(results[0].producer(), root);
+    for (size_t i = 0; i < outputs.size(); ++i) g_.replace_uses(outputs[i], results[i]);
     for (Node n : group) g_.erase(n);
   }
 

@@ -178,9 +178,9 @@ bool fuse(Node n, const Readers& readers) {
   const Graph::Scope scope(g, r.phase, n.name());
   std::vector<Value> inputs{a.value, b.value};
   if (r.bias) inputs.push_back(r.bias);
-  const Value fused = apply("steep.MatMul", inputs, std::move(attrs));
-  g.place_like(fused.producer(), n);
-  g.replace_uses(r.last, fused);
+  const Value product = apply("steep.MatMul", inputs, std::move(attrs));
+  g.place_like(product.producer(), n);
+  g.replace_uses(r.last, product);
   return true;
 }
 

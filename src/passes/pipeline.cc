@@ -86,11 +86,11 @@ std::vector<std::string> pass_names() {
 }
 
 void check_passes(const std::set<std::string>& names) {
-  const std::vector<std::string> known = pass_names();
+  const std::vector<std::string> all = pass_names();
   for (const std::string& name : names) {
-    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    if (std::find(all.begin(), all.end(), name) != all.end()) continue;
     throw ModelError({.what = "There is no pass of this name to disable.",
-                      .expected = fmt::format("{}", fmt::join(known, ", ")),
+                      .expected = fmt::format("{}", fmt::join(all, ", ")),
                       .received = name});
   }
 }

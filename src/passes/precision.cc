@@ -117,14 +117,14 @@ void normalise_products(Graph& g) {
     if (product.relu) attrs.set("activation", std::string());
     if (product.turn) attrs.set("perm_y", Ints());
     Graph::Scope scope(g, n.phase(), n.name());
-    auto placed = [&](Value v) {
+    auto place = [&](Value v) {
       g.place_like(v.producer(), n);
       return v;
     };
-    Value made = placed(apply("steep.MatMul", inputs, std::move(attrs)));
-    if (product.turn) made = placed(transpose(made, n.attrs().ints("perm_y")));
-    if (product.relu) made = placed(apply("Relu", {made}));
-    g.replace_uses(y, made);
+    Value result = place(apply("steep.MatMul", inputs, std::move(attrs)));
+    if (product.turn) result = place(transpose(result, n.attrs().ints("perm_y")));
+    if (product.relu) result = place(apply("Relu", {result}));
+    g.replace_uses(y, result);
   }
   g.prune();
 }
@@ -241,11 +241,11 @@ class Narrower {
   /// Replaces the node by one on narrow values.
   void replace_narrow(Node n, const std::vector<Value>& inputs) {
     Graph::Scope scope(g_, n.phase(), n.name());
-    const std::vector<Value> made = apply_n(n.op(), inputs, n.output_count(), n.attrs());
-    g_.place_like(made[0].producer(), n);
+    const std::vector<Value> results = apply_n(n.op(), inputs, n.output_count(), n.attrs());
+    g_.place_like(results[0].producer(), n);
     for (int i = 0; i < n.output_count(); ++i) {
       if (!n.output(i)) continue;
-      known(n.output(i)).narrow = made[static_cast<size_t>(i)];
+      known(n.output(i)).narrow = results[static_cast<size_t>(i)];
       known(n.output(i)).only_narrow = true;
     }
   }
@@ -273,11 +273,11 @@ class Narrower {
       attrs.set("dtype", static_cast<int64_t>(writes ? type_ : DType::f32));
     }
     Graph::Scope scope(g_, n.phase(), n.name());
-    const std::vector<Value> made = apply_n(n.op(), inputs, n.output_count(), std::move(attrs));
-    g_.place_like(made[0].producer(), n);
+    const std::vector<Value> results = apply_n(n.op(), inputs, n.output_count(), std::move(attrs));
+    g_.place_like(results[0].producer(), n);
     const int narrow_outputs = writes ? 1 : op.follow;
     for (int i = 0; i < n.output_count(); ++i) {
-      Value old = n.output(i), now = made[static_cast<size_t>(i)];
+      Value old = n.output(i), now = results[static_cast<size_t>(i)];
       if (!old) continue;
       if (i < narrow_outputs) {
         known(old).narrow = now;
@@ -315,16 +315,16 @@ class Narrower {
     std::vector<Value> inputs{narrow(n.input(0), reader)};
     for (int i = 1; i < n.input_count(); ++i) inputs.push_back(n.input(i));
     Graph::Scope scope(g_, n.phase(), n.name());
-    Value made = apply(n.op(), inputs, n.attrs());
-    g_.place_like(made.producer(), n);
-    return made;
+    Value result = apply(n.op(), inputs, n.attrs());
+    g_.place_like(result.producer(), n);
+    return result;
   }
 
   Value widened(Value x, Node reader) {
     Graph::Scope scope(g_, reader.phase(), x.name());
-    Value made = cast(known(x).narrow, DType::f32);
-    g_.place_like(made.producer(), reader);
-    return made;
+    Value wide = cast(known(x).narrow, DType::f32);
+    g_.place_like(wide.producer(), reader);
+    return wide;
   }
 
   static const PatternRule<Narrower&> kNarrow[3];

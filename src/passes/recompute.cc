@@ -66,13 +66,13 @@ class Recomputer {
       for (int i = 0; i < n.input_count(); ++i) {
         const Value x = n.input(i), y = x ? behind_views(x) : x;
         if (!y || !is_kept_norm(y)) continue;
-        const Value made = copy(y, n);
+        const Value replacement = copy(y, n);
         if (x == y) {
-          n.set_input(i, made);
+          n.set_input(i, replacement);
           continue;
         }
         const Graph::Scope scope(g_, Phase::backward, y.producer().name() + "/again");
-        n.set_input(i, reshape(made, x.type().dims()));
+        n.set_input(i, reshape(replacement, x.type().dims()));
         g_.place_like(n.input(i).producer(), n);
       }
     }
@@ -92,22 +92,22 @@ class Recomputer {
   /// Called once for each value, producers first, because the number of paths to sources may be
   /// exponential. Values that are kept later are sources already, so earlier results stay valid.
   void find_sources(Value x) {
-    Sources& found = sources_[x.id()];
-    found.emplace();
+    Sources& sources = sources_[x.id()];
+    sources.emplace();
     auto add = [&](Value v) {
-      if (std::find(found->begin(), found->end(), v) == found->end()) found->push_back(v);
-      if (found->size() > kMostSources) found.reset();
+      if (std::find(sources->begin(), sources->end(), v) == sources->end()) sources->push_back(v);
+      if (sources->size() > kMostSources) sources.reset();
     };
     Node p = x.producer();
-    for (int i = 0; i < p.input_count() && found; ++i) {
+    for (int i = 0; i < p.input_count() && sources; ++i) {
       Value in = p.input(i);
       if (!in) continue;
       if (!recomputes(in)) {
         add(in);
       } else if (const Sources& more = sources_.at(in.id()); !more) {
-        found.reset();
+        sources.reset();
       } else {
-        for (size_t k = 0; k < more->size() && found; ++k) add((*more)[k]);
+        for (size_t k = 0; k < more->size() && sources; ++k) add((*more)[k]);
       }
     }
   }
@@ -145,11 +145,11 @@ class Recomputer {
     return recompute_value(x, recomputed_, is_recomputed, [&](Value y) {
       const Node p = y.producer();
       const Graph::Scope scope(g_, Phase::backward, p.name() + "/again");
-      const Node made =
+      const Node clone =
           g_.add_node(p.op(), recomputed_inputs(p, recomputed_, is_recomputed), 1, p.attrs());
-      g_.set_type(made.output(0), y.type());
-      g_.place_like(made, reader);
-      recomputed_[y.id()] = made.output(0);
+      g_.set_type(clone.output(0), y.type());
+      g_.place_like(clone, reader);
+      recomputed_[y.id()] = clone.output(0);
     });
   }
 

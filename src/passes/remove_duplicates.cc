@@ -26,7 +26,7 @@ std::string key_of(Value v) {
 }  // namespace
 
 void remove_duplicates(Graph& graph) {
-  std::unordered_map<std::string, Node> seen;
+  std::unordered_map<std::string, Node> nodes;
   std::vector<Value> replacement(graph.value_count());
   for (Node n : graph.nodes()) {
     const std::optional<std::string> attrs = comparison_key(n.attrs());
@@ -37,7 +37,7 @@ void remove_duplicates(Graph& graph) {
     }
     if (!attrs) continue;
     key += fmt::format("|{}|{}", n.output_count(), *attrs);
-    auto [it, fresh] = seen.try_emplace(std::move(key), n);
+    auto [it, fresh] = nodes.try_emplace(std::move(key), n);
     if (fresh) continue;
     for (int i = 0; i < n.output_count(); ++i) {
       if (n.output(i)) replacement[n.output(i).id()] = it->second.output(i);

@@ -25,23 +25,23 @@ namespace {
 // Larger results are computed at run time, in memory that the planner reuses.
 constexpr int64_t kMaxFoldedElements = int64_t{1} << 20;
 
-void check_input(Value input, const Type& given, std::map<std::string, int64_t>& symbols) {
-  const Type& wanted = input.type();
+void check_input(Value input, const Type& type, std::map<std::string, int64_t>& symbols) {
+  const Type& target = input.type();
   auto fail = [&](const char* what) {
     throw ShapeError(
         {.what = what,
          .node = input.name(),
-         .expected = to_string(wanted),
-         .received = to_string(given),
+         .expected = to_string(target),
+         .received = to_string(type),
          .remedy = "Feed the input with the dtype and shape that the model declares."});
   };
-  if (given.dtype != wanted.dtype) fail("An input has the wrong dtype.");
-  if (!wanted.shape) return;
-  if (wanted.shape->size() != given.shape->size())
+  if (type.dtype != target.dtype) fail("An input has the wrong dtype.");
+  if (!target.shape) return;
+  if (target.shape->size() != type.shape->size())
     fail("An input has the wrong number of dimensions.");
-  for (size_t i = 0; i < wanted.shape->size(); ++i) {
-    const Dim& w = (*wanted.shape)[i];
-    const int64_t g = (*given.shape)[i].value();
+  for (size_t i = 0; i < target.shape->size(); ++i) {
+    const Dim& w = (*target.shape)[i];
+    const int64_t g = (*type.shape)[i].value();
     if (w.known() && w.value() != g) fail("An input has the wrong shape.");
     if (w.known() || w.symbol().empty()) continue;
     auto [it, first] = symbols.try_emplace(w.symbol(), g);
@@ -139,10 +139,10 @@ class Specialiser {
 
   /// The ids of deferred nodes on which something depends, in order.
   std::vector<uint32_t> deferred() const {
-    const std::unordered_set<uint32_t> deferred(deferred_.begin(), deferred_.end());
+    const std::unordered_set<uint32_t> ids(deferred_.begin(), deferred_.end());
     std::vector<uint32_t> live;
     for (Node n : g_.nodes()) {
-      if (deferred.count(n.id()) != 0) live.push_back(n.id());
+      if (ids.count(n.id()) != 0) live.push_back(n.id());
     }
     return live;
   }
@@ -256,11 +256,12 @@ class Specialiser {
     }
     if (!shaped && (!known || host_.knows(n.op()))) return false;
     if (find_offered(n.op()) == nullptr) return !shaped || !is_known(n.op());
-    std::vector<Declined> said;
-    if (shaped && has_kernel(n, said)) return false;
+    std::vector<Declined> refusals;
+    if (shaped && has_kernel(n, refusals)) return false;
     if (!shaped)
-      said.push_back(declined(n, host_, "its output shape is known only from its decomposition"));
-    std::move(said.begin(), said.end(), std::back_inserter(decomposed_));
+      refusals.push_back(
+          declined(n, host_, "its output shape is known only from its decomposition"));
+    std::move(refusals.begin(), refusals.end(), std::back_inserter(decomposed_));
     return true;
   }
 
@@ -271,9 +272,9 @@ class Specialiser {
                                           [&](const auto& device) { return device->knows(op); });
   }
 
-  /// Whether a device has a kernel for the node. If not, `said` gets the reasons of the devices,
-  /// and of the host only if it is the only device.
-  bool has_kernel(Node n, std::vector<Declined>& said) const {
+  /// Whether a device has a kernel for the node. If not, `refusals` gets the reasons of the
+  /// devices, and of the host only if it is the only device.
+  bool has_kernel(Node n, std::vector<Declined>& refusals) const {
     const NodeSpec spec = spec_of(n);
     // Kernels assume that the products of extents do not overflow.
     for (int i = 0; i < n.input_count(); ++i) require_bytes_of(n.input(i));
@@ -281,11 +282,11 @@ class Specialiser {
     for (const auto& device : devices_.others()) {
       std::string reason;
       if (choose_kernel(*device, spec, &reason).kernel) return true;
-      said.push_back(declined(n, *device, std::move(reason)));
+      refusals.push_back(declined(n, *device, std::move(reason)));
     }
     std::string reason;
     if (choose_kernel(host_, spec, &reason).kernel) return true;
-    if (said.empty()) said.push_back(declined(n, host_, std::move(reason)));
+    if (refusals.empty()) refusals.push_back(declined(n, host_, std::move(reason)));
     return false;
   }
 

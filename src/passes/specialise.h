@@ -1,3 +1,4 @@
+// Makes a graph concrete: a copy for the types of the inputs of one call.
 #pragma once
 
 #include <optional>

@@ -34,14 +34,14 @@ class DeviceAssigner {
       }
       return;
     }
-    const NodeKernel& chosen = it->second;
+    const NodeKernel& choice = it->second;
     for (int i = 0; i < n.input_count(); ++i) {
       if (!n.input(i)) continue;
-      const int to = chosen.kernel->wants_on_host(i) ? 0 : chosen.device;
+      const int to = choice.kernel->wants_on_host(i) ? 0 : choice.device;
       n.set_input(i, on(n.input(i), to, n.phase(), n));
     }
     for (int i = 0; i < n.output_count(); ++i) {
-      if (n.output(i)) device_[n.output(i).id()] = chosen.device;
+      if (n.output(i)) device_[n.output(i).id()] = choice.device;
     }
   }
 
@@ -51,8 +51,8 @@ class DeviceAssigner {
     if (from == to) return v;
     if (from != 0 && to != 0) return on(on(v, 0, phase, beside), to, phase, beside);
     // A copy that forward makes serves backward, too, but not the reverse.
-    for (const Phase known : {Phase::forward, phase}) {
-      if (auto it = copies_.find({v.id(), to, known}); it != copies_.end()) return it->second;
+    for (const Phase candidate : {Phase::forward, phase}) {
+      if (auto it = copies_.find({v.id(), to, candidate}); it != copies_.end()) return it->second;
     }
     const Graph::Scope scope(graph_, phase, "");
     const Node copy = graph_.add_node(std::string(kCopy), std::span(&v, 1), 1,

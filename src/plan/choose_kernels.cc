@@ -31,8 +31,8 @@ NodeKernel choose_kernel_of(Node n, const Devices& devices, KernelGraph& result,
   });
 }
 
-/// Replaces `n` by its decomposition, which is appended to `made`. Returns false if there is none.
-bool decompose(Node n, std::vector<Node>& made) {
+/// Replaces `n` by its decomposition, which is appended to `nodes`. Returns false if there is none.
+bool decompose(Node n, std::vector<Node>& nodes) {
   Graph& g = n.graph();
   const auto first_new = static_cast<uint32_t>(g.node_slots());
   std::vector<Value> parts;
@@ -54,7 +54,7 @@ bool decompose(Node n, std::vector<Node>& made) {
   for (uint32_t id = first_new; id < g.node_slots(); ++id) {
     Node part(&g, id);
     g.place_like(part, n);
-    made.push_back(part);
+    nodes.push_back(part);
   }
   g.erase(n);
   return true;
@@ -64,7 +64,7 @@ bool decompose(Node n, std::vector<Node>& made) {
 
 KernelGraph choose_kernels(Graph& g, const Devices& devices) {
   KernelGraph result;
-  std::string refused;
+  std::string refusals;
   std::string first_node, first_op;
   std::vector<Node> work = g.nodes();
   for (size_t k = 0; k < work.size(); ++k) {
@@ -75,17 +75,17 @@ KernelGraph choose_kernels(Graph& g, const Devices& devices) {
       continue;
     }
     std::string why_not;
-    NodeKernel chosen = choose_kernel_of(n, devices, result, &why_not);
-    if (chosen.kernel) {
-      result.kernels.emplace(n.id(), std::move(chosen));
+    NodeKernel choice = choose_kernel_of(n, devices, result, &why_not);
+    if (choice.kernel) {
+      result.kernels.emplace(n.id(), std::move(choice));
     } else if (!decompose(n, work)) {
-      refused += fmt::format("\n    {} ({}): {}", n.name(), n.op(), why_not);
+      refusals += fmt::format("\n    {} ({}): {}", n.name(), n.op(), why_not);
       if (first_node.empty()) first_node = n.name(), first_op = n.op();
     }
   }
-  if (!refused.empty()) {
+  if (!refusals.empty()) {
     throw ProviderError(
-        {.what = fmt::format("The {} provider cannot run:{}", devices.host().provider(), refused),
+        {.what = fmt::format("The {} provider cannot run:{}", devices.host().provider(), refusals),
          .node = first_node,
          .op = first_op,
          .expected = "a kernel or a decomposition for every node",

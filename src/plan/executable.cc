@@ -8,7 +8,7 @@
 #include <optional>
 #include <utility>
 
-#include "device/asked.h"
+#include "device/provider_call.h"
 #include "runtime/budget.h"
 #include "runtime/headroom.h"
 #include "steep/error.h"
@@ -90,7 +90,7 @@ void execute(const Devices& devices, const Frame& frame, const Step& step,
     if (step.device == 0)
       return step.kernel->execute(operands.in(), operands.out(), scratch, nullptr);
     const auto d = static_cast<size_t>(step.device) - 1;
-    asked(devices.others()[d]->provider(), "execute", [&] {
+    call_provider(devices.others()[d]->provider(), "execute", [&] {
       step.kernel->execute(operands.in(), operands.out(), scratch, frame.streams[d].get());
     });
   });

@@ -10,21 +10,21 @@ namespace steep {
 NodeKernel choose_on(const Devices& devices, Node n, std::vector<Declined>& declined,
                      std::string* why_not) {
   const NodeSpec spec = spec_of(n);
-  std::vector<Declined> said;
+  std::vector<Declined> refusals;
   const auto others = devices.others();
   for (size_t i = 0; i < others.size(); ++i) {
     std::string reason;
-    ChosenKernel chosen = choose_kernel(*others[i], spec, &reason);
-    if (chosen.kernel) return {std::move(chosen.kernel), chosen.candidate, static_cast<int>(i) + 1};
-    said.push_back({n.name(), n.op(), std::string(others[i]->provider()), std::move(reason)});
+    ChosenKernel choice = choose_kernel(*others[i], spec, &reason);
+    if (choice.kernel) return {std::move(choice.kernel), choice.candidate, static_cast<int>(i) + 1};
+    refusals.push_back({n.name(), n.op(), std::string(others[i]->provider()), std::move(reason)});
   }
-  ChosenKernel chosen = choose_kernel(devices.host(), spec, why_not);
-  if (chosen.kernel) {
-    std::move(said.begin(), said.end(), std::back_inserter(declined));
+  ChosenKernel choice = choose_kernel(devices.host(), spec, why_not);
+  if (choice.kernel) {
+    std::move(refusals.begin(), refusals.end(), std::back_inserter(declined));
   } else {
-    for (const Declined& d : said) *why_not += fmt::format("; {}: {}", d.device, d.reason);
+    for (const Declined& d : refusals) *why_not += fmt::format("; {}: {}", d.device, d.reason);
   }
-  return {std::move(chosen.kernel), chosen.candidate};
+  return {std::move(choice.kernel), choice.candidate};
 }
 
 }  // namespace steep

@@ -146,9 +146,9 @@ class Planner {
     const auto users = g().users();
     for (size_t k = order_.size(); k-- > 0;) {
       Node n = order_[k];
-      const NodeKernel* chosen = kernel_of(n);
-      if (chosen == nullptr || chosen->device != 0) continue;
-      for (auto [i, o] : chosen->kernel->may_share()) {
+      const NodeKernel* choice = kernel_of(n);
+      if (choice == nullptr || choice->device != 0) continue;
+      for (auto [i, o] : choice->kernel->may_share()) {
         Value x = n.input(i), y = n.output(o);
         if (!x || !y || overwrites[y.id()] || leaves(x)) continue;
         if (!(leaves(y) || overwritten_by_[y.id()]) || x.type().nbytes() != y.type().nbytes())
@@ -193,7 +193,9 @@ class Planner {
       if (b.storage == Storage::state ? !updates : b.storage != Storage::arena) continue;
       if (updates_state_[y.id()] && !updates) continue;
       if (b.bytes != y.type().nbytes() || last_use_[root_[x.id()]] > k) continue;
-      if (std::any_of(taken_.begin(), taken_.end(), [&](int t) { return t == p.buffer; })) continue;
+      if (std::any_of(in_place_buffers_.begin(), in_place_buffers_.end(),
+                      [&](int t) { return t == p.buffer; }))
+        continue;
       bool clash = false;
       for (int j = 0; j < n.input_count() && !clash; ++j) {
         Value other = n.input(j);
@@ -203,7 +205,7 @@ class Planner {
       }
       if (clash) continue;
       *place = p;
-      taken_.push_back(p.buffer);
+      in_place_buffers_.push_back(p.buffer);
       return true;
     }
     return false;
@@ -213,8 +215,8 @@ class Planner {
     const int k = position_++;
     if (n.phase() == Phase::backward && !in_backward_) begin_backward();
     if (n.op() == kCopy) return add_crossing(n, k);
-    const NodeKernel* chosen = kernel_of(n);
-    if (chosen == nullptr) {
+    const NodeKernel* choice = kernel_of(n);
+    if (choice == nullptr) {
       const Place base = place_of_source(n.input(0));
       const Ints& offsets = *on_.views[n.id()];
       for (int i = 0; i < n.output_count(); ++i) {
@@ -224,20 +226,20 @@ class Planner {
       }
       return;
     }
-    Step step{.node = n, .device = chosen->device, .phase = n.phase()};
-    step.candidate = chosen->candidate;
+    Step step{.node = n, .device = choice->device, .phase = n.phase()};
+    step.candidate = choice->candidate;
     for (int i = 0; i < n.input_count(); ++i) {
       step.inputs.push_back(n.input(i) ? place_of_source(n.input(i)) : Place{});
     }
-    taken_.clear();
+    in_place_buffers_.clear();
     for (int o = 0; o < n.output_count(); ++o) {
       Value y = n.output(o);
       Place p;
-      if (y && !take_over(n, *chosen->kernel, k, o, &p)) p = new_place(n, y);
+      if (y && !take_over(n, *choice->kernel, k, o, &p)) p = new_place(n, y);
       if (y) places_[y.id()] = p;
       step.outputs.push_back(p);
     }
-    if (const size_t bytes = chosen->kernel->scratch_bytes(); bytes > 0)
+    if (const size_t bytes = choice->kernel->scratch_bytes(); bytes > 0)
       step.scratch = {add_buffer(Storage::arena, bytes, 0, n.phase(), step.device), 0};
     step.empty = gives_nothing(n);
     plan_.steps.push_back(std::move(step));
@@ -301,12 +303,12 @@ class Planner {
   /// False if some of these bytes belong to a result already.
   bool take_result(Place p, size_t bytes) {
     if (bytes == 0) return true;
-    auto& taken = results_[p.buffer];  // begin → end
-    const auto next = taken.upper_bound(p.offset);
-    const bool before = next != taken.begin() && std::prev(next)->second > p.offset;
-    const bool after = next != taken.end() && next->first < p.offset + bytes;
+    auto& ranges = results_[p.buffer];  // begin → end
+    const auto next = ranges.upper_bound(p.offset);
+    const bool before = next != ranges.begin() && std::prev(next)->second > p.offset;
+    const bool after = next != ranges.end() && next->first < p.offset + bytes;
     if (before || after) return false;
-    taken.emplace(p.offset, p.offset + bytes);
+    ranges.emplace(p.offset, p.offset + bytes);
     return true;
   }
 
@@ -353,7 +355,7 @@ class Planner {
   std::vector<Value> updates_state_;   // by value id: the state whose new value it is
   std::vector<uint32_t> root_;         // by value id
   std::vector<int> last_use_;          // by root value id: position in order_
-  std::vector<int> taken_;             // buffers that the current step already writes in place
+  std::vector<int> in_place_buffers_;  // buffers that the current step already writes in place
   std::map<int, std::map<size_t, size_t>> results_;  // by buffer: begin and end of each result
   int position_ = 0;
   bool in_backward_ = false;
@@ -372,8 +374,8 @@ void check_budget(const Plan& plan) {
   const auto sum = [&](Storage storage) { return bytes_in(plan, storage); };
   const size_t all =
       plan.arena_bytes + sum(Storage::constant) + sum(Storage::state) + sum(Storage::output);
-  const size_t fed = sum(Storage::input);
-  if (all <= most && fed <= most) return;
+  const size_t input_bytes = sum(Storage::input);
+  if (all <= most && input_bytes <= most) return;
   std::vector<std::pair<size_t, Value>> values;
   for (Value v : plan.graph->inputs()) values.emplace_back(v.type().nbytes(), v);
   for (Node n : schedule(*plan.graph)) {
@@ -381,29 +383,30 @@ void check_budget(const Plan& plan) {
       if (n.output(i)) values.emplace_back(n.output(i).type().nbytes(), n.output(i));
     }
   }
-  const size_t shown = std::min<size_t>(values.size(), 3);
-  std::partial_sort(values.begin(), values.begin() + static_cast<int64_t>(shown), values.end(),
+  const size_t count = std::min<size_t>(values.size(), 3);
+  std::partial_sort(values.begin(), values.begin() + static_cast<int64_t>(count), values.end(),
                     [](const auto& a, const auto& b) { return a.first > b.first; });
   std::string greatest;
-  for (size_t i = 0; i < shown; ++i) {
+  for (size_t i = 0; i < count; ++i) {
     const Value v = values[i].second;
     greatest +=
         fmt::format("{}{} {} ({})", i == 0 ? "" : ", ", to_string(v.type()),
                     v.name().empty() ? "without a name" : v.name(), bytes_text(values[i].first));
   }
-  const Node first = shown > 0 ? values[0].second.producer() : Node();
+  const Node first = count > 0 ? values[0].second.producer() : Node();
   throw OutOfMemoryError(
       {.what = "One run exceeds the memory budget.",
        .node = first       ? first.name()
-               : shown > 0 ? values[0].second.name()
+               : count > 0 ? values[0].second.name()
                            : "",
        .op = first ? first.op() : "",
        .expected = "at most " + bytes_text(most),
        .received = fmt::format(
            "{} of inputs; {} of intermediate values, {} of constants, {} of parameters and "
            "moments, {} of results; the greatest: {}",
-           bytes_text(fed), bytes_text(plan.arena_bytes), bytes_text(sum(Storage::constant)),
-           bytes_text(sum(Storage::state)), bytes_text(sum(Storage::output)), greatest),
+           bytes_text(input_bytes), bytes_text(plan.arena_bytes),
+           bytes_text(sum(Storage::constant)), bytes_text(sum(Storage::state)),
+           bytes_text(sum(Storage::output)), greatest),
        .remedy = "Use a smaller batch or sequence length, or raise Limits::max_bytes "
                  "(max_bytes= in Python, --max-bytes)."});
 }

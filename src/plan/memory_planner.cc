@@ -215,31 +215,31 @@ double MemoryPlanner::relief_of(const State& s, Node n) const {
 }
 
 std::vector<MemoryPlanner::Move> MemoryPlanner::moves(const State& s, bool all) const {
-  std::vector<Move> found;
+  std::vector<Move> moves;
   for (Node n : forward_) {
-    if (can_[n.id()] && !chosen(s, n.id())) grow(s, n, all, found);
+    if (can_[n.id()] && !chosen(s, n.id())) grow(s, n, all, moves);
   }
-  std::stable_sort(found.begin(), found.end(),
+  std::stable_sort(moves.begin(), moves.end(),
                    [](const Move& a, const Move& b) { return a.score() > b.score(); });
-  return found;
+  return moves;
 }
 
 /// The bytes near the peak of existing recomputed nodes that would have to run earlier, at step
-/// `wanted`, because these nodes read them there.
-double MemoryPlanner::pulled_bytes(const State& s, const RecomputedNodes& nodes, int wanted) const {
+/// `use`, because these nodes read them there.
+double MemoryPlanner::pulled_bytes(const State& s, const RecomputedNodes& nodes, int use) const {
   double bytes = 0;
   std::vector<uint32_t> todo = nodes;
-  std::unordered_set<uint32_t> seen(todo.begin(), todo.end());
+  std::unordered_set<uint32_t> ids(todo.begin(), todo.end());
   while (!todo.empty()) {
     const Node n(const_cast<Graph*>(&graph_), todo.back());
     todo.pop_back();
     for (int i = 0; i < n.input_count(); ++i) {
       const Value x = n.input(i) ? root(n.input(i)) : Value();
       const Node p = x ? x.producer() : Node();
-      if (!p || !chosen(s, p.id()) || s.recomputed_at[p.id()] <= wanted) continue;
+      if (!p || !chosen(s, p.id()) || s.recomputed_at[p.id()] <= use) continue;
       bytes +=
-          static_cast<double>(x.type().nbytes()) * hot_between(s, wanted, s.recomputed_at[p.id()]);
-      if (seen.insert(p.id()).second) todo.push_back(p.id());
+          static_cast<double>(x.type().nbytes()) * hot_between(s, use, s.recomputed_at[p.id()]);
+      if (ids.insert(p.id()).second) todo.push_back(p.id());
     }
   }
   return bytes;
@@ -256,73 +256,74 @@ int MemoryPlanner::first_backward(const State& s, Node n) const {
   return first;
 }
 
-/// Adds a node to the move. `kept`: the values of forward that the move then reads.
+/// Adds a node to the move. `sources`: the values of forward that the move then reads.
 void MemoryPlanner::recompute_too(const State& s, Node n, Move& move,
-                                  std::vector<Value>& kept) const {
+                                  std::vector<Value>& sources) const {
   move.nodes.push_back(n.id());
   move.ms += ms_[n.id()];
-  std::erase_if(kept, [&](Value v) { return v.producer() == n; });
+  std::erase_if(sources, [&](Value v) { return v.producer() == n; });
   for (int i = 0; i < n.input_count(); ++i) {
     if (!n.input(i)) continue;
     const Value x = root(n.input(i));
     const Node p = x.producer();
-    if (!p || chosen(s, p.id()) || std::find(kept.begin(), kept.end(), x) != kept.end()) continue;
+    if (!p || chosen(s, p.id()) || std::find(sources.begin(), sources.end(), x) != sources.end())
+      continue;
     if (std::find(move.nodes.begin(), move.nodes.end(), p.id()) == move.nodes.end())
-      kept.push_back(x);
+      sources.push_back(x);
   }
 }
 
-/// The producer of the largest of the `kept` values that can be recomputed; null if there is none.
-/// Adds to *cost the bytes near the peak of all kept values, if they are kept until step `wanted`.
-Node MemoryPlanner::dearest(const State& s, const std::vector<Value>& kept, int wanted,
+/// The producer of the largest of `sources` that can be recomputed; null if there is none.
+/// Adds to *cost the bytes near the peak of all `sources`, if they are kept until step `use`.
+Node MemoryPlanner::dearest(const State& s, const std::vector<Value>& sources, int use,
                             double* cost) const {
   double most = 0;
-  Node found;
-  for (Value v : kept) {
+  Node best;
+  for (Value v : sources) {
     const Life& life = s.lives[v.id()];
     const double bytes = static_cast<double>(v.type().nbytes()) *
-                         hot_between(s, std::max(life.last_forward, life.last_backward), wanted);
+                         hot_between(s, std::max(life.last_forward, life.last_backward), use);
     *cost += bytes;
     if (bytes <= most || !can_[v.producer().id()] || life.first_backward >= 0) continue;
     most = bytes;
-    found = v.producer();
+    best = v.producer();
   }
-  return found;
+  return best;
 }
 
 /// Finds moves that recompute `n`. The first move recomputes `n` alone and keeps its operands. Each
 /// further move also recomputes the producer of the kept value that takes the most memory. Adds the
 /// best of these moves, or all of them.
-void MemoryPlanner::grow(const State& s, Node n, bool all, std::vector<Move>& found) const {
+void MemoryPlanner::grow(const State& s, Node n, bool all, std::vector<Move>& moves) const {
   constexpr size_t kLongest = 64;
   const double gain = relief_of(s, n);
   if (gain <= 0) return;
-  const int wanted = first_backward(s, n);
+  const int use = first_backward(s, n);
   Move move;
   std::optional<Move> best;
-  std::vector<Value> kept;
+  std::vector<Value> sources;
   for (Node next = n; next;) {
-    recompute_too(s, next, move, kept);
+    recompute_too(s, next, move, sources);
     double cost = 0;
-    next = dearest(s, kept, wanted, &cost);
-    move.relief = gain - cost - pulled_bytes(s, move.nodes, wanted);
+    next = dearest(s, sources, use, &cost);
+    move.relief = gain - cost - pulled_bytes(s, move.nodes, use);
     if (move.nodes.size() >= kLongest) next = {};
     if (move.relief <= 0) continue;
     if (all) {
-      found.push_back(move);
-      std::sort(found.back().nodes.begin(), found.back().nodes.end());
+      moves.push_back(move);
+      std::sort(moves.back().nodes.begin(), moves.back().nodes.end());
     } else if (!best || move.score() > best->score()) {
       best = move;
     }
   }
   if (!best) return;
   std::sort(best->nodes.begin(), best->nodes.end());
-  found.push_back(std::move(*best));
+  moves.push_back(std::move(*best));
 }
 
 /// The recomputed nodes that could be kept without a byte more near the peak.
 RecomputedNodes MemoryPlanner::unneeded(const State& s) const {
-  RecomputedNodes found;
+  RecomputedNodes result;
   for (uint32_t id : s.point.recomputed) {
     const Node n(const_cast<Graph*>(&graph_), id);
     double bytes = 0;
@@ -330,25 +331,25 @@ RecomputedNodes MemoryPlanner::unneeded(const State& s) const {
       if (n.output(o) && s.recomputed_at[id] >= 0)
         bytes += hot_between(s, s.lives[n.output(o).id()].last_forward, s.recomputed_at[id]);
     }
-    if (bytes <= 0) found.push_back(id);
+    if (bytes <= 0) result.push_back(id);
   }
-  return found;
+  return result;
 }
 
 /// The best moves that free `relief` bytes together, without those that failed before.
 MemoryPlanner::Batch MemoryPlanner::choose(const State& now, double relief,
-                                           const std::set<RecomputedNodes>& failed) const {
+                                           const std::set<RecomputedNodes>& rejects) const {
   Batch batch;
-  double freed = 0;
+  double total = 0;
   for (const Move& move : moves(now, false)) {
-    if (failed.count(move.nodes) != 0) continue;
+    if (rejects.count(move.nodes) != 0) continue;
     const size_t more = without(move.nodes, batch.nodes).size();
     if (more > 0 && more < move.nodes.size())
       continue;  // it shares some nodes, so its score has changed
     if (batch.count++ == 0) batch.first = move.nodes;
     batch.nodes = united(batch.nodes, move.nodes);
-    freed += move.relief;
-    if (freed >= relief) break;
+    total += move.relief;
+    if (total >= relief) break;
   }
   return batch;
 }
@@ -361,10 +362,10 @@ void MemoryPlanner::descend() {
   size_t least = now.point.bytes;
   double part = kFirst;  // fraction of the arena that the next moves are to free
   int failures = 0;
-  std::set<RecomputedNodes> failed;
+  std::set<RecomputedNodes> rejects;
   const int reserve = looks_left_ / 4;  // layouts for refine()
   while (looks_left_ > reserve && failures < kMostFailures) {
-    const Batch batch = choose(now, part * static_cast<double>(now.arena), failed);
+    const Batch batch = choose(now, part * static_cast<double>(now.arena), rejects);
     if (batch.count == 0) break;
     State next = look(united(now.point.recomputed, batch.nodes));
     note(next.point);
@@ -378,25 +379,25 @@ void MemoryPlanner::descend() {
     } else if (batch.count > 1) {
       part /= 4;
     } else {
-      failed.insert(batch.first);
+      rejects.insert(batch.first);
       ++failures;
     }
   }
 }
 
 void MemoryPlanner::try_choice(const RecomputedNodes& recomputed) {
-  if (looks_left_ > 0 && seen_.insert(recomputed).second) note(look(recomputed).point);
+  if (looks_left_ > 0 && choices_.insert(recomputed).second) note(look(recomputed).point);
 }
 
 void MemoryPlanner::refine() {
   const size_t width = static_cast<size_t>(std::max(looks_left_ / 64, 2));
   while (looks_left_ > 0) {
     const auto next = std::find_if(points_.begin(), points_.end(), [&](const MemoryPoint& p) {
-      return expanded_.count(p.recomputed) == 0;
+      return parents_.count(p.recomputed) == 0;
     });
     if (next == points_.end()) return;
     const RecomputedNodes recomputed = next->recomputed;
-    expanded_.insert(recomputed);
+    parents_.insert(recomputed);
     const State s = look(recomputed);
     std::vector<Move> more = moves(s, true);
     for (Node n : forward_) {  // also moves that seem to gain nothing alone, if there is time
@@ -419,16 +420,16 @@ Plan MemoryPlanner::plan(const RecomputedNodes& recomputed,
     if (on_.kernels[of] == nullptr) continue;  // a view has no kernel
     const Node n(&v.graph, id);
     std::string why_not;
-    ChosenKernel chosen =
+    ChosenKernel choice =
         at_node(n, [&] { return choose_kernel(on_.devices.host(), spec_of(n), &why_not); });
-    if (!chosen.kernel || chosen.candidate != on_.kernels[of]->candidate) {
+    if (!choice.kernel || choice.candidate != on_.kernels[of]->candidate) {
       throw InternalError({.what = "A node that runs again has another kernel than at first.",
                            .node = n.name(),
                            .op = n.op(),
                            .received = why_not});
     }
     NodeKernel& kernel = kernels[id];
-    kernel = {std::move(chosen.kernel), chosen.candidate};
+    kernel = {std::move(choice.kernel), choice.candidate};
     v.kernels[id] = &kernel;
   }
   return lay_out(std::move(v.graph), {v.kernels, v.views, on_.device, on_.devices});

@@ -86,14 +86,14 @@ class MemoryPlanner {
   bool chosen(const State& s, uint32_t node) const;
   double hot_between(const State& s, int from, int to) const;
   double relief_of(const State& s, Node n) const;
-  double pulled_bytes(const State& s, const RecomputedNodes& nodes, int wanted) const;
+  double pulled_bytes(const State& s, const RecomputedNodes& nodes, int use) const;
   std::vector<Move> moves(const State& s, bool all) const;
   int first_backward(const State& s, Node n) const;
-  void recompute_too(const State& s, Node n, Move& move, std::vector<Value>& kept) const;
-  Node dearest(const State& s, const std::vector<Value>& kept, int wanted, double* cost) const;
-  void grow(const State& s, Node n, bool all, std::vector<Move>& found) const;
+  void recompute_too(const State& s, Node n, Move& move, std::vector<Value>& sources) const;
+  Node dearest(const State& s, const std::vector<Value>& sources, int use, double* cost) const;
+  void grow(const State& s, Node n, bool all, std::vector<Move>& moves) const;
   RecomputedNodes unneeded(const State& s) const;
-  Batch choose(const State& now, double relief, const std::set<RecomputedNodes>& failed) const;
+  Batch choose(const State& now, double relief, const std::set<RecomputedNodes>& rejects) const;
   void descend();
   void refine();
   void try_choice(const RecomputedNodes& recomputed);
@@ -105,8 +105,8 @@ class MemoryPlanner {
   std::vector<double> ms_;     // by node id
   size_t nodes_ = 0;
   int looks_left_ = 0;
-  std::set<RecomputedNodes> seen_;
-  std::set<RecomputedNodes> expanded_;
+  std::set<RecomputedNodes> choices_;
+  std::set<RecomputedNodes> parents_;
   std::vector<MemoryPoint> points_;
 };
 

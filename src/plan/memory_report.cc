@@ -24,26 +24,25 @@ size_t result_bytes(Node n) {
 }  // namespace
 
 MemoryReport memory_report(Graph graph, const Devices& devices, const MemoryLimit& limit,
-                           std::span<const MemoryPoint> found) {
+                           std::span<const MemoryPoint> points) {
   const KernelGraph kernel_graph = choose_kernels(graph, devices);
   const std::vector<int> device = assign_devices(graph, kernel_graph);
   const KernelOf kernels = kernels_of(graph, kernel_graph);
   const ViewOf views = views_of(graph, kernel_graph);
   MemoryPlanner planner(graph, {kernels, views, device, devices});
-  if (found.empty()) found = planner.search();
+  if (points.empty()) points = planner.search();
   const MemoryPoint plain = planner.measure({});
-  const MemoryPoint& planned =
-      limit.allows(plain.bytes) ? plain : fastest_within(found, limit, plain.bytes);
+  const MemoryPoint& point =
+      limit.allows(plain.bytes) ? plain : fastest_within(points, limit, plain.bytes);
   const auto with_held = [&](const MemoryPoint& p) {
     return MemoryPlan{.bytes = p.bytes + limit.held, .ms = p.ms};
   };
-  MemoryReport report{
-      .limit = limit.bytes, .planned = with_held(planned), .plain = with_held(plain)};
-  for (const MemoryPoint& p : found) report.plans.push_back(with_held(p));
+  MemoryReport report{.limit = limit.bytes, .planned = with_held(point), .plain = with_held(plain)};
+  for (const MemoryPoint& p : points) report.plans.push_back(with_held(p));
   const std::vector<char>& can = planner.can_recompute();
   for (Node n : graph.nodes()) {
     if (!can[n.id()] || kernels[n.id()] == nullptr) continue;
-    const RecomputedNodes& recomputed = planned.recomputed;
+    const RecomputedNodes& recomputed = point.recomputed;
     report.choices.push_back(
         {.node = n.name(),
          .op = n.op(),

@@ -13,9 +13,9 @@
 namespace steep {
 
 /// The report on the plan that plan_within() makes for the same graph, devices
-/// and limit. Throws as that function. `found`: Plan::found of that plan; if it is empty, the
+/// and limit. Throws as that function. `points`: Plan::found of that plan; if it is empty, the
 /// report searches.
 MemoryReport memory_report(Graph graph, const Devices& devices, const MemoryLimit& limit,
-                           std::span<const MemoryPoint> found = {});
+                           std::span<const MemoryPoint> points = {});
 
 }  // namespace steep

@@ -58,14 +58,14 @@ class Occupied {
 
   /// The lowest offset at which the buffer's bytes are free during its whole lifetime.
   size_t lowest(const Buffer& b) const {
-    std::vector<const Ranges*> taken;
+    std::vector<const Ranges*> ranges;
     for_life(
-        b, [&](size_t i) { taken.push_back(&nodes_[i].ever); },
-        [&](size_t i) { taken.push_back(&nodes_[i].always); });
+        b, [&](size_t i) { ranges.push_back(&nodes_[i].ever); },
+        [&](size_t i) { ranges.push_back(&nodes_[i].always); });
     size_t offset = 0;
     for (bool free = false; !free;) {
       free = true;
-      for (const Ranges* r : taken) {
+      for (const Ranges* r : ranges) {
         const size_t behind = r->behind(offset, b.bytes);
         free = free && behind == offset;
         offset = behind;

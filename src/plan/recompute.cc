@@ -44,16 +44,16 @@ class NodeRecomputer {
 
   Value recompute(Value x, Node reader) {
     const auto recomputed = [&](Value v) { return is_recomputed(v); };
-    return recompute_value(x, made_, recomputed, [&](Value y) {
+    return recompute_value(x, copies_, recomputed, [&](Value y) {
       const Node p = y.producer();
       const Graph::Scope scope(g_, Phase::backward, p.name() + "/again");
-      const Node n =
-          g_.add_node(p.op(), recomputed_inputs(p, made_, recomputed), p.output_count(), p.attrs());
+      const Node n = g_.add_node(p.op(), recomputed_inputs(p, copies_, recomputed),
+                                 p.output_count(), p.attrs());
       g_.place_like(n, reader);
       for (int o = 0; o < p.output_count(); ++o) {
         if (!p.output(o)) continue;
         g_.set_type(n.output(o), p.output(o).type());
-        made_[p.output(o).id()] = n.output(o);
+        copies_[p.output(o).id()] = n.output(o);
       }
       recomputes_[n.id()] = p.id();
     });
@@ -62,7 +62,7 @@ class NodeRecomputer {
   Graph& g_;
   const KernelOf& kernels_;
   const std::vector<char>& chosen_;
-  RecomputedValues made_;
+  RecomputedValues copies_;
   std::unordered_map<uint32_t, uint32_t> recomputes_;  // by node id: the node of forward
 };
 

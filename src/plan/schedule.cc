@@ -8,9 +8,9 @@ namespace steep {
 namespace {
 
 /// Whether a reader of `state` depends on `writer`; then the write cannot wait for all readers.
-/// `seen`, by node id: the writer for which a node was visited last.
+/// `marks`, by node id: the writer for which a node was visited last.
 bool reader_depends_on(Node writer, Value state, const std::vector<std::vector<Node>>& users,
-                       std::vector<uint32_t>& seen) {
+                       std::vector<uint32_t>& marks) {
   std::vector<Node> stack{writer};
   while (!stack.empty()) {
     Node n = stack.back();
@@ -18,7 +18,7 @@ bool reader_depends_on(Node writer, Value state, const std::vector<std::vector<N
     for (int i = 0; i < n.output_count(); ++i) {
       if (!n.output(i)) continue;
       for (Node user : users[n.output(i).id()]) {
-        if (std::exchange(seen[user.id()], writer.id()) == writer.id()) continue;
+        if (std::exchange(marks[user.id()], writer.id()) == writer.id()) continue;
         for (int k = 0; k < user.input_count(); ++k) {
           if (user.input(k) == state) return true;
         }
@@ -49,24 +49,25 @@ Dependencies find_dependencies(const Graph& graph, const std::vector<Node>& orde
     position[order[i].id()] = i;
   }
   const size_t count = order.size();
-  Dependencies found{std::vector<std::vector<size_t>>(count), std::vector<int>(count, 0),
-                     std::vector<bool>(count, false)};
+  Dependencies dependencies{std::vector<std::vector<size_t>>(count), std::vector<int>(count, 0),
+                            std::vector<bool>(count, false)};
   for (size_t i = 0; i < count; ++i) {
     for (int k = 0; k < order[i].input_count(); ++k) {
-      if (Value x = order[i].input(k); x && x.producer()) found.add(position[x.producer().id()], i);
+      if (Value x = order[i].input(k); x && x.producer())
+        dependencies.add(position[x.producer().id()], i);
     }
   }
-  std::vector<uint32_t> seen(graph.node_slots(), UINT32_MAX);
+  std::vector<uint32_t> marks(graph.node_slots(), UINT32_MAX);
   for (const Update& u : graph.updates()) {
     Node writer = u.value.producer();
     if (!writer) continue;
-    found.writes[position[writer.id()]] = true;
-    if (reader_depends_on(writer, u.state, users, seen)) continue;
+    dependencies.writes[position[writer.id()]] = true;
+    if (reader_depends_on(writer, u.state, users, marks)) continue;
     for (Node reader : users[u.state.id()]) {
-      if (reader != writer) found.add(position[reader.id()], position[writer.id()]);
+      if (reader != writer) dependencies.add(position[reader.id()], position[writer.id()]);
     }
   }
-  return found;
+  return dependencies;
 }
 
 }  // namespace

@@ -6,20 +6,20 @@
 
 namespace steep {
 
-void require_count(const Graph& graph, const std::vector<size_t>& wanted, size_t count) {
-  if (count == wanted.size()) return;
+void require_count(const Graph& graph, const std::vector<size_t>& indices, size_t count) {
+  if (count == indices.size()) return;
   std::string names;
-  for (size_t i : wanted) names += (names.empty() ? "" : ", ") + graph.inputs()[i].name();
+  for (size_t i : indices) names += (names.empty() ? "" : ", ") + graph.inputs()[i].name();
   throw DataError({.what = "The number of inputs is wrong.",
-                   .expected = fmt::format("{} inputs: {}", wanted.size(), names),
+                   .expected = fmt::format("{} inputs: {}", indices.size(), names),
                    .received = fmt::format("{} inputs", count)});
 }
 
-void require_type(const char* what, const std::string& node, const Type& wanted, const Tensor& t) {
-  if (t.dtype() == wanted.dtype && t.dims() == wanted.dims()) return;
+void require_type(const char* what, const std::string& node, const Type& target, const Tensor& t) {
+  if (t.dtype() == target.dtype && t.dims() == target.dims()) return;
   throw ShapeError({.what = what,
                     .node = node,
-                    .expected = to_string(wanted),
+                    .expected = to_string(target),
                     .received = to_string(Type{t.dtype(), to_shape(t.dims())})});
 }
 

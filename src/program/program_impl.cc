@@ -70,31 +70,31 @@ void Program::Impl::index() {
 }
 
 void Program::Impl::check_count(std::span<const Tensor> inputs,
-                                const std::vector<size_t>& wanted) const {
-  for (size_t i = 0; i < std::min(inputs.size(), wanted.size()); ++i) {
+                                const std::vector<size_t>& indices) const {
+  for (size_t i = 0; i < std::min(inputs.size(), indices.size()); ++i) {
     if (!inputs[i].defined()) {
-      throw DataError({.what = "An input is missing.", .node = graph.inputs()[wanted[i]].name()});
+      throw DataError({.what = "An input is missing.", .node = graph.inputs()[indices[i]].name()});
     }
   }
-  require_count(graph, wanted, inputs.size());
+  require_count(graph, indices, inputs.size());
 }
 
-std::vector<Type> Program::Impl::all_types(std::span<const Type> fed) const {
+std::vector<Type> Program::Impl::all_types(std::span<const Type> input_types) const {
   std::vector<Type> types(graph.inputs().size());
   const size_t callers = forward_inputs.size();
-  for (size_t i = 0; i < fed.size(); ++i)
-    types[i < callers ? forward_inputs[i] : rows.indices()[i - callers]] = fed[i];
+  for (size_t i = 0; i < input_types.size(); ++i)
+    types[i < callers ? forward_inputs[i] : rows.indices()[i - callers]] = input_types[i];
   for (size_t i : backward_inputs) types[i] = graph.inputs()[i].type();
   if (seed_index >= 0) types[static_cast<size_t>(seed_index)] = {DType::i64, Shape{2}};
   return types;
 }
 
 std::shared_ptr<Specialisation> Program::Impl::specialisation(std::span<const Tensor> inputs,
-                                                              std::span<const Tensor> counted) {
-  if (counted.empty()) return specialisation(inputs);
-  std::vector<Tensor> fed(inputs.begin(), inputs.end());
-  fed.insert(fed.end(), counted.begin(), counted.end());
-  return specialisation(fed);
+                                                              std::span<const Tensor> row_tensors) {
+  if (row_tensors.empty()) return specialisation(inputs);
+  std::vector<Tensor> all(inputs.begin(), inputs.end());
+  all.insert(all.end(), row_tensors.begin(), row_tensors.end());
+  return specialisation(all);
 }
 
 std::shared_ptr<Specialisation> Program::Impl::specialisation(std::span<const Tensor> inputs) {
@@ -105,18 +105,18 @@ std::shared_ptr<Specialisation> Program::Impl::specialisation(std::span<const Te
   }
   if (segments) return nullptr;
   const auto start = std::chrono::steady_clock::now();
-  std::vector<Type> fed;
+  std::vector<Type> input_types;
   std::vector<Dims> dims;
   std::vector<DType> dtypes;
   for (const Tensor& t : inputs) {
-    fed.push_back({t.dtype(), to_shape(t.dims())});
+    input_types.push_back({t.dtype(), to_shape(t.dims())});
     dims.push_back(t.dims());
     dtypes.push_back(t.dtype());
   }
-  std::vector<Type> types = all_types(fed);
+  std::vector<Type> types = all_types(input_types);
   if (!cache.empty() && logs(Log::recompiles)) {
     std::string text = fmt::format("planned again ({} plans before), for", cache.size());
-    for (const Type& type : fed) text += " " + to_string(type);
+    for (const Type& type : input_types) text += " " + to_string(type);
     log(Log::recompiles, text);
   }
   std::vector<CompileStage> stages;
@@ -136,17 +136,19 @@ std::shared_ptr<Specialisation> Program::Impl::specialisation(std::span<const Te
   return cache.front();
 }
 
-std::shared_ptr<Specialisation> Program::Impl::specialisation_for(std::span<const Type> fed) {
+std::shared_ptr<Specialisation> Program::Impl::specialisation_for(
+    std::span<const Type> input_types) {
   const EngineCall call;
   replan_if_fewer_threads();
   std::vector<Tensor> shells;
-  for (const Type& t : fed) shells.push_back(Tensor::wrap(t.dtype, t.dims(), nullptr, nullptr));
+  for (const Type& t : input_types)
+    shells.push_back(Tensor::wrap(t.dtype, t.dims(), nullptr, nullptr));
   check_count(shells, forward_inputs);
-  return specialisation(shells, rows.expect(fed));
+  return specialisation(shells, rows.expect(input_types));
 }
 
-PlanInfo Program::Impl::plan(std::span<const Type> fed) {
-  const auto s = specialisation_for(fed);
+PlanInfo Program::Impl::plan(std::span<const Type> input_types) {
+  const auto s = specialisation_for(input_types);
   if (!s) return {};
   const Plan& plan = s->executable.plan();
   PlanInfo info{.arena_bytes = plan.arena_bytes,
@@ -162,8 +164,8 @@ PlanInfo Program::Impl::plan(std::span<const Type> fed) {
   return info;
 }
 
-MemoryReport Program::Impl::memory_report(std::span<const Type> fed) {
-  const auto s = specialisation_for(fed);
+MemoryReport Program::Impl::memory_report(std::span<const Type> input_types) {
+  const auto s = specialisation_for(input_types);
   if (!s) {
     throw_not_planned_whole("A memory report needs a graph that is planned as a whole.",
                             "Run the model, and read the peak of its memory.");
@@ -174,9 +176,9 @@ MemoryReport Program::Impl::memory_report(std::span<const Type> fed) {
                               s->executable.plan().found);
 }
 
-void Program::Impl::set_held_bytes(size_t held) {
+void Program::Impl::set_held_bytes(size_t bytes) {
   MemoryLimit& limit = options.memory_limit;
-  limit.held = held;
+  limit.held = bytes;
   if (limit.bytes == 0) return;
   std::erase_if(cache, [&](const std::shared_ptr<Specialisation>& s) {
     return !limit.allows(run_bytes(s->executable.plan()));
@@ -277,12 +279,12 @@ std::vector<Datum> Program::Impl::run_body(const Body& body, std::span<const Dat
   inner.options.check_finite = options.check_finite;
   inner.profiler = profiler;
   if (inner.seed_index < 0) return b.program->forward_data(inputs).outputs;
-  std::vector<Datum> fed(inputs.begin(), inputs.end());
-  const Tensor seed = fed[static_cast<size_t>(inner.seed_index)].tensor();
-  fed.erase(fed.begin() + inner.seed_index);
+  std::vector<Datum> arguments(inputs.begin(), inputs.end());
+  const Tensor seed = arguments[static_cast<size_t>(inner.seed_index)].tensor();
+  arguments.erase(arguments.begin() + inner.seed_index);
   inner.options.seed = static_cast<uint64_t>(seed.data<int64_t>()[0]);
   inner.run_count = static_cast<uint64_t>(mix(seed.data<int64_t>()[1], iteration));
-  return b.program->forward_data(fed).outputs;
+  return b.program->forward_data(arguments).outputs;
 }
 
 std::vector<std::optional<Type>> Program::Impl::gradient_types(
@@ -315,7 +317,7 @@ void Program::Impl::refuse_limit_in_segments() const {
 }
 
 DataResult Program::Impl::forward_in_segments(std::span<const Datum> inputs,
-                                              std::span<const Tensor> counted) {
+                                              std::span<const Tensor> row_tensors) {
   refuse_limit_in_segments();
   if (!segments) segments = Segment::whole(graph);
   if (segments->size() > 4 * std::max<size_t>(options.cache_size, 1)) segments->forget();
@@ -326,8 +328,8 @@ DataResult Program::Impl::forward_in_segments(std::span<const Datum> inputs,
     if (static_cast<int64_t>(i) == seed_index) {
       at.inputs.emplace_back(
           Tensor::from({static_cast<int64_t>(options.seed), static_cast<int64_t>(run_count)}, {2}));
-    } else if (next_rows < counted.size() && rows.indices()[next_rows] == i) {
-      at.inputs.emplace_back(counted[next_rows++]);
+    } else if (next_rows < row_tensors.size() && rows.indices()[next_rows] == i) {
+      at.inputs.emplace_back(row_tensors[next_rows++]);
     } else if (graph.input_phase(v) == Phase::forward) {
       require_kind(v, inputs[next], depth > 0);
       at.inputs.push_back(inputs[next++]);
@@ -347,10 +349,10 @@ DataResult Program::Impl::forward_in_segments(std::span<const Datum> inputs,
 
 std::vector<Tensor> Program::Impl::backward_in_segments(SegmentPosition at,
                                                         std::span<const Tensor> inputs) {
-  const std::vector<Datum> fed = to_data(inputs);
-  std::copy(fed.begin(), fed.end(), at.inputs.begin());
+  const std::vector<Datum> data = to_data(inputs);
+  std::copy(data.begin(), data.end(), at.inputs.begin());
   std::vector<Datum> results = Segment::run(at, run_context());
-  keep_apart(results, fed);
+  keep_apart(results, data);
   return to_tensors(results);
 }
 
@@ -388,29 +390,30 @@ ForwardResult Program::Impl::forward(std::span<const Tensor> inputs,
   replan_if_fewer_threads();
   check_count(inputs, forward_inputs);
   check_states();
-  const std::vector<Tensor> counted = rows.compute(inputs);
-  std::shared_ptr<Specialisation> s = specialisation(inputs, counted);
+  const std::vector<Tensor> row_tensors = rows.compute(inputs);
+  std::shared_ptr<Specialisation> s = specialisation(inputs, row_tensors);
   if (!s) {
-    std::vector<Tensor> fed(inputs.begin(), inputs.end());
+    std::vector<Tensor> arrays(inputs.begin(), inputs.end());
     for (size_t i = 0; has_backward && i < may_change.size(); ++i) {
-      if (may_change[i]) fed[i] = copy_of(fed[i]);  // a segment may read any input
+      if (may_change[i]) arrays[i] = copy_of(arrays[i]);  // a segment may read any input
     }
-    return forward_result(graph, forward_in_segments(to_data(fed), counted), has_backward,
+    return forward_result(graph, forward_in_segments(to_data(arrays), row_tensors), has_backward,
                           [&](const Tensor& t) { return copy_of(t); });
   }
   Executable& exe = s->executable;
-  std::unique_ptr<PendingRun> pending(new PendingRun(pool, threads));
-  pending->state_->frame = exe.acquire();
-  pending->state_->specialisation = s;
-  Frame& frame = *pending->state_->frame;
-  pending->state_->copied = may_change;
+  std::unique_ptr<PendingRun> run(new PendingRun(pool, threads));
+  run->state_->frame = exe.acquire();
+  run->state_->specialisation = s;
+  Frame& frame = *run->state_->frame;
+  run->state_->copied = may_change;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const bool copied = i < may_change.size() && may_change[i] && has_backward &&
                         exe.backward_reads_input(forward_inputs[i]);
-    if (i < may_change.size()) pending->state_->copied[i] = copied;
+    if (i < may_change.size()) run->state_->copied[i] = copied;
     exe.bind_input(frame, forward_inputs[i], copied ? copy_of(inputs[i]) : inputs[i]);
   }
-  for (size_t i = 0; i < counted.size(); ++i) exe.bind_input(frame, rows.indices()[i], counted[i]);
+  for (size_t i = 0; i < row_tensors.size(); ++i)
+    exe.bind_input(frame, rows.indices()[i], row_tensors[i]);
   for (size_t i = 0; i < states.size(); ++i) exe.bind_state(frame, i, states[i].data());
   if (seed_index >= 0) {
     frame.seed[0] = static_cast<int64_t>(options.seed);
@@ -422,7 +425,7 @@ ForwardResult Program::Impl::forward(std::span<const Tensor> inputs,
   result.read_by_backward = exe.read_by_backward();
   result.outputs = exe.run(frame, Phase::forward, run_options());
   ++run_count;  // last, so that a failed step draws the same numbers again
-  if (has_backward) result.pending = std::move(pending);
+  if (has_backward) result.pending = std::move(run);
   return result;
 }
 
@@ -431,21 +434,21 @@ DataResult Program::Impl::forward_data(std::span<const Datum> inputs) {
   const bool tensors =
       std::all_of(inputs.begin(), inputs.end(), [](const Datum& d) { return d.is_tensor(); });
   if (tensors && inputs.size() == forward_inputs.size() && !has_non_tensor_output()) {
-    const std::vector<Tensor> fed = to_tensors(inputs);
-    if (!rows.empty() || specialisation(fed)) {
-      ForwardResult result = forward(fed);
+    const std::vector<Tensor> arrays = to_tensors(inputs);
+    if (!rows.empty() || specialisation(arrays)) {
+      ForwardResult result = forward(arrays);
       return {to_data(result.outputs), std::move(result.pending)};
     }
   }
   require_count(graph, forward_inputs, inputs.size());
   check_states();
-  std::vector<Tensor> counted;
+  std::vector<Tensor> row_tensors;
   if (!rows.empty()) {
-    std::vector<Tensor> fed;
-    for (const Datum& d : inputs) fed.push_back(d.is_tensor() ? d.tensor() : Tensor());
-    counted = rows.compute(fed);
+    std::vector<Tensor> arrays;
+    for (const Datum& d : inputs) arrays.push_back(d.is_tensor() ? d.tensor() : Tensor());
+    row_tensors = rows.compute(arrays);
   }
-  return forward_in_segments(inputs, counted);
+  return forward_in_segments(inputs, row_tensors);
 }
 
 void Program::Impl::rebind(PendingRun& run, std::span<const Tensor> inputs) {
@@ -485,11 +488,11 @@ std::vector<Tensor> Program::Impl::backward(std::unique_ptr<PendingRun> run,
   }
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Value input = graph.inputs()[backward_inputs[i]];
-    const std::optional<Type> wanted =
+    const std::optional<Type> type =
         state.segmented
             ? state.gradients[i]
             : state.specialisation->executable.plan().graph->inputs()[backward_inputs[i]].type();
-    if (wanted) require_type("A gradient has the wrong type.", input.name(), *wanted, inputs[i]);
+    if (type) require_type("A gradient has the wrong type.", input.name(), *type, inputs[i]);
   }
   if (state.segmented) return backward_in_segments(std::move(*state.segmented), inputs);
   Executable& exe = state.specialisation->executable;

@@ -72,20 +72,20 @@ struct Program::Impl {
 
   void index();
 
-  PlanInfo plan(std::span<const Type> fed);
-  MemoryReport memory_report(std::span<const Type> fed);
-  void set_held_bytes(size_t held);
+  PlanInfo plan(std::span<const Type> input_types);
+  MemoryReport memory_report(std::span<const Type> input_types);
+  void set_held_bytes(size_t bytes);
 
-  void check_count(std::span<const Tensor> inputs, const std::vector<size_t>& wanted) const;
+  void check_count(std::span<const Tensor> inputs, const std::vector<size_t>& indices) const;
 
-  std::vector<Type> all_types(std::span<const Type> fed) const;
+  std::vector<Type> all_types(std::span<const Type> input_types) const;
 
-  /// `fed`: the caller's forward inputs. The second form also takes the rows that count.
-  std::shared_ptr<Specialisation> specialisation(std::span<const Tensor> fed);
+  /// `inputs`: the caller's forward inputs. The second form also takes the rows that count.
+  std::shared_ptr<Specialisation> specialisation(std::span<const Tensor> inputs);
   std::shared_ptr<Specialisation> specialisation(std::span<const Tensor> inputs,
-                                                 std::span<const Tensor> counted);
+                                                 std::span<const Tensor> row_tensors);
 
-  std::shared_ptr<Specialisation> specialisation_for(std::span<const Type> fed);
+  std::shared_ptr<Specialisation> specialisation_for(std::span<const Type> input_types);
 
   std::string dump(std::span<const Type> inputs, DumpFormat format);
   /// For a graph that does not run in segments. `types` has the types of all its inputs.
@@ -114,7 +114,8 @@ struct Program::Impl {
   /// Throws ProviderError if there is a memory limit.
   void refuse_limit_in_segments() const;
 
-  DataResult forward_in_segments(std::span<const Datum> inputs, std::span<const Tensor> counted);
+  DataResult forward_in_segments(std::span<const Datum> inputs,
+                                 std::span<const Tensor> row_tensors);
 
   std::vector<Tensor> backward_in_segments(SegmentPosition at, std::span<const Tensor> inputs);
 };

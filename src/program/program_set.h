@@ -44,11 +44,11 @@ class ProgramSet {
     options.memory_limit.held = held_beside(graph);
     for (auto& [other, program] : programs_)  // states may have been added since
       program.set_held_bytes(held_beside(program.graph()));
-    Program made(std::move(graph), std::move(options));
-    for (const Value state : made.graph().states())
-      made.bind_state(state.name(), states.at(state.name()));
-    made.set_profiler(profiler_.get());
-    programs_.emplace_front(key, std::move(made));
+    Program program(std::move(graph), std::move(options));
+    for (const Value state : program.graph().states())
+      program.bind_state(state.name(), states.at(state.name()));
+    program.set_profiler(profiler_.get());
+    programs_.emplace_front(key, std::move(program));
     if (programs_.size() > most_) programs_.pop_back();
     return programs_.front().second;
   }

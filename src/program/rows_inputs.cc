@@ -26,12 +26,12 @@ std::optional<Graph> CountedRowsInputs::split_off(Graph& graph, const ProgramOpt
     const Value x = n.input(0);
     const auto of_it = makers_of_rows(x);
     if (!of_it) continue;
-    const int64_t ignored = integer_of(n, "ignore_index");
+    const int64_t ignore_index = integer_of(n, "ignore_index");
     const bool even = integer_of(n, "even") != 0;
-    if (const auto fed = place.find(x.id()); fed != place.end()) {
-      rows_.push_back({true, fed->second, ignored, even});
+    if (const auto entry = place.find(x.id()); entry != place.end()) {
+      rows_.push_back({true, entry->second, ignore_index, even});
     } else if (x.producer()) {
-      rows_.push_back({false, labels.size(), ignored, even});
+      rows_.push_back({false, labels.size(), ignore_index, even});
       labels.push_back(x);
       makers.insert(of_it->begin(), of_it->end());
     } else {
@@ -69,16 +69,16 @@ void CountedRowsInputs::make_labels_program(Graph& graph, const std::vector<Valu
   labels_ = std::make_unique<Program>(std::move(part.graph()), std::move(settings));
 }
 
-std::vector<Tensor> CountedRowsInputs::compute(std::span<const Tensor> fed) {
-  std::vector<Tensor> made;
+std::vector<Tensor> CountedRowsInputs::compute(std::span<const Tensor> arrays) {
+  std::vector<Tensor> outputs;
   if (labels_) {
     std::vector<Tensor> inputs;
-    for (const size_t i : labels_inputs_) inputs.push_back(fed[i]);
-    made = labels_->forward(inputs).outputs;
+    for (const size_t i : labels_inputs_) inputs.push_back(arrays[i]);
+    outputs = labels_->forward(inputs).outputs;
   }
   std::vector<Tensor> results;
   for (Rows& r : rows_) {
-    const Tensor& labels = r.fed ? fed[r.place] : made[r.place];
+    const Tensor& labels = r.fed ? arrays[r.place] : outputs[r.place];
     // Labels of another dtype are refused later, with the other inputs.
     const bool fit = labels.dtype() == DType::i32 || labels.dtype() == DType::i64;
     results.push_back(fit ? counted_rows(labels, r.ignore_index, r.even)
@@ -89,17 +89,17 @@ std::vector<Tensor> CountedRowsInputs::compute(std::span<const Tensor> fed) {
   return results;
 }
 
-std::vector<Tensor> CountedRowsInputs::expect(std::span<const Type> fed) {
-  std::vector<Type> made;
+std::vector<Tensor> CountedRowsInputs::expect(std::span<const Type> types) {
+  std::vector<Type> outputs;
   if (labels_) {
     std::vector<Type> inputs;
-    for (const size_t i : labels_inputs_) inputs.push_back(fed[i]);
-    made = labels_->output_types(inputs);
+    for (const size_t i : labels_inputs_) inputs.push_back(types[i]);
+    outputs = labels_->output_types(inputs);
   }
   std::vector<Tensor> shells;
   for (const Rows& r : rows_) {
     int64_t labels = 1;
-    for (const int64_t extent : (r.fed ? fed : made)[r.place].dims()) labels *= extent;
+    for (const int64_t extent : (r.fed ? types : outputs)[r.place].dims()) labels *= extent;
     const bool as_before = labels == r.labels || labels < 0;  // < 0: not known yet
     const int64_t rows = as_before ? r.computed : labels;
     shells.push_back(Tensor::wrap(DType::i64, {rows}, nullptr, nullptr));

@@ -33,12 +33,12 @@ class CountedRowsInputs {
   /// Indices into the inputs of the graph.
   const std::vector<size_t>& indices() const { return indices_; }
 
-  /// Computes one tensor for each of indices(). `fed`: the caller's forward inputs, in order.
+  /// Computes one tensor for each of indices(). `arrays`: the caller's forward inputs, in order.
   /// Throws as Program::forward().
-  std::vector<Tensor> compute(std::span<const Tensor> fed);
+  std::vector<Tensor> compute(std::span<const Tensor> arrays);
   /// int64 tensors without bytes, with the number of rows of the last run if it had the same number
   /// of labels; otherwise with all rows.
-  std::vector<Tensor> expect(std::span<const Type> fed);
+  std::vector<Tensor> expect(std::span<const Type> types);
 
  private:
   struct Rows {

@@ -41,9 +41,9 @@ size_t cgroup_bound() {
   std::ifstream file("/proc/self/cgroup");
   for (std::string line; std::getline(file, line);) {
     const bool unified = line.starts_with("0::");
-    const size_t named = line.find(":memory:");
-    if (!unified && named == std::string::npos) continue;
-    std::string path = line.substr(unified ? 3 : named + 8);
+    const size_t at = line.find(":memory:");
+    if (!unified && at == std::string::npos) continue;
+    std::string path = line.substr(unified ? 3 : at + 8);
     const std::string root = unified ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
     const char* name = unified ? "/memory.max" : "/memory.limit_in_bytes";
     while (!path.empty() && path != "/") {

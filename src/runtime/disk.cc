@@ -175,11 +175,11 @@ void FileWriter::write(const void* data, size_t size) {
     const int fault = injected_fault({.name = "write", .path = name_, .bytes = {p, part}});
     if (fault < 0) part = std::min(part, static_cast<size_t>(-fault));
     errno = fault;
-    const ssize_t done = fault > 0 ? -1 : ::write(fd_.get(), p, part);
-    if (done < 0 && errno == EINTR) continue;
-    if (done < 0) throw_io("write", name_, errno);
-    p += done;
-    size -= static_cast<size_t>(done);
+    const ssize_t count = fault > 0 ? -1 : ::write(fd_.get(), p, part);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) throw_io("write", name_, errno);
+    p += count;
+    size -= static_cast<size_t>(count);
   }
 }
 

@@ -25,11 +25,11 @@ Headroom::Headroom(size_t bytes) : bytes_(bytes) {
   constexpr int kKind = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
   void* const p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, kKind, -1, 0);
   there_ = p != MAP_FAILED;
-  if (there_) held_ = p;
+  if (there_) block_ = p;
 }
 
 Headroom::~Headroom() {
-  if (held_ != nullptr) munmap(held_, bytes_);
+  if (block_ != nullptr) munmap(block_, bytes_);
 }
 
 void require_headroom(size_t bytes) {

@@ -21,7 +21,7 @@ class Headroom {
 
  private:
   size_t bytes_;
-  void* held_ = nullptr;
+  void* block_ = nullptr;
   bool there_ = true;
 };
 

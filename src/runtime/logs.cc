@@ -26,7 +26,7 @@ constexpr std::array<LogKind, 9> kKinds{{
 }};
 
 constexpr uint32_t kUnread = uint32_t{1} << 31;
-std::atomic<uint32_t> asked = kUnread;  // one bit per kind
+std::atomic<uint32_t> requests = kUnread;  // one bit per kind
 
 std::string known() {
   std::string names;
@@ -56,25 +56,25 @@ std::string logs_help() {
 }
 
 void set_logs(std::string_view names) {
-  uint32_t wanted = 0;
+  uint32_t bits = 0;
   if (names == "help") {
     std::fputs(logs_help().c_str(), stderr);
     names = "";
   }
   for (size_t at = 0; at < names.size();) {
     const size_t end = std::min(names.find(',', at), names.size());
-    wanted |= bit_of(names.substr(at, end - at));
+    bits |= bit_of(names.substr(at, end - at));
     at = end + 1;
   }
-  asked = wanted;
+  requests = bits;
 }
 
 bool logs(Log kind) {
-  uint32_t now = asked.load(std::memory_order_relaxed);
+  uint32_t now = requests.load(std::memory_order_relaxed);
   if (now == kUnread) {
     const char* names = std::getenv("STEEP_LOGS");
     set_logs(names == nullptr ? "" : names);
-    now = asked;
+    now = requests;
   }
   return (now >> static_cast<unsigned>(kind) & 1U) != 0;
 }

@@ -119,15 +119,15 @@ void MemoryPool::refuse(size_t bytes) const {
 }
 
 std::shared_ptr<void> MemoryPool::allocate(size_t bytes) {
-  const size_t wanted = capacity_for(bytes);
-  size_t capacity = wanted;
+  const size_t target = capacity_for(bytes);
+  size_t capacity = target;
   void* block = nullptr;
   {
     std::lock_guard lock(mutex_);
-    if (wanted < bytes || wanted > most_ || used_bytes_ > most_ - wanted) refuse(bytes);
+    if (target < bytes || target > most_ || used_bytes_ > most_ - target) refuse(bytes);
     // A block may be up to a quarter larger than requested, so that similar shapes share blocks.
-    auto it = idle_.lower_bound(wanted);
-    if (it != idle_.end() && it->first <= wanted + wanted / 4) {
+    auto it = idle_.lower_bound(target);
+    if (it != idle_.end() && it->first <= target + target / 4) {
       capacity = it->first;
       block = it->second.block;
       idle_bytes_ -= capacity;
@@ -182,8 +182,8 @@ void MemoryPool::give_back(void* block, size_t capacity) noexcept {
       --it;  // the largest first
       if (allocations_ - it->second.since <= twice) continue;
       idle_bytes_ -= it->first;
-      const auto gone = it++;
-      surplus.insert(idle_.extract(gone));
+      const auto entry = it++;
+      surplus.insert(idle_.extract(entry));
     }
   }
   for (auto [size, idle] : surplus) release(idle.block, size);

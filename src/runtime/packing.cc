@@ -17,15 +17,15 @@ Tensor unpack(DType dtype, Dims dims, const void* bytes) {
   }
   const auto* from = static_cast<const uint8_t*>(bytes);
   auto* to = static_cast<uint8_t*>(tensor.data());
-  uint32_t held = 0;  // the next bits of the stream
+  uint32_t buffer = 0;  // the next bits of the stream
   int count = 0;
   for (int64_t i = 0; i < tensor.size(); ++i) {
     if (count < bits) {
-      held |= uint32_t{*from++} << count;
+      buffer |= uint32_t{*from++} << count;
       count += 8;
     }
-    to[i] = static_cast<uint8_t>(held & ((1U << bits) - 1));
-    held >>= bits;
+    to[i] = static_cast<uint8_t>(buffer & ((1U << bits) - 1));
+    buffer >>= bits;
     count -= bits;
   }
   return tensor;

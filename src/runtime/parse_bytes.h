@@ -1,3 +1,4 @@
+// Reads a number of bytes that a user wrote.
 #pragma once
 
 #include <cstddef>

@@ -22,7 +22,7 @@ namespace {
 struct Caller {
   int proven = 1;      // this many threads can compute for it
   int most = INT_MAX;  // no more than these can
-  int lost = 0;        // threads that computed before the fork
+  int old_team = 0;    // threads that computed before the fork
   int calls = 0;       // nesting level of calls of the engine
 };
 thread_local Caller caller;
@@ -36,40 +36,40 @@ void enter_child() {
   const int own = caller.calls > 0 ? 1 : 0;
   if (callers > own) left_behind = true;
   callers = own;
-  caller.lost = std::max(caller.lost, omp_get_max_threads());
+  caller.old_team = std::max(caller.old_team, omp_get_max_threads());
   caller.most = 1;
-  if (caller.lost > 1) omp_set_num_threads(1);
+  if (caller.old_team > 1) omp_set_num_threads(1);
 }
 
 /// Allocates this thread's thread-local data. If memory lacks later, the process ends: libraries
 /// loaded at run time allocate the data at the first read, and that of exceptions at the first
 /// throw.
 int ask_for_thread_local_data() {
-  volatile int read = caller.calls;
-  read = std::uncaught_exceptions();  // pure, but the volatile store keeps the call
-  return read;
+  volatile int result = caller.calls;
+  result = std::uncaught_exceptions();  // pure, but the volatile store keeps the call
+  return result;
 }
 
 [[maybe_unused]] const int asked = ask_for_thread_local_data();
 [[maybe_unused]] const int registered = pthread_atfork(nullptr, nullptr, enter_child);
 
-/// How many of `wanted` threads the system can run, including the caller's team of `proven`. If it
+/// How many of `count` threads the system can run, including the caller's team of `base`. If it
 /// cannot run all, an eighth of the new ones is left unused: a joined thread still counts for a
 /// moment, and other programs start threads, too.
-int startable(int proven, int wanted) {
-  std::vector<std::thread> started;
+int startable(int base, int count) {
+  std::vector<std::thread> threads;
   std::latch all(1);
-  int left = 0;
+  int spare = 0;
   try {
-    while (proven + static_cast<int>(started.size()) < wanted) {
-      started.emplace_back([&all] { all.wait(); });
+    while (base + static_cast<int>(threads.size()) < count) {
+      threads.emplace_back([&all] { all.wait(); });
     }
   } catch (const std::system_error&) {
-    left = static_cast<int>(started.size()) / 8;
+    spare = static_cast<int>(threads.size()) / 8;
   }
   all.count_down();
-  for (std::thread& t : started) t.join();
-  return proven + static_cast<int>(started.size()) - left;
+  for (std::thread& t : threads) t.join();
+  return base + static_cast<int>(threads.size()) - spare;
 }
 
 /// Starts the team while there is memory for it. Each thread allocates once, so that malloc makes
@@ -83,19 +83,19 @@ void start_team(int threads) {
   }
 }
 
-void tell(int wanted) {
+void tell(int count) {
   static std::atomic<bool> told = false;
   if (told.exchange(true)) return;
-  if (caller.lost > 0) {
+  if (caller.old_team > 0) {
     std::fprintf(stderr,
                  "steep: one thread of %d computes, since this process was forked; start it by "
                  "\"spawn\" for all\n",
-                 wanted);
+                 count);
   } else {
     std::fprintf(stderr,
                  "steep: %d of %d threads compute, since the system starts no more (see the limits "
                  "of processes and of memory)\n",
-                 caller.most, wanted);
+                 caller.most, count);
   }
 }
 
@@ -116,19 +116,19 @@ void leave_call() {
 
 }  // namespace
 
-int settle_threads(int planned) {
+int settle_threads(int count) {
   if (omp_in_parallel() != 0) return caller.most;  // nested regions have one thread
-  const int wanted = std::max(planned, omp_get_max_threads());
-  if (std::min(wanted, caller.most) > caller.proven) {
+  const int target = std::max(count, omp_get_max_threads());
+  if (std::min(target, caller.most) > caller.proven) {
     // Reserved, so that threads leave the memory that they need for work.
-    const Headroom kept(2 * kHeadroom);
-    const int found = kept.there() ? startable(caller.proven, wanted) : caller.proven;
-    if (found > caller.proven) start_team(found);
-    caller.proven = found;
-    if (found < wanted) caller.most = found;
+    const Headroom headroom(2 * kHeadroom);
+    const int team = headroom.there() ? startable(caller.proven, target) : caller.proven;
+    if (team > caller.proven) start_team(team);
+    caller.proven = team;
+    if (team < target) caller.most = team;
   }
-  if (std::max(wanted, caller.lost) > caller.most) {
-    tell(std::max(wanted, caller.lost));
+  if (std::max(target, caller.old_team) > caller.most) {
+    tell(std::max(target, caller.old_team));
     if (omp_get_max_threads() > caller.most) omp_set_num_threads(caller.most);
   }
   return caller.most;

@@ -11,9 +11,9 @@ namespace steep {
 /// setting for this thread to it. Call it before planning or running. The number is smaller than
 /// requested if the system cannot start more threads (OpenMP would end the process); stderr reports
 /// this once per process. After a fork it is one, because the child does not have OpenMP's threads
-/// and would wait for them forever. Other threads that the child starts are not limited. `planned`:
+/// and would wait for them forever. Other threads that the child starts are not limited. `count`:
 /// the number of threads that the plan to be run assumes.
-int settle_threads(int planned);
+int settle_threads(int count);
 
 /// Limits the number of OpenMP's threads, a setting of the calling thread, during its lifetime.
 class ThreadBound {

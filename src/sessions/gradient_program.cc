@@ -24,7 +24,7 @@ uint64_t next_id() {
 /// arrays, and evenly spaced words of large ones, so that its time is negligible beside a run.
 uint64_t digest(const Tensor& t) {
   constexpr size_t kWord = sizeof(uint64_t), kMost = 128;
-  const size_t words = t.nbytes() / kWord, read = std::min(words, kMost);
+  const size_t words = t.nbytes() / kWord, samples = std::min(words, kMost);
   const auto* bytes = static_cast<const std::byte*>(t.data());
   uint64_t sum = 0;
   const auto add = [&](size_t at, size_t count) {
@@ -33,7 +33,7 @@ uint64_t digest(const Tensor& t) {
     sum = (sum ^ word) * 0x9e3779b97f4a7c15;
     sum ^= sum >> 32;
   };
-  for (size_t i = 0; i < read; ++i) add(words * i / read * kWord, kWord);
+  for (size_t i = 0; i < samples; ++i) add(words * i / samples * kWord, kWord);
   if (const size_t rest = t.nbytes() % kWord; rest != 0) add(words * kWord, rest);
   return sum;
 }
@@ -128,10 +128,11 @@ std::vector<Tensor> GradientProgram::backward(GradientRun& run, std::span<const 
   }
   if (run.moved) program.rebind(*run.pending, run.inputs);
   run.moved = run.is_kept = false;
-  std::vector<Tensor> made = program.backward(std::move(run.pending), seeds);
+  std::vector<Tensor> tensors = program.backward(std::move(run.pending), seeds);
   std::vector<Tensor> results;
   size_t next = 0;
-  for (bool flow : flows_.at(pattern)) results.push_back(flow ? std::move(made[next++]) : Tensor());
+  for (bool flow : flows_.at(pattern))
+    results.push_back(flow ? std::move(tensors[next++]) : Tensor());
   return results;
 }
 

@@ -60,39 +60,39 @@ const TensorInfo* find(const std::vector<TensorInfo>& infos, const std::string& 
 }
 
 /// `what` is the subject of the error: "An input", "A weight".
-void check_type(const std::string& what, const TensorInfo& wanted, const Tensor& tensor) {
-  bool fits = tensor.dtype() == wanted.dtype;
-  if (wanted.has_rank) {
-    fits = fits && tensor.dims().size() == wanted.dims.size();
-    for (size_t i = 0; fits && i < wanted.dims.size(); ++i) {
-      fits = wanted.dims[i] < 0 || wanted.dims[i] == tensor.dims()[i];
+void check_type(const std::string& what, const TensorInfo& info, const Tensor& tensor) {
+  bool fits = tensor.dtype() == info.dtype;
+  if (info.has_rank) {
+    fits = fits && tensor.dims().size() == info.dims.size();
+    for (size_t i = 0; fits && i < info.dims.size(); ++i) {
+      fits = info.dims[i] < 0 || info.dims[i] == tensor.dims()[i];
     }
   }
   if (fits) return;
   throw ShapeError({.what = what + " has the wrong type.",
-                    .node = wanted.name,
-                    .expected = wanted.text(),
+                    .node = info.name,
+                    .expected = info.text(),
                     .received = text_of(tensor),
                     .remedy = "Convert or reshape the array."});
 }
 
 /// Makes the outputs with these names the outputs of the graph, in that order.
 void choose_outputs(Graph& g, const std::vector<std::string>& names) {
-  std::vector<Output> chosen;
-  std::vector<std::string> known;
-  for (const Output& o : g.outputs()) known.push_back(o.name);
+  std::vector<Output> choice;
+  std::vector<std::string> candidates;
+  for (const Output& o : g.outputs()) candidates.push_back(o.name);
   for (const std::string& name : names) {
-    const auto it = std::find(known.begin(), known.end(), name);
-    if (it == known.end()) {
+    const auto it = std::find(candidates.begin(), candidates.end(), name);
+    if (it == candidates.end()) {
       throw ModelError({.what = "The model has no such output.",
                         .node = name,
-                        .expected = names_of(known),
+                        .expected = names_of(candidates),
                         .received = name});
     }
-    chosen.push_back(g.outputs()[static_cast<size_t>(it - known.begin())]);
+    choice.push_back(g.outputs()[static_cast<size_t>(it - candidates.begin())]);
   }
   if (names.empty()) return;
-  g.set_outputs(std::move(chosen));
+  g.set_outputs(std::move(choice));
   g.prune();
 }
 
@@ -118,9 +118,9 @@ struct GradientSession::Impl {
   void find_sources(Graph& g, const std::vector<std::string>& initializers);
   /// The tensors in the order of the program's inputs; with `copied`, none shares the caller's
   /// memory.
-  std::vector<Tensor> in_order(const Tensors& fed, bool copied);
-  std::vector<Type> types_of(const Tensors& fed);
-  void check_weights(const Tensors& given) const;
+  std::vector<Tensor> in_order(const Tensors& arrays, bool copied);
+  std::vector<Type> types_of(const Tensors& arrays);
+  void check_weights(const Tensors& arrays) const;
   DType weight_dtype() const;
 
   GradientSessionOptions options;
@@ -177,8 +177,8 @@ GradientSession::Impl::Impl(ImportedModel model, GradientSessionOptions with)
   how.input_gradients = options.wrt;
   how.results_may_change.assign(g.outputs().size(), !options.borrow);
   program = std::make_unique<GradientProgram>(std::move(g), std::move(how));
-  const GradientPattern& reached = program->differentiable();
-  if (std::find(reached.begin(), reached.end(), true) != reached.end()) return;
+  const GradientPattern& pattern = program->differentiable();
+  if (std::find(pattern.begin(), pattern.end(), true) != pattern.end()) return;
   throw ModelError({.what = "No output depends differentiably on the values in `wrt`.",
                     .expected = "an output that depends on " + names_of(options.wrt),
                     .received = names_of(names_of(outputs))});
@@ -189,20 +189,20 @@ void GradientSession::Impl::find_sources(Graph& g, const std::vector<std::string
     throw ModelError({.what = "There is nothing to differentiate with respect to.",
                       .expected = "names of inputs or initializers in `wrt`"});
   }
-  std::set<std::string> seen;
+  std::set<std::string> names;
   for (const std::string& name : options.wrt) {
     const Value v = g.find(name);
     const bool fits = v && is_float(v.dtype()) && (v.role() == Role::input || constant(v));
-    if (!fits || !seen.insert(name).second) {
-      std::vector<std::string> known;
+    if (!fits || !names.insert(name).second) {
+      std::vector<std::string> candidates;
       for (Value input : g.inputs()) {
-        if (!is_seed(input) && is_float(input.dtype())) known.push_back(input.name());
+        if (!is_seed(input) && is_float(input.dtype())) candidates.push_back(input.name());
       }
-      known.insert(known.end(), initializers.begin(), initializers.end());
+      candidates.insert(candidates.end(), initializers.begin(), initializers.end());
       throw ModelError({.what = fits ? "A name stands twice in `wrt`."
                                      : "The model has no such float input or initializer.",
                         .node = name,
-                        .expected = names_of(known),
+                        .expected = names_of(candidates),
                         .received = name});
     }
     if (v.role() == Role::input) continue;
@@ -211,8 +211,8 @@ void GradientSession::Impl::find_sources(Graph& g, const std::vector<std::string
   }
 }
 
-std::vector<Tensor> GradientSession::Impl::in_order(const Tensors& fed, bool copied) {
-  for (const auto& [name, tensor] : fed) {
+std::vector<Tensor> GradientSession::Impl::in_order(const Tensors& arrays, bool copied) {
+  for (const auto& [name, tensor] : arrays) {
     if (std::find(order.begin(), order.end(), name) != order.end()) continue;
     throw DataError({.what = "The model has no such input.",
                      .node = name,
@@ -220,47 +220,47 @@ std::vector<Tensor> GradientSession::Impl::in_order(const Tensors& fed, bool cop
                      .received = name,
                      .remedy = "Feed the model's inputs and the session's weights, nothing else."});
   }
-  const std::lock_guard held(lock);
-  std::vector<Tensor> ordered;
+  const std::lock_guard guard(lock);
+  std::vector<Tensor> result;
   for (const std::string& name : order) {
-    const auto found = fed.find(name);
+    const auto found = arrays.find(name);
     const TensorInfo* weight = find(weight_infos, name);
-    if (found == fed.end() && weight != nullptr) {
+    if (found == arrays.end() && weight != nullptr) {
       const Tensor& own = weights.at(name);
-      ordered.push_back(copied && bound.count(name) != 0 ? own.clone() : own);
+      result.push_back(copied && bound.count(name) != 0 ? own.clone() : own);
       continue;
     }
-    const TensorInfo& wanted = weight != nullptr ? *weight : *find(inputs, name);
-    if (found == fed.end()) {
+    const TensorInfo& info = weight != nullptr ? *weight : *find(inputs, name);
+    if (found == arrays.end()) {
       throw DataError({.what = "An input is missing.",
                        .node = name,
-                       .expected = wanted.text(),
+                       .expected = info.text(),
                        .received = "no value of this name",
                        .remedy = fmt::format("Feed an array for '{}'.", name)});
     }
-    check_type(weight != nullptr ? "A weight" : "An input", wanted, found->second);
-    ordered.push_back(copied ? found->second.clone() : found->second);
+    check_type(weight != nullptr ? "A weight" : "An input", info, found->second);
+    result.push_back(copied ? found->second.clone() : found->second);
   }
-  return ordered;
+  return result;
 }
 
-std::vector<Type> GradientSession::Impl::types_of(const Tensors& fed) {
+std::vector<Type> GradientSession::Impl::types_of(const Tensors& arrays) {
   std::vector<Type> types;
-  for (const Tensor& t : in_order(fed, false)) types.push_back({t.dtype(), to_shape(t.dims())});
+  for (const Tensor& t : in_order(arrays, false)) types.push_back({t.dtype(), to_shape(t.dims())});
   return types;
 }
 
-void GradientSession::Impl::check_weights(const Tensors& given) const {
-  for (const auto& [name, tensor] : given) {
-    const TensorInfo* wanted = find(weight_infos, name);
-    if (wanted == nullptr) {
+void GradientSession::Impl::check_weights(const Tensors& arrays) const {
+  for (const auto& [name, tensor] : arrays) {
+    const TensorInfo* info = find(weight_infos, name);
+    if (info == nullptr) {
       throw ModelError({.what = "The session has no such weight.",
                         .node = name,
                         .expected = names_of(names_of(weight_infos)),
                         .received = name,
                         .remedy = "Weights are the initializers named in `wrt`."});
     }
-    check_type("A weight", *wanted, tensor);
+    check_type("A weight", *info, tensor);
   }
 }
 
@@ -285,10 +285,10 @@ DType GradientSession::Impl::weight_dtype() const {
 GradientSession::GradientSession(const std::filesystem::path& model,
                                  GradientSessionOptions options) try {
   const Budget budget(options.limits);
-  ImportedModel imported = import_model(model, {.limits = options.limits,
-                                                .leave_out = true,
-                                                .named = {options.wrt.begin(), options.wrt.end()}});
-  impl_ = std::make_shared<Impl>(std::move(imported), std::move(options));
+  ImportedModel source = import_model(model, {.limits = options.limits,
+                                              .leave_out = true,
+                                              .named = {options.wrt.begin(), options.wrt.end()}});
+  impl_ = std::make_shared<Impl>(std::move(source), std::move(options));
 } catch (const std::bad_alloc&) {
   throw_out_of_memory();
 }
@@ -296,12 +296,12 @@ GradientSession::GradientSession(const std::filesystem::path& model,
 GradientSession::GradientSession(std::span<const std::byte> model, GradientSessionOptions options,
                                  const std::filesystem::path& folder) try {
   const Budget budget(options.limits);
-  ImportedModel imported = import_model(model,
-                                        {.limits = options.limits,
-                                         .leave_out = true,
-                                         .named = {options.wrt.begin(), options.wrt.end()}},
-                                        folder);
-  impl_ = std::make_shared<Impl>(std::move(imported), std::move(options));
+  ImportedModel source = import_model(model,
+                                      {.limits = options.limits,
+                                       .leave_out = true,
+                                       .named = {options.wrt.begin(), options.wrt.end()}},
+                                      folder);
+  impl_ = std::make_shared<Impl>(std::move(source), std::move(options));
 } catch (const std::bad_alloc&) {
   throw_out_of_memory();
 }
@@ -373,13 +373,13 @@ void check_run(bool own, bool done, uint64_t number) {
 std::vector<Tensor> gradients_by_output(const std::vector<TensorInfo>& outputs,
                                         const std::vector<Dims>& dims,
                                         const GradientPattern& differentiable,
-                                        const Tensors& given) {
-  std::vector<Tensor> ordered(outputs.size());
+                                        const Tensors& gradients) {
+  std::vector<Tensor> result(outputs.size());
   std::vector<std::string> possible;
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (differentiable[i]) possible.push_back(outputs[i].name);
   }
-  for (const auto& [name, gradient] : given) {
+  for (const auto& [name, gradient] : gradients) {
     const TensorInfo* output = find(outputs, name);
     const auto at = static_cast<size_t>(output - outputs.data());
     if (output == nullptr || !differentiable[at]) {
@@ -390,11 +390,11 @@ std::vector<Tensor> gradients_by_output(const std::vector<TensorInfo>& outputs,
                        .expected = names_of(possible),
                        .received = name});
     }
-    TensorInfo wanted{.name = name, .dtype = output->dtype, .dims = dims[at]};
-    check_type("The gradient of an output", wanted, gradient);
-    ordered[at] = gradient;
+    TensorInfo info{.name = name, .dtype = output->dtype, .dims = dims[at]};
+    check_type("The gradient of an output", info, gradient);
+    result[at] = gradient;
   }
-  if (!given.empty()) return ordered;
+  if (!gradients.empty()) return result;
   if (outputs.size() != 1 || element_count(dims[0]) != 1 || outputs[0].dtype != DType::f32) {
     throw DataError(
         {.what = "No output has a gradient.",
@@ -403,9 +403,9 @@ std::vector<Tensor> gradients_by_output(const std::vector<TensorInfo>& outputs,
          .remedy =
              "Output gradients can be left out only if the single output is one float32 number."});
   }
-  ordered[0] = Tensor::empty(DType::f32, dims[0]);
-  *ordered[0].data<float>() = 1;
-  return ordered;
+  result[0] = Tensor::empty(DType::f32, dims[0]);
+  *result[0].data<float>() = 1;
+  return result;
 }
 
 }  // namespace
@@ -420,10 +420,10 @@ GradientSession::Tensors GradientSession::backward(Run& run, const Tensors& outp
   check_run(own, state->done.exchange(true), state->number);
   GradientRun once = std::move(state->run);
   state->run = {};
-  std::vector<Tensor> made = s.program->backward(once, gradients);
+  std::vector<Tensor> tensors = s.program->backward(once, gradients);
   Tensors results;
   for (size_t i = 0; i < s.options.wrt.size(); ++i) {
-    Tensor& gradient = made[i];
+    Tensor& gradient = tensors[i];
     if (!gradient.defined()) gradient = Tensor::zeros(state->wrt[i].first, state->wrt[i].second);
     results[s.options.wrt[i]] = std::move(gradient);
   }
@@ -444,7 +444,7 @@ StepPlan GradientSession::plan(const Tensors& inputs) try {
   Impl& s = *impl_;
   size_t parameters = 0;
   {
-    const std::lock_guard held(s.lock);
+    const std::lock_guard guard(s.lock);
     for (const auto& [name, weight] : s.weights) parameters += weight.nbytes();
   }
   return step_plan(s.program->plan(s.types_of(inputs), true), parameters);
@@ -465,7 +465,7 @@ void GradientSession::write_profile(const std::filesystem::path& path) {
 }
 
 GradientSession::Tensors GradientSession::weights() const {
-  const std::lock_guard held(impl_->lock);
+  const std::lock_guard guard(impl_->lock);
   Tensors copies;
   for (const auto& [name, tensor] : impl_->weights) copies[name] = tensor.clone();
   return copies;
@@ -475,7 +475,7 @@ void GradientSession::set_weights(const Tensors& weights) {
   impl_->check_weights(weights);
   Tensors copies;
   for (const auto& [name, tensor] : weights) copies[name] = tensor.clone();
-  const std::lock_guard held(impl_->lock);
+  const std::lock_guard guard(impl_->lock);
   for (auto& [name, tensor] : copies) {
     impl_->weights[name] = std::move(tensor);
     impl_->bound.erase(name);
@@ -484,7 +484,7 @@ void GradientSession::set_weights(const Tensors& weights) {
 
 void GradientSession::bind_weights(const Tensors& weights) {
   impl_->check_weights(weights);
-  const std::lock_guard held(impl_->lock);
+  const std::lock_guard guard(impl_->lock);
   for (const auto& [name, tensor] : weights) {
     impl_->weights[name] = tensor;
     impl_->bound.insert(name);
@@ -516,8 +516,8 @@ Tensor GradientSession::flatten(const Tensors& tensors) const {
 }
 
 GradientSession::Tensors GradientSession::views(const Tensor& flat) const {
-  const TensorInfo wanted{.name = "flat", .dtype = impl_->weight_dtype(), .dims = {weight_count()}};
-  check_type("The buffer of all weights", wanted, flat);
+  const TensorInfo form{.name = "flat", .dtype = impl_->weight_dtype(), .dims = {weight_count()}};
+  check_type("The buffer of all weights", form, flat);
   Tensors views;
   Tensor whole = flat;
   const auto owner = std::make_shared<Tensor>(flat);

@@ -46,17 +46,17 @@ ProgramOptions program_options(const InferenceOptions& options) {
   return settings;
 }
 
-/// `declared` is the type in the file; it supplies the extents that inference could not find.
-TensorInfo info_of(const std::string& name, const Type& type, const Type& declared) {
-  const std::optional<Shape>& shape = type.shape ? type.shape : declared.shape;
+/// `declaration` is the type in the file; it supplies the extents that inference could not find.
+TensorInfo info_of(const std::string& name, const Type& type, const Type& declaration) {
+  const std::optional<Shape>& shape = type.shape ? type.shape : declaration.shape;
   TensorInfo info{.name = name, .dtype = type.dtype, .has_rank = shape.has_value()};
   info.sequence = type.kind == Kind::sequence || type.kind == Kind::optional_sequence;
   info.optional = type.kind == Kind::optional || type.kind == Kind::optional_sequence;
   if (!shape) return info;
-  const bool fits = declared.shape && declared.shape->size() == shape->size();
+  const bool fits = declaration.shape && declaration.shape->size() == shape->size();
   for (size_t i = 0; i < shape->size(); ++i) {
-    const Dim& found = (*shape)[i];
-    const Dim dim = found.known() || !fits ? found : (*declared.shape)[i];
+    const Dim& extent = (*shape)[i];
+    const Dim dim = extent.known() || !fits ? extent : (*declaration.shape)[i];
     info.dims.push_back(dim.value());
     // The importer names unnamed extents "input.dimN"; such names are not the model's.
     info.symbols.push_back(dim.symbol() == fmt::format("{}.dim{}", name, i) ? "" : dim.symbol());
@@ -83,38 +83,37 @@ std::string text_of(const Tensor& tensor) {
   return fmt::format("{}{}", name_of(tensor.dtype()), to_string(tensor.dims()));
 }
 
-void check_input(const TensorInfo& wanted, const Datum& datum) {
-  if (wanted.sequence || wanted.optional) return;  // the program checks those
+void check_input(const TensorInfo& info, const Datum& datum) {
+  if (info.sequence || info.optional) return;  // the program checks those
   if (!datum.is_tensor()) {
     throw DataError({.what = "An input is of the wrong kind.",
-                     .node = wanted.name,
-                     .expected = wanted.text(),
+                     .node = info.name,
+                     .expected = info.text(),
                      .received = datum.text(),
                      .remedy = "Feed an array."});
   }
   const Tensor& tensor = datum.tensor();
   auto refuse = [&](std::string what, std::string remedy) {
     throw ShapeError({.what = std::move(what),
-                      .node = wanted.name,
-                      .expected = wanted.text(),
+                      .node = info.name,
+                      .expected = info.text(),
                       .received = text_of(tensor),
                       .remedy = std::move(remedy)});
   };
-  if (tensor.dtype() != wanted.dtype) {
+  if (tensor.dtype() != info.dtype) {
     refuse("An input has the wrong element type.",
-           fmt::format("Convert the array to {}.", name_of(wanted.dtype)));
+           fmt::format("Convert the array to {}.", name_of(info.dtype)));
   }
-  if (!wanted.has_rank) return;
-  if (tensor.dims().size() != wanted.dims.size()) {
-    refuse("An input has the wrong rank.",
-           fmt::format("Give it {} dimension{}.", wanted.dims.size(),
-                       wanted.dims.size() == 1 ? "" : "s"));
+  if (!info.has_rank) return;
+  if (tensor.dims().size() != info.dims.size()) {
+    refuse("An input has the wrong rank.", fmt::format("Give it {} dimension{}.", info.dims.size(),
+                                                       info.dims.size() == 1 ? "" : "s"));
   }
-  for (size_t i = 0; i < wanted.dims.size(); ++i) {
-    if (wanted.dims[i] < 0 || wanted.dims[i] == tensor.dims()[i]) continue;
+  for (size_t i = 0; i < info.dims.size(); ++i) {
+    if (info.dims[i] < 0 || info.dims[i] == tensor.dims()[i]) continue;
     refuse(fmt::format("An input has the wrong extent on axis {}.", i),
            fmt::format("Give it {} there, or export the model with a dynamic dimension.",
-                       wanted.dims[i]));
+                       info.dims[i]));
   }
 }
 
@@ -124,18 +123,18 @@ struct InferenceSession::Impl {
   using Chosen = std::vector<size_t>;  // indices of outputs
   using Import = std::function<ImportedModel(const ImportOptions&)>;
 
-  Impl(Import import, InferenceOptions with, const std::set<std::string>& fed = {})
+  Impl(Import import, InferenceOptions with, const std::set<std::string>& input_names = {})
       : options(std::move(with)),
         again(std::move(import)),
         programs(program_options(options), kMaxPrograms) {
     ImportOptions how = import_options(options);
-    how.fed = fed;
+    how.fed = input_names;
     ImportedModel model = again(how);
     graph = std::move(model.graph);
     metadata = std::move(model.metadata);
     left_out = std::move(model.left_out);
     for (const auto& [name, type] : model.with_default) {
-      if (fed.count(name) == 0) with_default.push_back(info_of(name, type, type));
+      if (input_names.count(name) == 0) with_default.push_back(info_of(name, type, type));
     }
     for (Value v : graph.inputs()) {
       if (!is_seed(v)) inputs.push_back(info_of(v.name(), v.type(), v.type()));
@@ -152,9 +151,9 @@ struct InferenceSession::Impl {
   }
 
   /// This session, or the variant whose inputs include the given inputs that have a default.
-  Impl& fed_with(const std::map<std::string, Datum>& given) {
+  Impl& fed_with(const std::map<std::string, Datum>& data) {
     std::set<std::string> replaced;
-    for (const auto& item : given) {
+    for (const auto& item : data) {
       for (const TensorInfo& info : with_default) {
         if (info.name == item.first) replaced.insert(item.first);
       }
@@ -165,8 +164,8 @@ struct InferenceSession::Impl {
     return *other;
   }
 
-  std::vector<Datum> in_order(const std::map<std::string, Datum>& fed) const {
-    for (const auto& item : fed) {
+  std::vector<Datum> in_order(const std::map<std::string, Datum>& data) const {
+    for (const auto& item : data) {
       if (input_places.count(item.first) != 0) continue;
       throw DataError({.what = "The model has no such input.",
                        .node = item.first,
@@ -174,10 +173,10 @@ struct InferenceSession::Impl {
                        .received = item.first,
                        .remedy = "Feed the model's inputs and nothing else."});
     }
-    std::vector<Datum> ordered;
+    std::vector<Datum> result;
     for (const TensorInfo& info : inputs) {
-      const auto found = fed.find(info.name);
-      if (found == fed.end()) {
+      const auto found = data.find(info.name);
+      if (found == data.end()) {
         throw DataError({.what = "An input is missing.",
                          .node = info.name,
                          .expected = info.text(),
@@ -185,13 +184,13 @@ struct InferenceSession::Impl {
                          .remedy = fmt::format("Feed an array for '{}'.", info.name)});
       }
       check_input(info, found->second);
-      ordered.push_back(found->second);
+      result.push_back(found->second);
     }
-    return ordered;
+    return result;
   }
 
   Chosen choose(std::span<const std::string> names) const {
-    Chosen chosen;
+    Chosen choice;
     for (const std::string& name : names) {
       const auto found = output_places.find(name);
       if (found == output_places.end()) {
@@ -201,36 +200,36 @@ struct InferenceSession::Impl {
                          .expected = names_of(outputs),
                          .received = name});
       }
-      chosen.push_back(found->second);
+      choice.push_back(found->second);
     }
     if (names.empty() && !left_out.empty()) {
       ErrorParts parts = left_out.begin()->second;
       parts.remedy = fmt::format("Name the outputs to compute: {}.", names_of(outputs));
       throw ModelError(std::move(parts));
     }
-    for (size_t i = 0; names.empty() && i < outputs.size(); ++i) chosen.push_back(i);
-    return chosen;
+    for (size_t i = 0; names.empty() && i < outputs.size(); ++i) choice.push_back(i);
+    return choice;
   }
 
   /// Calls use(program, types) with the program of all outputs and the types of these inputs.
   template <typename Use>
-  auto compiled_for(const Inputs& given, const Use& use) {
-    const std::map<std::string, Datum> data(given.begin(), given.end());
+  auto compiled_for(const Inputs& arrays, const Use& use) {
+    const std::map<std::string, Datum> data(arrays.begin(), arrays.end());
     const Impl& own = fed_with(data);
     std::vector<Type> types;
     for (const Datum& d : own.in_order(data)) {
       types.push_back({d.tensor().dtype(), to_shape(d.tensor().dims())});
     }
-    const Chosen chosen = own.choose({});
+    const Chosen choice = own.choose({});
     const ThreadBound threads(options.threads);
-    return use(programs.get({&own, chosen}, [&] { return own.part(chosen); }), types);
+    return use(programs.get({&own, choice}, [&] { return own.part(choice); }), types);
   }
 
-  Graph part(const Chosen& chosen) const {
+  Graph part(const Chosen& choice) const {
     Graph part = graph;
-    std::vector<Output> kept;
-    for (size_t i : chosen) kept.push_back(part.outputs()[i]);
-    part.set_outputs(std::move(kept));
+    std::vector<Output> selection;
+    for (size_t i : choice) selection.push_back(part.outputs()[i]);
+    part.set_outputs(std::move(selection));
     return part;
   }
 
@@ -284,12 +283,12 @@ std::vector<Datum> InferenceSession::run_data(const std::map<std::string, Datum>
   Impl& s = *impl_;
   const std::lock_guard lock(s.programs.call_lock);
   const Impl& own = s.fed_with(inputs);
-  const std::vector<Datum> fed = own.in_order(inputs);
-  const Impl::Chosen chosen = own.choose(outputs);
+  const std::vector<Datum> data = own.in_order(inputs);
+  const Impl::Chosen choice = own.choose(outputs);
   const ThreadBound threads(s.options.threads);
-  Program& program = s.programs.get({&own, chosen}, [&] { return own.part(chosen); });
+  Program& program = s.programs.get({&own, choice}, [&] { return own.part(choice); });
   program.set_run_count(s.runs++);
-  return program.forward_data(fed).outputs;
+  return program.forward_data(data).outputs;
 } catch (const std::bad_alloc&) {
   throw_out_of_memory();
 }

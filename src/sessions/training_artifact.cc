@@ -84,19 +84,19 @@ Artifact TrainingSession::Impl::artifact(std::span<const std::vector<Tensor>> ba
                                .received = "none"});
   }
   const ScheduleOptions& schedule = options.schedule;
-  Artifact made{.lr = base_lr,
-                .schedule = schedule,
-                .steps = steps,
-                .seed = options.seed,
-                .run_count = program->run_count(),
-                .check_finite = options.check_finite};
+  Artifact artifact{.lr = base_lr,
+                    .schedule = schedule,
+                    .steps = steps,
+                    .seed = options.seed,
+                    .run_count = program->run_count(),
+                    .check_finite = options.check_finite};
   for (size_t i = 0; i < options.groups.size(); ++i) {
     const std::optional<OptimizerOptions>& own = options.groups[i].optimizer;
-    if (own) made.groups[i] = settings_of(*own);
+    if (own) artifact.groups[i] = settings_of(*own);
   }
   const auto add_states = [&](const std::vector<std::string>& names, StateRole role) {
     for (const std::string& name : names)
-      made.states.push_back({name, role, programs.states.at(name)});
+      artifact.states.push_back({name, role, programs.states.at(name)});
   };
   add_states(model.parameters, StateRole::parameter);
   add_states(model.statistics, StateRole::statistic);
@@ -112,15 +112,16 @@ Artifact TrainingSession::Impl::artifact(std::span<const std::vector<Tensor>> ba
                            nullptr};
   for (const std::vector<Tensor>& batch : batches) {
     std::vector<Tensor> adopted;
-    std::span<const Tensor> fed = adopt(batch, &adopted);
-    if (!model.label_added || fed.size() == inputs.size()) {
-      made.programs.push_back(compiled(Purpose::step, step_graph(model, plain), fed, passes));
-      if (model.label_added) fed = fed.first(fed.size() - 1);
+    std::span<const Tensor> arrays = adopt(batch, &adopted);
+    if (!model.label_added || arrays.size() == inputs.size()) {
+      artifact.programs.push_back(
+          compiled(Purpose::step, step_graph(model, plain), arrays, passes));
+      if (model.label_added) arrays = arrays.first(arrays.size() - 1);
     }
-    made.programs.push_back(
-        compiled(Purpose::prediction, eval_graph(model, plain, false), fed, passes));
+    artifact.programs.push_back(
+        compiled(Purpose::prediction, eval_graph(model, plain, false), arrays, passes));
   }
-  return made;
+  return artifact;
 }
 
 void TrainingSession::save_artifact(const std::filesystem::path& path,

@@ -61,14 +61,14 @@ std::string note_on_rows(const ImportedModel& model) {
 }
 
 /// Throws ModelError for a weight that is not in the model.
-void require_known(const std::map<std::string, Tensor>& given,
-                   const std::vector<std::string>& known) {
-  const std::unordered_set<std::string> there(known.begin(), known.end());
-  for (const auto& [name, tensor] : given) {
+void require_known(const std::map<std::string, Tensor>& weight_data,
+                   const std::vector<std::string>& names) {
+  const std::unordered_set<std::string> there(names.begin(), names.end());
+  for (const auto& [name, tensor] : weight_data) {
     if (there.count(name) != 0) continue;
     throw ModelError(ErrorParts{.what = "The model has no such initializer.",
                                 .node = name,
-                                .expected = nearest_names(name, known),
+                                .expected = nearest_names(name, names),
                                 .received = name});
   }
 }
@@ -86,7 +86,7 @@ TrainingSession::Impl::Impl(std::string model_bytes, std::filesystem::path model
                             TrainingOptions model_options, std::map<std::string, Tensor> weights)
     : bytes(std::move(model_bytes)),
       folder(std::move(model_folder)),
-      given(std::move(weights)),
+      weight_data(std::move(weights)),
       options(std::move(model_options)),
       base_lr(options.optimizer.lr),
       loss_scale(scales_loss(options) ? options.loss_scale.initial : 1),
@@ -101,22 +101,22 @@ TrainingSession::Impl::Impl(std::string model_bytes, std::filesystem::path model
   hold_own_optimizers(&options);
   std::set<std::string> changing;
   for (const auto& update : options.updates) changing.insert(update.first);
-  ImportedModel imported = import_model(std::as_bytes(std::span(bytes)),
-                                        {.limits = options.limits,
-                                         .leave_out = true,
-                                         .states = std::move(changing),
-                                         .named = named_in(options),
-                                         .open_batch = !options.loss.empty()},
-                                        folder, given);
-  batch_note = note_on_rows(imported);
-  imported.require(options.output.empty() ? "loss" : options.output);
-  for (const std::string& name : options.step_outputs) imported.require(name);
-  const auto& known = imported.initializers;
-  require_known(given, known);
-  expand_groups(&options.groups, known, imported.constants);
+  ImportedModel source = import_model(std::as_bytes(std::span(bytes)),
+                                      {.limits = options.limits,
+                                       .leave_out = true,
+                                       .states = std::move(changing),
+                                       .named = named_in(options),
+                                       .open_batch = !options.loss.empty()},
+                                      folder, weight_data);
+  batch_note = note_on_rows(source);
+  source.require(options.output.empty() ? "loss" : options.output);
+  for (const std::string& name : options.step_outputs) source.require(name);
+  const auto& names = source.initializers;
+  require_known(weight_data, names);
+  expand_groups(&options.groups, names, source.constants);
   std::map<std::string, Tensor> initial;
-  model = prepare_model(std::move(imported.graph), imported.initializers, imported.constants,
-                        left_inside(imported.inside), options, given, &initial);
+  model = prepare_model(std::move(source.graph), source.initializers, source.constants,
+                        left_inside(source.inside), options, weight_data, &initial);
   fingerprint = model_fingerprint(model, options);
 
   Graph graph = step_graph(model, options);
@@ -197,7 +197,7 @@ void TrainingSession::Impl::tear(const std::string& cause) {
 
 std::vector<Tensor> TrainingSession::Impl::update(Program& updating,
                                                   std::unique_ptr<PendingRun> pending,
-                                                  std::span<const Tensor> fed) {
+                                                  std::span<const Tensor> arrays) {
   auto fail = [&](const std::string& cause) {
     if (!updating.wrote_states()) {  // the state is as if the step had not been tried
       updating.set_run_count(updating.run_count() - 1);
@@ -208,7 +208,7 @@ std::vector<Tensor> TrainingSession::Impl::update(Program& updating,
   };
   count_steps(1);
   try {
-    return updating.backward(std::move(pending), fed);
+    return updating.backward(std::move(pending), arrays);
   } catch (const Error& error) {
     fail(error.parts().what);
     throw;
@@ -218,21 +218,21 @@ std::vector<Tensor> TrainingSession::Impl::update(Program& updating,
   }
 }
 
-std::span<const Tensor> TrainingSession::Impl::adopt(std::span<const Tensor> fed,
-                                                     std::vector<Tensor>* made) const {
-  for (size_t i = 0; i < std::min(fed.size(), inputs.size()); ++i) {
-    const Tensor& array = made->empty() ? fed[i] : (*made)[i];
+std::span<const Tensor> TrainingSession::Impl::adopt(std::span<const Tensor> arrays,
+                                                     std::vector<Tensor>* storage) const {
+  for (size_t i = 0; i < std::min(arrays.size(), inputs.size()); ++i) {
+    const Tensor& array = storage->empty() ? arrays[i] : (*storage)[i];
     const bool label = labels && i == label_at;
     if (label ? suits(array, *labels) : array.dtype() == inputs[i].dtype) continue;
     if (!label && !converts(array.dtype(), inputs[i].dtype)) continue;
-    if (made->empty()) made->assign(fed.begin(), fed.end());
-    (*made)[i] =
-        label ? as_labels(fed[i], *labels) : convert(fed[i], inputs[i].dtype, inputs[i].name);
+    if (storage->empty()) storage->assign(arrays.begin(), arrays.end());
+    (*storage)[i] =
+        label ? as_labels(arrays[i], *labels) : convert(arrays[i], inputs[i].dtype, inputs[i].name);
   }
-  return made->empty() ? fed : std::span<const Tensor>(*made);
+  return storage->empty() ? arrays : std::span<const Tensor>(*storage);
 }
 
-bool TrainingSession::Impl::inspect(ForwardResult& forward, std::span<const Tensor> fed,
+bool TrainingSession::Impl::inspect(ForwardResult& forward, std::span<const Tensor> arrays,
                                     uint64_t run, StepResult* result) {
   result->loss = read_scalar(forward.outputs[0]);
   const bool scaled = scales_loss(options);
@@ -248,7 +248,7 @@ bool TrainingSession::Impl::inspect(ForwardResult& forward, std::span<const Tens
   forward.pending.reset();
   if (!scaled || loss_scale <= options.loss_scale.min) {
     program->set_run_count(run);
-    explain(*result, fed);
+    explain(*result, arrays);
   }
   adapt_loss_scale(true);
   result->skipped = true;
@@ -258,15 +258,15 @@ bool TrainingSession::Impl::inspect(ForwardResult& forward, std::span<const Tens
 StepResult TrainingSession::Impl::step(std::span<const Tensor> arrays) try {
   require_whole();
   require_applied("step()");
-  std::vector<Tensor> made;
-  const std::span<const Tensor> fed = adopt(arrays, &made);
+  std::vector<Tensor> storage;
+  const std::span<const Tensor> feed = adopt(arrays, &storage);
   require_step();
   const uint64_t run = program->run_count();
   write_loss_scale();
   const std::vector<Tensor> fed_later = backward_inputs();  // may throw: before the run is counted
-  ForwardResult forward = program->forward(fed);
+  ForwardResult forward = program->forward(feed);
   StepResult result;
-  const bool fits = inspect(forward, fed, run, &result);
+  const bool fits = inspect(forward, feed, run, &result);
   take_step_outputs(forward, &result);
   if (!fits) return result;
   // All checks are done; from here on weights change.
@@ -329,14 +329,14 @@ void TrainingSession::Impl::set_accumulated(double weight, double loss) try {
 
 StepResult TrainingSession::Impl::accumulate(std::span<const Tensor> arrays) try {
   require_whole();
-  std::vector<Tensor> made;
-  const std::span<const Tensor> fed = adopt(arrays, &made);
+  std::vector<Tensor> storage;
+  const std::span<const Tensor> feed = adopt(arrays, &storage);
   Program& adding = begin_accumulation();
   const uint64_t run = program->run_count();
   adding.set_seed(options.seed);
   adding.set_run_count(run);
   write_loss_scale();
-  ForwardResult forward = adding.forward(fed);
+  ForwardResult forward = adding.forward(feed);
   double weight = 1;
   if (weighs_) {  // the weight is not always last: a norm may follow
     const auto at =
@@ -356,7 +356,7 @@ StepResult TrainingSession::Impl::accumulate(std::span<const Tensor> arrays) try
     program->set_run_count(run + 1);
     return result;
   }
-  const bool fits = inspect(forward, fed, run, &result);
+  const bool fits = inspect(forward, feed, run, &result);
   take_step_outputs(forward, &result);
   if (!fits) {
     program->set_run_count(run + 1);
@@ -394,17 +394,17 @@ StepResult TrainingSession::Impl::apply_gradients() try {
   const uint64_t run = program->run_count();
   updating.set_seed(options.seed);
   updating.set_run_count(run);
-  std::vector<Tensor> fed = backward_inputs();
-  fed.push_back(Tensor::scalar(static_cast<float>(1 / accumulated.weight)));
+  std::vector<Tensor> feed = backward_inputs();
+  feed.push_back(Tensor::scalar(static_cast<float>(1 / accumulated.weight)));
   StepResult result{.loss = accumulated.loss / accumulated.weight, .lr = rate()};
   result.loss_scale = loss_scale;
   ForwardResult forward = updating.forward({});
-  const Accumulated kept = std::exchange(accumulated, {});
+  const Accumulated backup = std::exchange(accumulated, {});
   std::vector<Tensor> backward;
   try {
-    backward = update(updating, std::move(forward.pending), fed);
+    backward = update(updating, std::move(forward.pending), feed);
   } catch (...) {
-    if (!updating.wrote_states()) accumulated = kept;
+    if (!updating.wrote_states()) accumulated = backup;
     throw;
   }
   program->set_run_count(run + 1);
@@ -445,15 +445,15 @@ void TrainingSession::Impl::write_loss_scale() {
 std::vector<Tensor> TrainingSession::Impl::backward_inputs() {
   *lr_input_.data<float>() = static_cast<float>(rate());
   *step_input_.data<int64_t>() = steps + 1;
-  std::vector<Tensor> fed{lr_input_};
+  std::vector<Tensor> result{lr_input_};
   for (auto& [i, tensor] : groups_) {
     std::vector<double> settings = settings_of(*options.groups[i].optimizer);
     settings[0] *= schedule_factor(options.schedule, steps);
     std::copy(settings.begin(), settings.end(), tensor.data<double>());
-    fed.push_back(tensor);
+    result.push_back(tensor);
   }
-  fed.push_back(step_input_);
-  return fed;
+  result.push_back(step_input_);
+  return result;
 }
 
 void TrainingSession::Impl::count_steps(float more) {
@@ -471,7 +471,8 @@ void TrainingSession::Impl::adapt_loss_scale(bool overflow) {
   }
 }
 
-void TrainingSession::Impl::explain(const StepResult& result, std::span<const Tensor> fed) const {
+void TrainingSession::Impl::explain(const StepResult& result,
+                                    std::span<const Tensor> arrays) const {
   const bool loss_is_bad = !std::isfinite(result.loss);
   if (const std::string name = not_finite(); !name.empty()) {
     throw DataError(ErrorParts{
@@ -508,7 +509,7 @@ void TrainingSession::Impl::explain(const StepResult& result, std::span<const Te
   Program& diagnosis = watching.get(Kind::step, [&] { return step_graph(model, watched); });
   diagnosis.set_run_count(program->run_count());
   try {
-    diagnosis.forward(fed);
+    diagnosis.forward(arrays);
   } catch (const DataError& error) {
     parts.node = error.parts().node;
     parts.op = error.parts().op;
@@ -520,14 +521,14 @@ void TrainingSession::Impl::explain(const StepResult& result, std::span<const Te
 
 EvalResult TrainingSession::Impl::eval(std::span<const Tensor> arrays) try {
   require_whole();
-  std::vector<Tensor> made;
-  const std::span<const Tensor> fed = adopt(arrays, &made);
-  const bool without_label = model.label_added && fed.size() + 1 == inputs.size();
+  std::vector<Tensor> storage;
+  const std::span<const Tensor> feed = adopt(arrays, &storage);
+  const bool without_label = model.label_added && feed.size() + 1 == inputs.size();
   EvalResult result;
   const Kind kind = without_label ? Kind::evaluation : Kind::evaluation_with_loss;
   Program& evaluation =
       programs.get(kind, [&] { return eval_graph(model, options, !without_label); });
-  result.outputs = evaluation.forward(fed).outputs;
+  result.outputs = evaluation.forward(feed).outputs;
   if (!without_label) {
     if (result.outputs.size() > outputs.size() + 1) {
       result.weight = read_scalar(result.outputs.back());
@@ -545,50 +546,50 @@ std::map<std::string, Tensor> TrainingSession::Impl::gradients(std::span<const T
                                                                double* loss) try {
   require_whole();
   std::vector<Tensor> adopted;
-  const std::span<const Tensor> fed = adopt(arrays, &adopted);
+  const std::span<const Tensor> feed = adopt(arrays, &adopted);
   Program& gradient = programs.get(Kind::gradients, [&] { return gradient_graph(model, options); });
   write_loss_scale();
   gradient.set_seed(options.seed);
   gradient.set_run_count(program->run_count());
-  std::vector<Tensor> made = gradient.forward(fed).outputs;
-  if (loss != nullptr) *loss = read_scalar(made[0]);
+  std::vector<Tensor> results = gradient.forward(feed).outputs;
+  if (loss != nullptr) *loss = read_scalar(results[0]);
   std::map<std::string, Tensor> result;
   for (size_t i = 0; i < model.parameters.size(); ++i) {
-    result[model.parameters[i]] = std::move(made[i + 1]);
+    result[model.parameters[i]] = std::move(results[i + 1]);
   }
   return result;
 } catch (const std::bad_alloc&) {
   throw_out_of_memory();
 }
 
-std::vector<Tensor> TrainingSession::Impl::in_order(const Inputs& named,
+std::vector<Tensor> TrainingSession::Impl::in_order(const Inputs& arrays,
                                                     bool label_optional) const {
-  std::vector<std::string> wanted, missing;
-  std::vector<Tensor> ordered;
+  std::vector<std::string> names, missing;
+  std::vector<Tensor> result;
   for (const TensorInfo& info : inputs) {
-    wanted.push_back(info.name);
-    const auto found = named.find(info.name);
-    if (found != named.end()) {
-      ordered.push_back(found->second);
+    names.push_back(info.name);
+    const auto found = arrays.find(info.name);
+    if (found != arrays.end()) {
+      result.push_back(found->second);
     } else if (!(label_optional && model.label_added && &info == &inputs.back())) {
       missing.push_back(info.name);
     }
   }
-  const std::unordered_set<std::string> there(wanted.begin(), wanted.end());
-  for (const auto& [name, tensor] : named) {
+  const std::unordered_set<std::string> there(names.begin(), names.end());
+  for (const auto& [name, tensor] : arrays) {
     if (there.count(name) != 0) continue;
     throw DataError(ErrorParts{.what = "The model has no such input.",
                                .node = name,
-                               .expected = nearest_names(name, wanted),
+                               .expected = nearest_names(name, names),
                                .received = name});
   }
   if (!missing.empty()) {
     throw DataError(ErrorParts{.what = "An input is missing.",
                                .node = missing[0],
-                               .expected = list_names(wanted),
+                               .expected = list_names(names),
                                .received = "no " + list_names(missing)});
   }
-  return ordered;
+  return result;
 }
 
 }  // namespace steep

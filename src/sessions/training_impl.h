@@ -18,7 +18,7 @@ namespace steep {
 
 struct TrainingSession::Impl {
   Impl(std::string bytes, std::filesystem::path folder, TrainingOptions options,
-       std::map<std::string, Tensor> given = {});
+       std::map<std::string, Tensor> weight_data = {});
 
   StepResult step(std::span<const Tensor> inputs);
   StepResult accumulate(std::span<const Tensor> inputs);
@@ -29,9 +29,9 @@ struct TrainingSession::Impl {
   std::map<std::string, Tensor> gradients(std::span<const Tensor> inputs, double* loss);
 
   /// Converts arrays, in order, to the dtypes and forms of the model's inputs (data/convert.h,
-  /// train/labels.h). Returns `fed` if nothing has to be converted, else *made. Arrays that cannot
-  /// be converted stay as they are; the program then throws the error. Throws DataError.
-  std::span<const Tensor> adopt(std::span<const Tensor> fed, std::vector<Tensor>* made) const;
+  /// train/labels.h). Returns `arrays` if nothing has to be converted, else *storage. Arrays that
+  /// cannot be converted stay as they are; the program then throws the error. Throws DataError.
+  std::span<const Tensor> adopt(std::span<const Tensor> arrays, std::vector<Tensor>* storage) const;
   /// Inputs by name → in order. Throws DataError that names the missing or unknown input.
   std::vector<Tensor> in_order(const Inputs& inputs, bool label_optional) const;
   /// Copies values into states. Throws, before the first copy, for a name that is not in `names`.
@@ -57,9 +57,9 @@ struct TrainingSession::Impl {
   /// The model with the current weights.
   std::unique_ptr<DetachedModel> detached(bool for_inference) const;
 
-  std::string bytes;                    ///< the serialised model, for export
-  std::filesystem::path folder;         ///< of its external data; empty: refused
-  std::map<std::string, Tensor> given;  ///< initializers whose data need not be in `bytes`
+  std::string bytes;                          ///< the serialised model, for export
+  std::filesystem::path folder;               ///< of its external data; empty: refused
+  std::map<std::string, Tensor> weight_data;  ///< initializers whose data need not be in `bytes`
   TrainingOptions options;
   TrainingModel model;
   std::string fingerprint;
@@ -86,12 +86,12 @@ struct TrainingSession::Impl {
  private:
   /// Runs the backward phase. If it fails after the first update, marks the states as torn.
   std::vector<Tensor> update(Program& updating, std::unique_ptr<PendingRun> pending,
-                             std::span<const Tensor> fed);
+                             std::span<const Tensor> arrays);
   void tear(const std::string& cause);
   /// Checks the loss and, if forward computes it, the norm (the last output, which is removed).
   /// Returns false if the gradients overflowed; the loss scale is then reduced. Throws DataError if
   /// a value is not finite for another reason. `run` is the number of the run.
-  bool inspect(ForwardResult& forward, std::span<const Tensor> fed, uint64_t run,
+  bool inspect(ForwardResult& forward, std::span<const Tensor> arrays, uint64_t run,
                StepResult* result);
   Program& accumulation();
   /// Returns the program. If there are no parts, it zeroes the states accumulator_name().
@@ -119,7 +119,7 @@ struct TrainingSession::Impl {
   void adapt_loss_scale(bool overflow);
   /// Throws DataError: the loss or the gradients of this step are not finite. Names the first node
   /// that produced such a value.
-  [[noreturn]] void explain(const StepResult& result, std::span<const Tensor> fed) const;
+  [[noreturn]] void explain(const StepResult& result, std::span<const Tensor> arrays) const;
 
   Tensor lr_input_ = Tensor::scalar(0.0f);
   std::map<size_t, Tensor> groups_;  // settings_of() optimizers, by number of the group

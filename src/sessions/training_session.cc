@@ -44,7 +44,7 @@ size_t bytes_of(const std::map<std::string, Tensor>& tensors) {
 }
 
 /// Throws if a checkpoint lacks tensors, has unknown ones, or has tensors of another type.
-void require_same_states(const std::map<std::string, Tensor>& saved,
+void require_same_states(const std::map<std::string, Tensor>& values,
                          const std::map<std::string, Tensor>& own,
                          const std::filesystem::path& file) {
   auto refuse = [&](const std::string& name, const std::string& expected,
@@ -61,13 +61,13 @@ void require_same_states(const std::map<std::string, Tensor>& saved,
     return fmt::format("{}{}", name_of(t.dtype()), to_string(t.dims()));
   };
   for (const auto& [name, tensor] : own) {
-    const auto found = saved.find(name);
-    if (found == saved.end()) refuse(name, text(tensor), "no value of this name");
+    const auto found = values.find(name);
+    if (found == values.end()) refuse(name, text(tensor), "no value of this name");
     if (found->second.dtype() != tensor.dtype() || found->second.dims() != tensor.dims()) {
       refuse(name, text(tensor), text(found->second));
     }
   }
-  for (const auto& [name, tensor] : saved) {
+  for (const auto& [name, tensor] : values) {
     if (own.find(name) == own.end()) refuse(name, "no value of this name", text(tensor));
   }
 }
@@ -338,43 +338,43 @@ void TrainingSession::save_checkpoint(const std::filesystem::path& path,
 std::string TrainingSession::load_checkpoint(const std::filesystem::path& path) try {
   const std::lock_guard lock(impl_->programs.call_lock);
   const Budget budget(impl_->options.limits);
-  Checkpoint saved = read_checkpoint(path);
-  require_same_states(saved.weights, impl_->shared(impl_->stored()), path);
+  Checkpoint checkpoint = read_checkpoint(path);
+  require_same_states(checkpoint.weights, impl_->shared(impl_->stored()), path);
   for (const std::string& name : impl_->model.counts) {  // older checkpoints have one count
-    saved.moments.try_emplace(name, Tensor::scalar(static_cast<float>(saved.step)));
+    checkpoint.moments.try_emplace(name, Tensor::scalar(static_cast<float>(checkpoint.step)));
   }
-  require_same_states(saved.moments, impl_->shared(impl_->optimizer_states()), path);
-  if (const std::string name = impl_->no_count(saved.moments); !name.empty()) {
+  require_same_states(checkpoint.moments, impl_->shared(impl_->optimizer_states()), path);
+  if (const std::string name = impl_->no_count(checkpoint.moments); !name.empty()) {
     throw CheckpointError(ErrorParts{.what = fmt::format("{} is damaged.", path.string()),
                                      .node = name,
                                      .expected = "a count of steps",
                                      .received = "an invalid number"});
   }
-  if (saved.fingerprint != impl_->fingerprint) {
+  if (checkpoint.fingerprint != impl_->fingerprint) {
     throw CheckpointError(ErrorParts{
         .what = fmt::format("{} belongs to another model.", path.string()),
         .expected = "fingerprint " + impl_->fingerprint,
-        .received = "fingerprint " + saved.fingerprint,
+        .received = "fingerprint " + checkpoint.fingerprint,
         .remedy = "Its parameters match, but operators, loss or optimizer differ. Load it "
                   "with the model and options it was saved with; nothing was changed."});
   }
   std::vector<std::string> names = impl_->stored();
   for (std::string& name : impl_->optimizer_states()) names.push_back(std::move(name));
-  saved.weights.merge(saved.moments);
-  impl_->assign(saved.weights, names, "parameter or moment");  // from here on nothing fails
+  checkpoint.weights.merge(checkpoint.moments);
+  impl_->assign(checkpoint.weights, names, "parameter or moment");  // from here on nothing fails
   impl_->accumulated = {};
-  impl_->steps = saved.step;
-  impl_->base_lr = saved.lr;
-  impl_->saved_threads = saved.threads;
-  if (scales_loss(impl_->options) && saved.loss_scale > 0) {
+  impl_->steps = checkpoint.step;
+  impl_->base_lr = checkpoint.lr;
+  impl_->saved_threads = checkpoint.threads;
+  if (scales_loss(impl_->options) && checkpoint.loss_scale > 0) {
     const LossScaleOptions& o = impl_->options.loss_scale;
-    impl_->loss_scale = std::clamp(saved.loss_scale, o.min, o.max);
-    impl_->clean_steps = saved.clean_steps;
+    impl_->loss_scale = std::clamp(checkpoint.loss_scale, o.min, o.max);
+    impl_->clean_steps = checkpoint.clean_steps;
   }
-  impl_->options.seed = saved.seed;
-  impl_->program->set_seed(saved.seed);
-  impl_->program->set_run_count(saved.run_count);
-  return std::move(saved.user);
+  impl_->options.seed = checkpoint.seed;
+  impl_->program->set_seed(checkpoint.seed);
+  impl_->program->set_run_count(checkpoint.run_count);
+  return std::move(checkpoint.user);
 } catch (const std::bad_alloc&) {
   throw_out_of_memory();
 }
@@ -412,8 +412,8 @@ void TrainingSession::export_onnx(const std::filesystem::path& path,
 
 StepPlan TrainingSession::plan(std::span<const Tensor> inputs) try {
   const std::lock_guard lock(impl_->programs.call_lock);
-  std::vector<Tensor> made;
-  const PlanInfo info = impl_->program->plan(types_of(impl_->adopt(inputs, &made)));
+  std::vector<Tensor> storage;
+  const PlanInfo info = impl_->program->plan(types_of(impl_->adopt(inputs, &storage)));
   StepPlan plan = step_plan(info, bytes_of(impl_->shared(impl_->model.parameters)));
   plan.optimizer_bytes = bytes_of(impl_->shared(impl_->model.moments));
   plan.peak_bytes += impl_->programs.state_bytes() - plan.parameter_bytes;
@@ -424,8 +424,8 @@ StepPlan TrainingSession::plan(std::span<const Tensor> inputs) try {
 
 MemoryReport TrainingSession::memory_report(std::span<const Tensor> inputs) try {
   const std::lock_guard lock(impl_->programs.call_lock);
-  std::vector<Tensor> made;
-  return impl_->program->memory_report(types_of(impl_->adopt(inputs, &made)));
+  std::vector<Tensor> storage;
+  return impl_->program->memory_report(types_of(impl_->adopt(inputs, &storage)));
 } catch (const std::bad_alloc&) {
   throw_out_of_memory();
 }
@@ -437,8 +437,8 @@ size_t TrainingSession::peak_bytes() const {
 
 std::string TrainingSession::dump(std::span<const Tensor> inputs, DumpFormat format) {
   const std::lock_guard lock(impl_->programs.call_lock);
-  std::vector<Tensor> made;
-  return impl_->program->dump(types_of(impl_->adopt(inputs, &made)), format);
+  std::vector<Tensor> storage;
+  return impl_->program->dump(types_of(impl_->adopt(inputs, &storage)), format);
 }
 std::string TrainingSession::dump() const {
   const std::lock_guard lock(impl_->programs.call_lock);

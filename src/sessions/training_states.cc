@@ -64,16 +64,17 @@ std::unique_ptr<DetachedModel> TrainingSession::Impl::detached(bool for_inferenc
     Tensor& weight = weights.at(name);
     weight = convert(programs.states.at(moment_name(kAverage, name)), weight.dtype(), name);
   }
-  weights.insert(given.begin(), given.end());  // the data of initializers that are not trained
-  auto made = std::make_unique<DetachedModel>(std::as_bytes(std::span(bytes)), weights, folder,
-                                              options.limits);
-  if (!for_inference) return made;
+  // the data of initializers that are not trained
+  weights.insert(weight_data.begin(), weight_data.end());
+  auto detached_model = std::make_unique<DetachedModel>(std::as_bytes(std::span(bytes)), weights,
+                                                        folder, options.limits);
+  if (!for_inference) return detached_model;
   if (!model.loss_output.empty()) {
-    made->set_skeleton(
-        strip_loss(std::as_bytes(std::span(made->skeleton())), model.loss_output, options.label));
+    detached_model->set_skeleton(strip_loss(std::as_bytes(std::span(detached_model->skeleton())),
+                                            model.loss_output, options.label));
   }
-  rewrite_for_inference(*made);
-  return made;
+  rewrite_for_inference(*detached_model);
+  return detached_model;
 }
 
 std::vector<std::string> TrainingSession::Impl::stored() const {

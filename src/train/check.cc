@@ -47,23 +47,24 @@ bool can_run(Node n, const Devices& devices) {
 }
 
 void find_missing_kernels(const Graph& graph, std::span<const Value> outputs,
-                          const Devices& devices, std::vector<Obstacle>& found) {
-  std::set<std::string> reported;
-  for (const Obstacle& o : found) reported.insert(o.node);
+                          const Devices& devices, std::vector<Obstacle>& obstacles) {
+  std::set<std::string> names;
+  for (const Obstacle& o : obstacles) names.insert(o.node);
   for (Node n : graph.nodes()) {
     for (const auto& [name, attr] : n.attrs()) {
       const Body* body = std::get_if<Body>(&attr);
-      if (body != nullptr && *body) find_missing_kernels(**body, {}, devices, found);
+      if (body != nullptr && *body) find_missing_kernels(**body, {}, devices, obstacles);
     }
-    if (can_run(n, devices) || !reported.insert(n.name()).second) continue;
-    found.push_back({.op = n.op(),
-                     .node = n.name(),
-                     .path = path_to_output(graph, n, outputs),
-                     .remedy = "Replace the operator by others, name the plug-in that has it, or "
-                               "add a kernel (docs/add_an_op.md).",
-                     .what = devices.only_host()
-                                 ? "The CPU has no kernel for the operator."
-                                 : "No provider that was named has a kernel for the operator."});
+    if (can_run(n, devices) || !names.insert(n.name()).second) continue;
+    obstacles.push_back(
+        {.op = n.op(),
+         .node = n.name(),
+         .path = path_to_output(graph, n, outputs),
+         .remedy = "Replace the operator by others, name the plug-in that has it, or "
+                   "add a kernel (docs/add_an_op.md).",
+         .what = devices.only_host()
+                     ? "The CPU has no kernel for the operator."
+                     : "No provider that was named has a kernel for the operator."});
   }
 }
 

@@ -133,10 +133,10 @@ void check_attributes(const CustomOptimizer& optimizer, const OptimizerOptions& 
   for (const auto& [name, type] : types) {
     if (name != kWeightDecay) names.push_back(name);
   }
-  const std::string known = names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "));
+  const std::string list = names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "));
   for (const auto& [name, number] : options.attributes) {
     if (std::find(names.begin(), names.end(), name) == names.end()) {
-      refuse(optimizer, fmt::format("The optimizer has no attribute {}.", name), known, name,
+      refuse(optimizer, fmt::format("The optimizer has no attribute {}.", name), list, name,
              name == kWeightDecay ? "The session's weight_decay sets it."
                                   : "Declare it in the function that is registered.");
     }
@@ -192,26 +192,26 @@ void add_own_update(const CustomOptimizer& optimizer, const Weight& weight,
            "an update that follows from its inputs", "a random operator in its body",
            "Leave it out.");
   }
-  const std::vector<Value> updated = splice(model.graph, g, operands);
-  std::vector<Value> written{parameter};
-  written.insert(written.end(), states.begin(), states.end());
-  for (size_t i = 0; i < written.size(); ++i) {
-    const Type expected{dtype, written[i].type().shape};
-    const Type& type = updated[i].type();
+  const std::vector<Value> values = splice(model.graph, g, operands);
+  std::vector<Value> targets{parameter};
+  targets.insert(targets.end(), states.begin(), states.end());
+  for (size_t i = 0; i < targets.size(); ++i) {
+    const Type expected{dtype, targets[i].type().shape};
+    const Type& type = values[i].type();
     if (type.kind != Kind::tensor || type.dtype != dtype || !type.shape ||
         !provably_equal(*type.shape, *expected.shape)) {
       refuse(optimizer,
              "A result of an optimizer has another type than the value that it replaces.",
              fmt::format("{} as {}, the new {}", to_string(expected),
-                         optimizer.body.output(static_cast<int>(i)), written[i].name()),
+                         optimizer.body.output(static_cast<int>(i)), targets[i].name()),
              to_string(type), "Correct the function that is registered.");
     }
   }
   // Each state is written by a node of its own, because the function may return a value that has
   // other readers: a gradient, another state, or a value that its body also uses.
-  weight.write(updated[0]);
-  for (size_t i = 1; i < written.size(); ++i)
-    g.add_update(written[i], apply("steep.Assign", {written[i], updated[i]}));
+  weight.write(values[0]);
+  for (size_t i = 1; i < targets.size(); ++i)
+    g.add_update(targets[i], apply("steep.Assign", {targets[i], values[i]}));
 }
 
 }  // namespace steep

@@ -93,8 +93,8 @@ std::optional<LabelForm> label_form(const TrainingOptions& options,
   LabelForm form{.input = *label, .ignored = options.ignore_index};
   form.classes = takes_classes(options.loss);
   form.broadcasts = compares_elements(options.loss);
-  const std::string wanted = options.output.empty() ? "loss" : options.output;
-  const auto scores = outputs.size() == 1 ? outputs.begin() : named(outputs, wanted);
+  const std::string name = options.output.empty() ? "loss" : options.output;
+  const auto scores = outputs.size() == 1 ? outputs.begin() : named(outputs, name);
   if (form.classes && scores != outputs.end() && scores->has_rank && !scores->dims.empty()) {
     form.count = scores->dims.back();
   }
@@ -108,11 +108,11 @@ bool suits(const Tensor& labels, const LabelForm& form) {
 
 Tensor as_labels(const Tensor& labels, const LabelForm& form) {
   if (suits(labels, form)) return labels;
-  Tensor fed = labels;
-  const Dims& wanted = form.input.dims;
+  Tensor values = labels;
+  const Dims& target = form.input.dims;
   Dims dims = labels.dims();
   const bool more = has_axis_more(dims, form);
-  const bool less = form.input.has_rank && dims.size() + 1 == wanted.size() && wanted.back() == 1;
+  const bool less = form.input.has_rank && dims.size() + 1 == target.size() && target.back() == 1;
   const bool known = converts(labels.dtype(), DType::f64);
   if (form.broadcasts && (less || (more && dims.back() == 1))) {
     throw ShapeError(ErrorParts{
@@ -126,17 +126,18 @@ Tensor as_labels(const Tensor& labels, const LabelForm& form) {
   }
   if (more && dims.back() == 1) {
     dims.pop_back();
-    fed = labels.reshaped(std::move(dims));
+    values = labels.reshaped(std::move(dims));
   } else if (less) {
     dims.push_back(1);
-    fed = labels.reshaped(std::move(dims));
+    values = labels.reshaped(std::move(dims));
   } else if (more && form.classes && known && dims.back() > 1 &&
              (form.count < 0 || form.count == dims.back())) {
     return places_of_ones(labels, form);
   }
-  if (form.classes && known && is_float(fed.dtype())) return whole_numbers(fed, form);
-  return converts(fed.dtype(), form.input.dtype) ? convert(fed, form.input.dtype, form.input.name)
-                                                 : fed;
+  if (form.classes && known && is_float(values.dtype())) return whole_numbers(values, form);
+  return converts(values.dtype(), form.input.dtype)
+             ? convert(values, form.input.dtype, form.input.name)
+             : values;
 }
 
 int64_t count_labels(const Tensor& labels, const LabelForm& form) {

@@ -198,13 +198,13 @@ constexpr Loss kLosses[] = {
 };
 
 const Loss* find_loss(std::string_view name) {
-  const auto* found = std::find_if(std::begin(kLosses), std::end(kLosses),
-                                   [&](const Loss& loss) { return loss.name == name; });
-  return found == std::end(kLosses) ? nullptr : found;
+  const auto* row = std::find_if(std::begin(kLosses), std::end(kLosses),
+                                 [&](const Loss& loss) { return loss.name == name; });
+  return row == std::end(kLosses) ? nullptr : row;
 }
 
 const Loss& loss_of(const TrainingOptions& options) {
-  if (const Loss* found = find_loss(options.loss)) return *found;
+  if (const Loss* row = find_loss(options.loss)) return *row;
   const std::string near = closest_name(options.loss, loss_names());
   throw ModelError(ErrorParts{.what = "The loss is unknown.",
                               .expected = fmt::format("{}, or none", fmt::join(loss_names(), ", ")),
@@ -214,8 +214,8 @@ const Loss& loss_of(const TrainingOptions& options) {
 
 /// The operator that the loss itself applies to scores; "" if there is none.
 std::string_view makes_of_scores(const std::string& loss) {
-  const Loss* found = find_loss(loss);
-  return found != nullptr ? found->makes : "";
+  const Loss* row = find_loss(loss);
+  return row != nullptr ? row->makes : "";
 }
 
 [[noreturn]] void refuse_number(const char* name, const std::string& expected, double received) {
@@ -257,13 +257,13 @@ std::vector<std::string> loss_names() {
 }
 
 bool takes_classes(const std::string& loss) {
-  const Loss* found = find_loss(loss);
-  return found != nullptr && found->of == Of::classes;
+  const Loss* row = find_loss(loss);
+  return row != nullptr && row->of == Of::classes;
 }
 
 bool compares_elements(const std::string& loss) {
-  const Loss* found = find_loss(loss);
-  return found != nullptr && found->of == Of::broadcast_elements;
+  const Loss* row = find_loss(loss);
+  return row != nullptr && row->of == Of::broadcast_elements;
 }
 
 void check_loss(const TrainingOptions& options) {
@@ -293,10 +293,10 @@ void offer_output(Graph& graph, const TrainingOptions& options) {
 const Output& find_output(const Graph& graph, const TrainingOptions& options) {
   const auto& outputs = graph.outputs();
   if (outputs.empty()) throw ModelError("The model has no output.");
-  const std::string wanted = options.output.empty() ? "loss" : options.output;
+  const std::string name = options.output.empty() ? "loss" : options.output;
   if (options.output.empty() && outputs.size() == 1) return outputs[0];
   for (const Output& o : outputs) {
-    if (o.name == wanted) return o;
+    if (o.name == name) return o;
   }
   if (options.output.empty()) {
     throw ModelError(
@@ -368,7 +368,7 @@ AttachedLoss attach_loss(Graph& graph, const TrainingOptions& options) {
                                 .expected = "a tensor of a float dtype",
                                 .received = to_string(y.type())});
   }
-  AttachedLoss attached;
+  AttachedLoss result;
   if (options.loss.empty()) {
     if (!may_be_scalar(y.type())) {
       throw ShapeError(
@@ -378,8 +378,8 @@ AttachedLoss attach_loss(Graph& graph, const TrainingOptions& options) {
                      .received = to_string(y.type()),
                      .remedy = fmt::format("Choose a loss: {}.", fmt::join(loss_names(), ", "))});
     }
-    attached.loss = attached.mean = y;
-    return attached;
+    result.loss = result.mean = y;
+    return result;
   }
   const Loss& loss = loss_of(options);
   Type labels{y.dtype(), y.type().shape};
@@ -392,11 +392,11 @@ AttachedLoss attach_loss(Graph& graph, const TrainingOptions& options) {
     }
     labels = {DType::i64, Shape(y.shape().begin(), y.shape().end() - 1)};
   }
-  attached.label = label_input(graph, options.label, std::move(labels), &attached.label_added);
-  const ClassLoss made = loss.build(y, attached.label, options);
-  attached.loss = made.loss;
-  attached.mean = made.mean;
-  return attached;
+  result.label = label_input(graph, options.label, std::move(labels), &result.label_added);
+  const ClassLoss parts = loss.build(y, result.label, options);
+  result.loss = parts.loss;
+  result.mean = parts.mean;
+  return result;
 }
 
 }  // namespace steep

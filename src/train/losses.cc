@@ -17,10 +17,10 @@ Value absolute(Value v) { return apply("Abs", {v}); }
 
 Value stopped(Value v) { return apply("steep.StopGradient", {v}); }
 
-/// ln v, at least -100. `lost`: the rounding error of v, which the result makes up for.
-Value bounded_log(Value v, Value lost = {}) {
+/// ln v, at least -100. `residue`: the rounding error of v, which the result makes up for.
+Value bounded_log(Value v, Value residue = {}) {
   Value y = log(v);
-  if (lost) y = y + lost / apply("Max", {v, scalar(v.graph(), 1e-30, v.dtype())});
+  if (residue) y = y + residue / apply("Max", {v, scalar(v.graph(), 1e-30, v.dtype())});
   return apply("Max", {y, scalar(v.graph(), -100, v.dtype())});
 }
 
@@ -90,16 +90,16 @@ ClassLoss softmax_cross_entropy_loss(Value logits, Value labels, const ClassOpti
   const Value weights = options.weights ? cast_like(options.weights, logits) : Value();
   std::vector<Value> operands{logits, labels};
   if (weights) operands.push_back(weights);
-  ClassLoss made;
-  made.mean = apply_n("steep.SoftmaxCrossEntropy", operands, 3, attributes_of(options))[0];
-  made.loss = made.mean;
-  if (options.smoothing == 0) return made;
+  ClassLoss result;
+  result.mean = apply_n("steep.SoftmaxCrossEntropy", operands, 3, attributes_of(options))[0];
+  result.loss = result.mean;
+  if (options.smoothing == 0) return result;
   const Value log_p = apply("LogSoftmax", {logits}, {{"axis", int64_t{-1}}});
-  const Value all = over_all_classes(log_p, weights, made.mean.producer());
+  const Value all = over_all_classes(log_p, weights, result.mean.producer());
   const Value classes =
       cast_like(apply("Size", {logits}), logits) / cast_like(apply("Size", {labels}), logits);
-  made.loss = made.mean * (1 - options.smoothing) + all * options.smoothing / classes;
-  return made;
+  result.loss = result.mean * (1 - options.smoothing) + all * options.smoothing / classes;
+  return result;
 }
 
 ClassLoss nll_loss(Value log_p, Value labels, const ClassOptions& options) {

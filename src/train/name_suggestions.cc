@@ -35,21 +35,21 @@ std::string list_names(std::span<const std::string> names) {
   return text;
 }
 
-std::string nearest_names(const std::string& wanted, std::span<const std::string> names) {
+std::string nearest_names(const std::string& query, std::span<const std::string> names) {
   if (names.empty()) return "there are none";
   constexpr size_t kShown = 5;
   constexpr size_t kLongest = 256;  // hostile names must not cost quadratic time
   std::vector<std::pair<size_t, size_t>> ranked;
   for (size_t i = 0; i < names.size(); ++i) {
-    ranked.emplace_back(distance(wanted.substr(0, kLongest), names[i].substr(0, kLongest)), i);
+    ranked.emplace_back(distance(query.substr(0, kLongest), names[i].substr(0, kLongest)), i);
   }
   std::sort(ranked.begin(), ranked.end());
-  std::vector<std::string> shown;
+  std::vector<std::string> nearest;
   for (size_t i = 0; i < std::min(kShown, ranked.size()); ++i) {
-    shown.push_back(names[ranked[i].second]);
+    nearest.push_back(names[ranked[i].second]);
   }
   return (names.size() > kShown ? "for instance " : "one of: ") +
-         fmt::format("{}", fmt::join(shown, ", "));
+         fmt::format("{}", fmt::join(nearest, ", "));
 }
 
 bool matches(std::string_view pattern, std::string_view name) {
@@ -61,17 +61,17 @@ bool matches(std::string_view pattern, std::string_view name) {
     pattern.remove_prefix(at + 1);
     at = pattern.find('*');
     if (at == std::string_view::npos) return name.ends_with(pattern);
-    const size_t found = name.find(pattern.substr(0, at));
-    if (found == std::string_view::npos) return false;
-    name.remove_prefix(found + at);
+    const size_t position = name.find(pattern.substr(0, at));
+    if (position == std::string_view::npos) return false;
+    name.remove_prefix(position + at);
   }
 }
 
-std::string closest_name(const std::string& wanted, std::span<const std::string> names) {
-  size_t best = std::min<size_t>(3, wanted.size() / 2) + 1;
+std::string closest_name(const std::string& query, std::span<const std::string> names) {
+  size_t best = std::min<size_t>(3, query.size() / 2) + 1;
   std::string closest;
   for (const std::string& name : names) {
-    const size_t d = distance(wanted, name);
+    const size_t d = distance(query, name);
     if (d < best) {
       best = d;
       closest = name;

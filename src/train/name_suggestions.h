@@ -11,14 +11,14 @@ namespace steep {
 /// "a, b, c"; past 20 names "… and 7 more".
 std::string list_names(std::span<const std::string> names);
 
-/// The few of `names` that are most similar to `wanted`: "one of: encoder.weight, encoder.bias";
+/// The few of `names` that are most similar to `query`: "one of: encoder.weight, encoder.bias";
 /// all of them if there are few.
-std::string nearest_names(const std::string& wanted, std::span<const std::string> names);
+std::string nearest_names(const std::string& query, std::span<const std::string> names);
 
 /// Whether a pattern matches a whole name. A * stands for any number of characters, also none.
 bool matches(std::string_view pattern, std::string_view name);
 
-/// The one of `names` that `wanted` may be a misspelling of; "" if none is similar.
-std::string closest_name(const std::string& wanted, std::span<const std::string> names);
+/// The one of `names` that `query` may be a misspelling of; "" if none is similar.
+std::string closest_name(const std::string& query, std::span<const std::string> names);
 
 }  // namespace steep

@@ -128,10 +128,10 @@ std::vector<std::string> optimizer_kinds() {
 }
 
 void check_optimizer(const OptimizerOptions& o) {
-  const std::vector<std::string> known = optimizer_kinds();
-  if (std::find(known.begin(), known.end(), o.kind) == known.end()) {
+  const std::vector<std::string> kinds = optimizer_kinds();
+  if (std::find(kinds.begin(), kinds.end(), o.kind) == kinds.end()) {
     throw ModelError(ErrorParts{.what = "The optimizer is unknown.",
-                                .expected = fmt::format("{}", fmt::join(known, ", ")),
+                                .expected = fmt::format("{}", fmt::join(kinds, ", ")),
                                 .received = o.kind});
   }
   for (const Number& n : kNumbers) check_range(n.name, o.*n.field, n.low, n.high, n.or_high);
@@ -246,14 +246,14 @@ void add_update(Value parameter, const UpdateInputs& in, const OptimizerOptions&
   const bool decoupled = o.kind == "adamw" || o.decoupled_weight_decay;
   attrs.set("decoupled", int64_t{o.kind == "transformers_adamw" ? 2 : decoupled});
   attrs.set("bias_correction", int64_t{o.bias_correction});
-  const std::vector<Value> updated =
+  const std::vector<Value> results =
       apply_n(op, operands, static_cast<int>(states.size()) + 1, std::move(attrs));
   if (weight.is_half()) {
-    weight.write(updated[0]);
+    weight.write(results[0]);
   } else {
-    g.add_update(parameter, updated[0]);
+    g.add_update(parameter, results[0]);
   }
-  for (size_t i = 0; i < states.size(); ++i) g.add_update(states[i], updated[i + 1]);
+  for (size_t i = 0; i < states.size(); ++i) g.add_update(states[i], results[i + 1]);
 }
 
 }  // namespace steep

@@ -44,10 +44,10 @@ Path path_to(const Graph& graph, std::span<const Value> losses) {
   return path;
 }
 
-std::string what_was_found(const Path& path, const std::vector<std::string>& known,
+std::string what_was_found(const Path& path, const std::vector<std::string>& names,
                            std::span<const LeftOut> left_out, const TrainingOptions& options) {
   std::string text = options.trainable.empty() ? fmt::format("initializers: {}, frozen: {}",
-                                                             known.size(), options.frozen.size())
+                                                             names.size(), options.frozen.size())
                                                : list_names(options.trainable);
   for (const std::string& line : describe(left_out)) text += "; " + line;
   for (const Node& n : path.barriers) {
@@ -69,29 +69,30 @@ struct Named {
   }
 };
 
-/// A name with a * that is not one of `all` is a pattern. Errors suggest only the first `shown` of
+/// A name with a * that is not one of `all` is a pattern. Errors suggest only the first `limit` of
 /// `all`.
-Named named_by(std::span<const std::string> given, std::span<const std::string> all, size_t shown) {
+Named named_by(std::span<const std::string> patterns, std::span<const std::string> all,
+               size_t limit) {
   const std::set<std::string> there(all.begin(), all.end());
-  Named named;
-  for (const std::string& name : given) {
+  Named result;
+  for (const std::string& name : patterns) {
     const bool pattern = there.count(name) == 0 && name.find('*') != std::string::npos;
-    if (!pattern) named.exact.insert(name);
+    if (!pattern) result.exact.insert(name);
     bool found = there.count(name) != 0;
     for (size_t i = 0; pattern && i < all.size(); ++i) {
       if (!matches(name, all[i])) continue;
       found = true;
-      named.by_pattern.insert(all[i]);
+      result.by_pattern.insert(all[i]);
     }
     if (found) continue;
     throw ModelError(
         ErrorParts{.what = pattern ? "There is no such initializer: no name has this pattern."
                                    : "There is no such initializer.",
                    .node = name,
-                   .expected = nearest_names(name, all.first(shown)),
+                   .expected = nearest_names(name, all.first(limit)),
                    .received = name});
   }
-  return named;
+  return result;
 }
 
 /// A batch consists of tensors, so other kinds of inputs are refused.
@@ -109,10 +110,10 @@ void refuse_other_inputs(const Graph& graph) {
 }
 
 /// Throws ModelError for an unknown name, and for a name in two groups.
-void check_groups(const TrainingOptions& options, std::span<const std::string> all, size_t shown) {
+void check_groups(const TrainingOptions& options, std::span<const std::string> all, size_t limit) {
   std::map<std::string, size_t> group_of;
   for (size_t i = 0; i < options.groups.size(); ++i) {
-    named_by(options.groups[i].names, all, shown);
+    named_by(options.groups[i].names, all, limit);
     for (const std::string& name : options.groups[i].names) {
       const auto [before, first] = group_of.emplace(name, i);
       if (first) continue;
@@ -141,12 +142,12 @@ ChosenParameters choose_parameters(const Graph& graph, std::span<const Value> lo
                                    const TrainingOptions& options,
                                    std::span<const LeftOut> inside) {
   refuse_other_inputs(graph);
-  const std::vector<std::string> known(initializers.begin(), initializers.end());
-  std::vector<std::string> all = known;
+  const std::vector<std::string> weights(initializers.begin(), initializers.end());
+  std::vector<std::string> all = weights;
   all.insert(all.end(), constants.begin(), constants.end());
-  const Named trainable = named_by(options.trainable, all, known.size());
-  const Named frozen = named_by(options.frozen, all, known.size());
-  check_groups(options, all, known.size());
+  const Named trainable = named_by(options.trainable, all, weights.size());
+  const Named frozen = named_by(options.frozen, all, weights.size());
+  check_groups(options, all, weights.size());
   if (losses.empty()) {
     throw ModelError(
         ErrorParts{.what = "The model has no float output that can be trained on.",
@@ -170,7 +171,7 @@ ChosenParameters choose_parameters(const Graph& graph, std::span<const Value> lo
                                   .received = to_string(v.type())});
     }
     if (path.wanted[v.id()] == 0) continue;
-    const bool constant_node = i >= known.size();
+    const bool constant_node = i >= weights.size();
     if (!named && constant_node && (v.rank() == 0 || !roles.why_not(v).empty())) continue;
     std::string reason = named ? "" : why_left_out(roles, v, constant_node);
     if (reason.empty()) {
@@ -187,7 +188,7 @@ ChosenParameters choose_parameters(const Graph& graph, std::span<const Value> lo
         .what = "The loss does not depend on any trained parameter.",
         .node = losses[0].name(),
         .expected = "a float initializer on which the loss depends",
-        .received = what_was_found(path, known, choice.left_out, options),
+        .received = what_was_found(path, weights, choice.left_out, options),
         .remedy = "Name other parameters, or check that they were exported as initializers."});
   }
   return choice;
@@ -215,9 +216,9 @@ std::set<std::string> named_in(const TrainingOptions& options) {
 }
 
 std::vector<LeftOut> left_inside(std::span<const std::pair<std::string, std::string>> inside) {
-  std::vector<LeftOut> left;
-  for (const auto& [name, why] : inside) left.push_back({name, why});
-  return left;
+  std::vector<LeftOut> result;
+  for (const auto& [name, why] : inside) result.push_back({name, why});
+  return result;
 }
 
 std::vector<std::string> describe(std::span<const LeftOut> left_out) {

@@ -80,7 +80,7 @@ bool has_bodies(Node n) { return n.op() == "If" || n.op() == "Loop" || n.op() ==
 /// The values in the bodies of a branch or loop that stand for input `input` of the node, each with
 /// its body.
 std::vector<std::pair<Body, Value>> inside(Node n, int input) {
-  std::vector<std::pair<Body, Value>> found;
+  std::vector<std::pair<Body, Value>> result;
   const Attrs& attrs = n.attrs();
   int first = n.op() == "If" ? 1 : 0;
   for (const char* name : {"then_branch", "else_branch", "body"}) {
@@ -92,10 +92,10 @@ std::vector<std::pair<Body, Value>> inside(Node n, int input) {
     // trip count. So the positions differ by one.
     const int at = n.op() == "If" ? input - first : input - 1;
     if (at >= 0 && at < own && (n.op() == "If" || input > 1))
-      found.emplace_back(*body, (*body)->inputs()[static_cast<size_t>(at)]);
+      result.emplace_back(*body, (*body)->inputs()[static_cast<size_t>(at)]);
     first += own;
   }
-  return found;
+  return result;
 }
 
 bool narrow_integer(DType dtype) { return is_integer(dtype) && size_of(dtype) == 1; }
@@ -107,7 +107,7 @@ bool may_weigh(Value v) {
 /// Whether there is a layer in the bodies of a branch or loop. `free`: for each input of the node,
 /// whether it is computed from constants alone.
 bool layer_inside(Node n, const std::vector<bool>& free) {
-  std::map<const Graph*, std::set<uint32_t>> found;  // by body: the free values
+  std::map<const Graph*, std::set<uint32_t>> by_body;  // by body: the free values
   std::vector<Body> bodies;
   for (const auto& [name, attr] : n.attrs()) {
     if (const Body* body = std::get_if<Body>(&attr); body != nullptr && *body)
@@ -115,10 +115,10 @@ bool layer_inside(Node n, const std::vector<bool>& free) {
   }
   for (int i = 0; i < n.input_count(); ++i) {
     if (!free[static_cast<size_t>(i)]) continue;
-    for (const auto& [body, v] : inside(n, i)) found[body.get()].insert(v.id());
+    for (const auto& [body, v] : inside(n, i)) by_body[body.get()].insert(v.id());
   }
   for (const Body& body : bodies) {
-    std::set<uint32_t>& constants = found[body.get()];
+    std::set<uint32_t>& constants = by_body[body.get()];
     auto is_free = [&](Value v) {
       return !v || v.role() == Role::constant || constants.count(v.id()) != 0;
     };
@@ -273,7 +273,7 @@ std::string Roles::why_not(Value constant) const {
 
 std::string Roles::other_use(Value constant) const {
   std::vector<Value> open{constant};
-  std::set<uint32_t> seen{constant.id()};
+  std::set<uint32_t> ids{constant.id()};
   std::string reason;
   while (!open.empty()) {
     const Value v = open.back();
@@ -294,7 +294,7 @@ std::string Roles::other_use(Value constant) const {
         return "";
       }
       each_output(n, [&](Value y) {
-        if (is_float(y.dtype()) && seen.insert(y.id()).second) open.push_back(y);
+        if (is_float(y.dtype()) && ids.insert(y.id()).second) open.push_back(y);
       });
     }
   }
@@ -305,7 +305,7 @@ std::string Roles::other_use(Value constant) const {
 /// or the bias of a layer with a single channel.
 bool Roles::belongs_to_layer(Value constant) const {
   std::vector<Value> open{constant};
-  std::set<uint32_t> seen{constant.id()};
+  std::set<uint32_t> ids{constant.id()};
   while (!open.empty()) {
     const Value v = open.back();
     open.pop_back();
@@ -316,7 +316,7 @@ bool Roles::belongs_to_layer(Value constant) const {
       each_output(n, [&](Value y) { free = free && of(y).free; });
       if (free) {
         each_output(n, [&](Value y) {
-          if (is_float(y.dtype()) && seen.insert(y.id()).second) open.push_back(y);
+          if (is_float(y.dtype()) && ids.insert(y.id()).second) open.push_back(y);
         });
       }
       if (has_bodies(n) ? is_bias_inside(n, v) : is_bias(n, v, Value())) return true;
@@ -386,9 +386,9 @@ std::string Roles::use(Node n, int input) const {
 }
 
 /// Whether the rows that targets picked from a constant are only multiplied with results of layers.
-bool Roles::weighs(Value picked) const {
-  std::vector<Value> open{picked};
-  std::set<uint32_t> seen{picked.id()};
+bool Roles::weighs(Value value) const {
+  std::vector<Value> open{value};
+  std::set<uint32_t> ids{value.id()};
   while (!open.empty()) {
     const Value v = open.back();
     open.pop_back();
@@ -396,12 +396,12 @@ bool Roles::weighs(Value picked) const {
       if (!is_live(n)) continue;
       bool alone = true;
       each_input(n, [&](Value x) {
-        alone = alone && (of(x).free || of(x).target || seen.count(x.id()) != 0);
+        alone = alone && (of(x).free || of(x).target || ids.count(x.id()) != 0);
       });
       if (!alone && n.op() != "Mul" && n.op() != "Div") return false;
       if (!alone) continue;
       each_output(n, [&](Value y) {
-        if (seen.insert(y.id()).second) open.push_back(y);
+        if (ids.insert(y.id()).second) open.push_back(y);
       });
     }
   }

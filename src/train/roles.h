@@ -60,7 +60,7 @@ class Roles {
   bool belongs_to_layer(Value constant) const;
   bool is_bias(Node n, Value v, Value y) const;
   bool is_bias_inside(Node n, Value v) const;
-  bool weighs(Value picked) const;
+  bool weighs(Value value) const;
 
   std::vector<Traits> traits_;  // by value id
   std::vector<std::vector<Node>> users_;

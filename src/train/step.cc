@@ -127,16 +127,16 @@ std::vector<Rate> rates_for(const TrainingModel& model, const TrainingOptions& o
 /// The initializers that hold running statistics of training normalisations.
 std::vector<Value> choose_statistics(const Graph& graph, std::span<const std::string> initializers,
                                      const std::vector<std::string>& parameters) {
-  std::unordered_set<std::string> left(initializers.begin(), initializers.end());
-  for (const std::string& name : parameters) left.erase(name);
-  std::vector<Value> chosen;
+  std::unordered_set<std::string> rest(initializers.begin(), initializers.end());
+  for (const std::string& name : parameters) rest.erase(name);
+  std::vector<Value> result;
   for (Node n : graph.nodes()) {
     if (!trains_statistics(n)) continue;
     for (Value v : {n.input(3), n.input(4)}) {
-      if (v.role() == Role::constant && left.erase(v.name()) != 0) chosen.push_back(v);
+      if (v.role() == Role::constant && rest.erase(v.name()) != 0) result.push_back(v);
     }
   }
-  return chosen;
+  return result;
 }
 
 /// Rewrites each training normalisation as one that uses the statistics of the batch, and updates
@@ -256,13 +256,13 @@ std::vector<std::string> choose_trained(const Graph& graph,
                                         std::span<const LeftOut> inside,
                                         const TrainingOptions& options, TrainingModel& model) {
   Graph with_loss = graph;
-  const AttachedLoss attached = attach_loss(with_loss, options);
-  model.label_added = attached.label_added;
+  const AttachedLoss loss_parts = attach_loss(with_loss, options);
+  model.label_added = loss_parts.label_added;
   if (options.loss.empty()) model.loss_output = find_output(graph, options).name;
   if (std::string doubt = doubts(graph, options); !doubt.empty()) {
     model.warnings.push_back(std::move(doubt));
   }
-  const Value losses[] = {attached.loss};
+  const Value losses[] = {loss_parts.loss};
   TrainingOptions own = options;
   for (const auto& update : options.updates) own.frozen.push_back(update.first);
   ChosenParameters choice =
@@ -276,14 +276,14 @@ std::vector<std::string> choose_trained(const Graph& graph,
 /// Turns constants of a graph into states, and collects their initial values.
 class States {
  public:
-  States(Graph& graph, const std::map<std::string, Tensor>& given,
+  States(Graph& graph, const std::map<std::string, Tensor>& values,
          std::map<std::string, Tensor>* initial)
-      : graph_(graph), given_(given), initial_(*initial) {}
+      : graph_(graph), values_(values), initial_(*initial) {}
 
   void add(Value v) {
     const Type type = v.type();
     // A tensor without another owner needs no copy.
-    const bool own = given_.count(v.name()) != 0 || v.tensor()->owner().use_count() == 1;
+    const bool own = values_.count(v.name()) != 0 || v.tensor()->owner().use_count() == 1;
     initial_[v.name()] = own ? *v.tensor() : v.tensor()->clone();
     graph_.make_state(v);
     graph_.set_tensor(v, Tensor());
@@ -311,7 +311,7 @@ class States {
 
  private:
   Graph& graph_;
-  const std::map<std::string, Tensor>& given_;
+  const std::map<std::string, Tensor>& values_;
   std::map<std::string, Tensor>& initial_;
 };
 
@@ -320,15 +320,15 @@ class States {
 TrainingModel prepare_model(Graph graph, std::span<const std::string> initializers,
                             std::span<const std::string> constants, std::span<const LeftOut> inside,
                             const TrainingOptions& options,
-                            const std::map<std::string, Tensor>& given,
+                            const std::map<std::string, Tensor>& values,
                             std::map<std::string, Tensor>* initial) {
   check_options(options);
   offer_output(graph, options);
   TrainingModel model;
-  std::vector<std::string> chosen =
+  std::vector<std::string> names =
       choose_trained(graph, initializers, constants, inside, options, model);
-  States states(graph, given, initial);
-  for (Value v : choose_statistics(graph, initializers, chosen)) {
+  States states(graph, values, initial);
+  for (Value v : choose_statistics(graph, initializers, names)) {
     model.statistics.push_back(v.name());
     states.add(v);
   }
@@ -339,7 +339,7 @@ TrainingModel prepare_model(Graph graph, std::span<const std::string> initialize
     states.add(v);
   }
   const auto groups = groups_by_name(options);
-  for (const std::string& name : chosen) {
+  for (const std::string& name : names) {
     const auto found = groups.find(name);
     const bool own = found != groups.end() && found->second->optimizer;
     if (own) model.counts.push_back(count_name(name));
@@ -347,7 +347,7 @@ TrainingModel prepare_model(Graph graph, std::span<const std::string> initialize
                        model.moments);
   }
   run_early_pass(graph, "recognise", disabled(options));
-  model.parameters = std::move(chosen);
+  model.parameters = std::move(names);
   model.graph = std::move(graph);
   return model;
 }
@@ -360,16 +360,17 @@ constexpr const char* kLossWeight = "loss_weight";
 /// then step_outputs, then, with `weigh`, loss_weight() if there is one.
 void begin_step(Graph& graph, const TrainingOptions& options, bool weigh) {
   update_statistics(graph, options.updates);
-  const AttachedLoss attached = attach_loss(graph, options);
+  const AttachedLoss loss_parts = attach_loss(graph, options);
   add_updates(graph, options);
-  std::vector<Output> outputs{{"loss", readable(attached.loss)}};
+  std::vector<Output> outputs{{"loss", readable(loss_parts.loss)}};
   for (const std::string& name : options.step_outputs) {
     outputs.push_back({name, output_named(graph, name)});
   }
   graph.set_outputs(std::move(outputs));
   if (weigh) {
     const Graph::Scope scope(graph, Phase::forward, kLossWeight);
-    if (Value weight = loss_weight(attached.mean)) graph.add_output(kLossWeight, readable(weight));
+    if (Value weight = loss_weight(loss_parts.mean))
+      graph.add_output(kLossWeight, readable(weight));
   }
   run_early_pass(graph, "compute_read_rows", disabled(options));
 }
@@ -397,9 +398,9 @@ void average(Value weight, double decay) {
   const Type type{update_dtype(weight.type()), weight.type().shape};
   const Value before = add_optimizer_state(graph, moment_name(kAverage, weight.name()), type);
   const auto& updates = graph.updates();
-  const auto updated = std::find_if(updates.begin(), updates.end(),
-                                    [&](const Update& u) { return u.state == weight; });
-  const Value now = cast(updated->value, type.dtype);
+  const auto entry = std::find_if(updates.begin(), updates.end(),
+                                  [&](const Update& u) { return u.state == weight; });
+  const Value now = cast(entry->value, type.dtype);
   graph.add_update(before, before * decay + now * (1 - decay));
 }
 
@@ -515,10 +516,10 @@ Graph eval_graph(const TrainingModel& model, const TrainingOptions& options, boo
   Graph graph = model.graph;
   if (options.ema_decay > 0) read_averages(graph, model.parameters);
   if (with_loss) {
-    const AttachedLoss attached = attach_loss(graph, options);
-    graph.add_output("loss", readable(attached.loss));
+    const AttachedLoss loss_parts = attach_loss(graph, options);
+    graph.add_output("loss", readable(loss_parts.loss));
     const Graph::Scope scope(graph, Phase::forward, "loss_weight");
-    if (Value weight = loss_weight(attached.mean))
+    if (Value weight = loss_weight(loss_parts.mean))
       graph.add_output("loss_weight", readable(weight));
   }
   remove_dropout(graph);
@@ -529,9 +530,9 @@ Graph eval_graph(const TrainingModel& model, const TrainingOptions& options, boo
 
 Graph gradient_graph(const TrainingModel& model, const TrainingOptions& options) {
   Graph graph = model.graph;
-  const AttachedLoss attached = attach_loss(graph, options);
+  const AttachedLoss loss_parts = attach_loss(graph, options);
   graph.set_outputs({});
-  graph.add_output("loss", readable(attached.loss));
+  graph.add_output("loss", readable(loss_parts.loss));
   run_early_pass(graph, "compute_read_rows", disabled(options));
   Value loss = graph.outputs()[0].value;
   Value seed, scale;

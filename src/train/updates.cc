@@ -22,26 +22,26 @@ bool may_be_equal(const Type& a, const Type& b) {
 }  // namespace
 
 Value output_named(const Graph& graph, const std::string& name) {
-  std::vector<std::string> known;
+  std::vector<std::string> names;
   for (const Output& o : graph.outputs()) {
     if (o.name == name) return o.value;
-    known.push_back(o.name);
+    names.push_back(o.name);
   }
   throw ModelError(ErrorParts{.what = "The model has no such output.",
                               .node = name,
-                              .expected = nearest_names(name, known),
+                              .expected = nearest_names(name, names),
                               .received = name});
 }
 
 void check_updates(const Graph& graph, std::span<const std::string> initializers,
                    const TrainingOptions& options) {
-  const std::vector<std::string> known(initializers.begin(), initializers.end());
+  const std::vector<std::string> names(initializers.begin(), initializers.end());
   const std::vector<std::string>& trained = options.trainable;
   for (const auto& [name, output] : options.updates) {
-    if (std::find(known.begin(), known.end(), name) == known.end()) {
+    if (std::find(names.begin(), names.end(), name) == names.end()) {
       throw ModelError(ErrorParts{.what = "The model has no such initializer.",
                                   .node = name,
-                                  .expected = nearest_names(name, known),
+                                  .expected = nearest_names(name, names),
                                   .received = name});
     }
     if (std::find(trained.begin(), trained.end(), name) != trained.end()) {

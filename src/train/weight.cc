@@ -16,11 +16,11 @@ Value rounded_at_random(Value x, int64_t stream) {
                     {"high", 65536.0},
                     {"stream", stream},
                     {"dtype", static_cast<int64_t>(DType::f32)}};
-  const Value drawn =
+  const Value noise =
       cast(apply("steep.RandomUniform", {seed_of(g), shape_of(x)}, attrs), DType::i32);
   const Attrs as_integer{{"to", static_cast<int64_t>(DType::i32)}},
       as_float{{"to", static_cast<int64_t>(DType::f32)}};
-  const Value bits = apply("BitCast", {x}, as_integer) + drawn;
+  const Value bits = apply("BitCast", {x}, as_integer) + noise;
   const Value upper = apply("BitwiseAnd", {bits, scalar(g, -65536, DType::i32)});
   const Value rounded = apply("BitCast", {upper}, as_float);
   // The sum of NaN's bits and a random number may be a number.
@@ -44,12 +44,12 @@ Weight::Weight(Value state, const Halves& halves)
 
 bool Weight::is_half() const { return steep::is_half(state_.dtype()); }
 
-void Weight::write(Value updated) const {
+void Weight::write(Value value) const {
   Graph& g = state_.graph();
   const bool at_random = !master_ && halves_.stochastic && state_.dtype() == DType::bf16;
   const Value narrow =
-      at_random ? rounded_at_random(updated, halves_.stream) : cast_like(updated, state_);
-  if (master_) g.add_update(master_, apply("steep.Assign", {master_, updated}));
+      at_random ? rounded_at_random(value, halves_.stream) : cast_like(value, state_);
+  if (master_) g.add_update(master_, apply("steep.Assign", {master_, value}));
   g.add_update(state_, apply("steep.Assign", {state_, narrow}));
 }
 

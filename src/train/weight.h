@@ -22,8 +22,8 @@ class Weight {
   Value state() const { return state_; }
   /// Whether the weight has 16 bits; then only write() may update it.
   bool is_half() const;
-  /// Adds the updates of the weight and of its master weight. `updated` has update_dtype().
-  void write(Value updated) const;
+  /// Adds the updates of the weight and of its master weight. `value` has update_dtype().
+  void write(Value value) const;
 
  private:
   Value state_, master_, now_;

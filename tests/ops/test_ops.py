@@ -75,8 +75,8 @@ WITHOUT_ROWS = {
         "optimizers, and gradients themselves: tests/conformance, "
         "tests/python/session/test_grad.py",
     ),
-    "steep.RecurrentWithTrace": "the pass keep_trace makes it of LSTM, GRU and RNN, whose rows with "
-    "gradients run it; tests/kernels/recurrent_test.cc compares the bits",
+    "steep.RecurrentWithTrace": "keep_trace makes it of LSTM, GRU and RNN, whose rows of gradients "
+    "run it; tests/kernels/recurrent_test.cc compares the bits",
     "Constant": "no input",
     **dict.fromkeys(
         ["steep.CheckedGradient", "steep.GradientOf", "steep.WithGradient"],

@@ -112,16 +112,16 @@ void check_call(const onnx::NodeProto& node, const onnx::FunctionProto& f) {
                 fmt::format("at most {}", f.output_size()), fmt::format("{}", node.output_size()));
   }
   const std::vector<std::string> names = attribute_names(f);
-  std::set<std::string> given;
+  std::set<std::string> attributes;
   for (const auto& attribute : node.attribute()) {
-    given.insert(attribute.name());
+    attributes.insert(attribute.name());
     if (std::find(names.begin(), names.end(), attribute.name()) != names.end()) continue;
     refuse_call(node, f, "A function is given an attribute that it does not have.",
                 names.empty() ? "none" : quote(fmt::format("{}", fmt::join(names, ", "))),
                 quote(attribute.name()));
   }
   for (const auto& name : f.attribute()) {
-    if (given.count(name) != 0) continue;
+    if (attributes.count(name) != 0) continue;
     refuse_call(node, f, "A function lacks an attribute that has no default.", quote(name),
                 "no attribute of that name");
   }
@@ -160,7 +160,7 @@ class Adder {
       const auto found = own_.ops.find(id);
       if (found == own_.ops.end()) return;
       const CustomOp& op = *found->second;
-      if (taken_.insert(id).second) take(id, op);
+      if (ids_.insert(id).second) take(id, op);
       check_call(node, op.body);
       check_version(node, op, imports);
     });
@@ -189,7 +189,7 @@ class Adder {
   onnx::ModelProto* model_;
   const CustomFunctions& own_;
   std::unordered_map<std::string, const onnx::FunctionProto*> there_;  // functions in the file
-  std::set<std::string> taken_;
+  std::set<std::string> ids_;
   std::unordered_map<std::string, GradientCall> gradients_;
 };
 

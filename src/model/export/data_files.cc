@@ -20,7 +20,7 @@ constexpr uint32_t kEntryValue = 2;
 
 class Locations : public Copier {
  public:
-  std::set<std::string> found;
+  std::set<std::string> names;
 
  protected:
   std::optional<Pieces> tensor(std::span<const std::byte> message, const MessagePlace&) override {
@@ -33,7 +33,7 @@ class Locations : public Copier {
         if (e.number == kEntryKey && e.type == WireType::bytes) key = text_of(e.payload);
         if (e.number == kEntryValue && e.type == WireType::bytes) value = text_of(e.payload);
       }
-      if (key == "location") found.emplace(value);
+      if (key == "location") names.emplace(value);
     }
     return std::nullopt;
   }
@@ -83,7 +83,7 @@ std::set<std::string> locations_in(const fs::path& model) {
     scan_model(message, {});
     Locations locations;
     locations.copy(Message::model, message);
-    return std::move(locations.found);
+    return std::move(locations.names);
   } catch (const Error&) {
     return {};
   }

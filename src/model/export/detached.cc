@@ -158,11 +158,11 @@ class DetachedModel::Detaching : public Copier {
             {.what = "The model has two graphs.", .remedy = "Export the model again."});
       }
     }
-    const auto copied = copy(Message::model, model_.model_);
+    const auto substitute = copy(Message::model, model_.model_);
     if (!missing_.empty()) throw_missing(missing_);
     Pieces as_it_is;
     as_it_is.add(model_.model_);
-    const Pieces& pieces = copied ? *copied : as_it_is;
+    const Pieces& pieces = substitute ? *substitute : as_it_is;
     model_.skeleton_.reserve(pieces.size);
     for (const Piece& piece : pieces.list) model_.skeleton_ += text_of(piece.bytes);
   }
@@ -225,10 +225,10 @@ class DetachedModel::Detaching : public Copier {
 
  private:
   const Tensor* weight(const MessagePlace& place, const std::string& name) {
-    const std::string& shown = place.path.empty() ? name : names_.of(place.path, name);
-    const auto found = weights_.find(shown);
-    if (shown.empty() || found == weights_.end()) return nullptr;
-    missing_.erase(shown);
+    const std::string& label = place.path.empty() ? name : names_.of(place.path, name);
+    const auto found = weights_.find(label);
+    if (label.empty() || found == weights_.end()) return nullptr;
+    missing_.erase(label);
     return &found->second;
   }
 
@@ -267,9 +267,9 @@ class DetachedModel::Attaching : public Copier {
   Attaching(DetachedModel& model, bool keeps, std::string beside)
       : model_(model), keeps_(keeps), beside_(std::move(beside)) {
     const auto skeleton = std::as_bytes(std::span(model.skeleton_));
-    const auto copied = copy(Message::model, skeleton);
-    if (copied) {
-      pieces_ = *copied;
+    const auto pieces = copy(Message::model, skeleton);
+    if (pieces) {
+      pieces_ = *pieces;
     } else {
       pieces_.add(skeleton);
     }
@@ -390,12 +390,12 @@ void DetachedModel::hand_on(size_t number, const Sink& take) {
   if (data.slice) {
     external_.check(data.name, *data.slice, static_cast<int64_t>(data.bytes));
     std::vector<char> block(std::min(data.bytes, size_t{1} << 20));
-    for (size_t done = 0; done < data.bytes;) {
-      const size_t part = std::min(data.bytes - done, block.size());
-      external_.read_part(data.name, *data.slice, static_cast<int64_t>(done), block.data(),
+    for (size_t offset = 0; offset < data.bytes;) {
+      const size_t part = std::min(data.bytes - offset, block.size());
+      external_.read_part(data.name, *data.slice, static_cast<int64_t>(offset), block.data(),
                           static_cast<int64_t>(part));
       take(block.data(), part);
-      done += part;
+      offset += part;
     }
   } else if (data.tensor.defined()) {
     take(data.tensor.data(), data.bytes);
@@ -415,8 +415,8 @@ void DetachedModel::hand_on(const Pieces& pieces, const Sink& take) {
 }
 
 std::string DetachedModel::whole() {
-  const Attaching attached(*this, folder_.empty(), "");
-  const size_t size = attached.pieces().size;
+  const Attaching attachment(*this, folder_.empty(), "");
+  const size_t size = attachment.pieces().size;
   if (size > INT_MAX) {
     throw ModelError({.what = "The model is larger than one ONNX file can be.",
                       .expected = fmt::format("at most {} bytes", INT_MAX),
@@ -426,7 +426,7 @@ std::string DetachedModel::whole() {
   }
   std::string bytes;
   bytes.reserve(size);
-  hand_on(attached.pieces(), [&](const void* data, size_t count) {
+  hand_on(attachment.pieces(), [&](const void* data, size_t count) {
     bytes.append(static_cast<const char*>(data), count);
   });
   return bytes;
@@ -444,11 +444,11 @@ bool DetachedModel::keeps_data_in(const std::filesystem::path& target) const {
 
 /// The names of the files with its external data.
 std::set<std::string> DetachedModel::locations() const {
-  std::set<std::string> found;
+  std::set<std::string> names;
   for (const Data& data : data_) {
-    if (data.slice) found.insert(data.slice->location);
+    if (data.slice) names.insert(data.slice->location);
   }
-  return found;
+  return names;
 }
 
 void DetachedModel::write(const std::filesystem::path& path, const ExportOptions& options) {
@@ -456,22 +456,22 @@ void DetachedModel::write(const std::filesystem::path& path, const ExportOptions
   const fs::path target = check_destination(path);
   const bool keeps = keeps_data_in(target);
   // Files that this model reads, now or when it is written again.
-  const std::set<std::string> needed = keeps ? locations() : std::set<std::string>();
+  const std::set<std::string> sources = keeps ? locations() : std::set<std::string>();
   const size_t limit = std::min(options.max_file_bytes, size_t{INT_MAX});
   bool beside = options.external_data;
   if (!beside) beside = Attaching(*this, keeps, "").pieces().size > limit;
 
-  std::optional<Attaching> attached;
+  std::optional<Attaching> attachment;
   fs::path data_file;
   std::vector<fs::path> old;
   std::set<std::string> before;
   auto lay_out = [&] {
     if (beside) data_file = unused_data_file(target);
-    attached.emplace(*this, keeps, beside ? data_file.filename().string() : "");
-    if (attached->pieces().size <= INT_MAX) return;
+    attachment.emplace(*this, keeps, beside ? data_file.filename().string() : "");
+    if (attachment->pieces().size <= INT_MAX) return;
     throw ModelError({.what = "The model without its weights is larger than one ONNX file can be.",
                       .expected = fmt::format("at most {} bytes", INT_MAX),
-                      .received = fmt::format("{} bytes", attached->pieces().size)});
+                      .received = fmt::format("{} bytes", attachment->pieces().size)});
   };
   lay_out();
   bool written = false;
@@ -479,11 +479,11 @@ void DetachedModel::write(const std::filesystem::path& path, const ExportOptions
   companions.write = [&](const fs::path&) {
     old = data_files_of(target);
     if (!old.empty()) before = locations_in(target);
-    if (attached->laid_out().empty()) return;
+    if (attachment->laid_out().empty()) return;
     lay_out();  // another process that held the lock may have taken the name
     write_file(data_file, [&](FileWriter& file) {
       const std::string padding(64, '\0');
-      for (const auto& [offset, number] : attached->laid_out()) {
+      for (const auto& [offset, number] : attachment->laid_out()) {
         file.write(padding.data(), offset - file.bytes());
         hand_on(number, [&](const void* data, size_t size) { file.write(data, size); });
       }
@@ -496,15 +496,16 @@ void DetachedModel::write(const std::filesystem::path& path, const ExportOptions
   companions.sweep = [&] {
     for (const fs::path& file : old) {
       const std::string name = file.filename().string();
-      if (before.count(name) != 0 && attached->locations().count(name) == 0 &&
-          needed.count(name) == 0)
+      if (before.count(name) != 0 && attachment->locations().count(name) == 0 &&
+          sources.count(name) == 0)
         remove_file(file);
     }
   };
   write_file(
       target,
       [&](FileWriter& file) {
-        hand_on(attached->pieces(), [&](const void* data, size_t size) { file.write(data, size); });
+        hand_on(attachment->pieces(),
+                [&](const void* data, size_t size) { file.write(data, size); });
       },
       companions);
 }

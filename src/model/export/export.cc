@@ -110,8 +110,8 @@ class Writer {
       : graph_(&graph), reader_(reader) {
     out_ = model_.mutable_graph();
     out_->set_name(name);
-    for (Value v : graph.inputs()) taken_.emplace(v.name(), 2);
-    for (const Output& o : graph.outputs()) taken_.emplace(o.name, 2);
+    for (Value v : graph.inputs()) value_names_.emplace(v.name(), 2);
+    for (const Output& o : graph.outputs()) value_names_.emplace(o.name, 2);
   }
 
   std::string write() {
@@ -184,32 +184,32 @@ class Writer {
     for (size_t i = 0; i < outputs.size(); ++i) add_output(outputs[i], graph_->outputs()[i].value);
   }
 
-  void add_output(const std::string& wanted, Value v) {
+  void add_output(const std::string& output_name, Value v) {
     const std::string name = name_of_value(v);
-    if (name == wanted && v.role() == Role::temp) return;
+    if (name == output_name && v.role() == Role::temp) return;
     onnx::NodeProto* copy = out_->add_node();
     copy->set_op_type("Identity");
-    copy->set_name(unused_node("output/" + wanted));
+    copy->set_name(unused_node("output/" + output_name));
     copy->add_input(name);
-    copy->add_output(wanted);
+    copy->add_output(output_name);
   }
 
   /// A name in use → the number to append for the next value of that name.
   using Taken = std::unordered_map<std::string, int>;
 
-  static std::string unused_in(Taken& taken, const std::string& wanted) {
-    const auto [it, fresh] = taken.try_emplace(wanted, 2);
-    if (fresh) return wanted;
+  static std::string unused_in(Taken& names, const std::string& base) {
+    const auto [it, fresh] = names.try_emplace(base, 2);
+    if (fresh) return base;
     int& next = it->second;  // stable across rehashing
     std::string name;
-    do name = fmt::format("{}_{}", wanted, next++);
-    while (!taken.try_emplace(name, 2).second);
+    do name = fmt::format("{}_{}", base, next++);
+    while (!names.try_emplace(name, 2).second);
     return name;
   }
-  std::string unused(const std::string& wanted) {
-    return unused_in(taken_, wanted.empty() ? "value" : wanted);
+  std::string unused(const std::string& base) {
+    return unused_in(value_names_, base.empty() ? "value" : base);
   }
-  std::string unused_node(const std::string& wanted) { return unused_in(nodes_, wanted); }
+  std::string unused_node(const std::string& base) { return unused_in(nodes_, base); }
 
   const std::string& name_of_value(Value v) {
     auto [it, fresh] = names_.try_emplace(v.id());
@@ -340,22 +340,23 @@ class Writer {
 
   int opset() const {
     const int newest = newest_opset();
-    Node unsaid;
+    Node obstacle;
     for (int version = kOldestOpset; version <= newest; ++version) {
-      unsaid = Node();
-      for (size_t i = 0; !unsaid && i < written_.size(); ++i) {
+      obstacle = Node();
+      for (size_t i = 0; !obstacle && i < written_.size(); ++i) {
         const auto& [node, proto] = written_[i];
-        if (!expressible(node, *proto, version)) unsaid = node;
+        if (!expressible(node, *proto, version)) obstacle = node;
       }
-      if (!unsaid) return version;
+      if (!obstacle) return version;
     }
     std::string types;
-    for (int i = 0; i < unsaid.input_count(); ++i) {
-      if (unsaid.input(i)) types += (types.empty() ? "" : ", ") + to_string(unsaid.input(i).type());
+    for (int i = 0; i < obstacle.input_count(); ++i) {
+      if (obstacle.input(i))
+        types += (types.empty() ? "" : ", ") + to_string(obstacle.input(i).type());
     }
     throw ModelError({.what = "The model's types are not those of ONNX's operators.",
-                      .node = unsaid.name(),
-                      .op = unsaid.op(),
+                      .node = obstacle.name(),
+                      .op = obstacle.op(),
                       .expected = "inputs that the operator allows",
                       .received = types,
                       .remedy = "Export the model again: other runtimes refuse this node too."});
@@ -397,9 +398,9 @@ class Writer {
   onnx::ModelProto model_;
   onnx::GraphProto* out_ = nullptr;                  // the message for graph_
   std::unordered_map<uint32_t, std::string> names_;  // by value id of graph_
-  Taken taken_;                                      // of values
-  Taken nodes_;                                      // of nodes
-  std::set<std::string> own_domains_;                // of operators of Steep and of providers
+  Taken value_names_;
+  Taken nodes_;                        // of nodes
+  std::set<std::string> own_domains_;  // of operators of Steep and of providers
   std::vector<std::pair<Node, const onnx::NodeProto*>> written_;
   size_t bytes_ = 0;
   // Name in the file → numbers of operands and outputs.
@@ -421,9 +422,9 @@ void expand_bodies(Graph& g) {
     for (const auto& [name, attr] : attrs) {
       const Body* body = std::get_if<Body>(&attr);
       if (body == nullptr) continue;
-      auto expanded = std::make_shared<Graph>(**body);
-      expand_steep_ops(*expanded);
-      n.mutable_attrs().set(name, Body(std::move(expanded)));
+      auto copy = std::make_shared<Graph>(**body);
+      expand_steep_ops(*copy);
+      n.mutable_attrs().set(name, Body(std::move(copy)));
     }
   }
 }
@@ -434,28 +435,28 @@ void drop_unread_results(Graph& g) {
   const auto users = g.users();
   for (Node n : g.nodes()) {
     if (n.op() != "If") continue;
-    std::vector<int> read;
+    std::vector<int> places;
     for (int i = 0; i < n.output_count(); ++i) {
       const Value y = n.output(i);
-      if (y && (!users[y.id()].empty() || g.is_output(y))) read.push_back(i);
+      if (y && (!users[y.id()].empty() || g.is_output(y))) places.push_back(i);
     }
-    if (static_cast<int>(read.size()) == n.output_count()) continue;
+    if (static_cast<int>(places.size()) == n.output_count()) continue;
     Attrs attrs = n.attrs();
     for (const char* name : {"then_branch", "else_branch"}) {
       auto body = std::make_shared<Graph>(n.attrs().body(name));
       const std::vector<Output> all = body->outputs();
-      std::vector<Output> kept;
-      for (int i : read) kept.push_back(all.at(static_cast<size_t>(i)));
-      body->set_outputs(std::move(kept));
+      std::vector<Output> choice;
+      for (int i : places) choice.push_back(all.at(static_cast<size_t>(i)));
+      body->set_outputs(std::move(choice));
       body->prune();
       attrs.set(name, Body(std::move(body)));
     }
     std::vector<Value> inputs;
     for (int i = 0; i < n.input_count(); ++i) inputs.push_back(n.input(i));
     const Graph::Scope scope(g, n.phase(), n.name());
-    const Node less = g.add_node("If", inputs, static_cast<int>(read.size()), std::move(attrs));
-    for (size_t i = 0; i < read.size(); ++i) {
-      const Value y = n.output(read[i]), instead = less.output(static_cast<int>(i));
+    const Node less = g.add_node("If", inputs, static_cast<int>(places.size()), std::move(attrs));
+    for (size_t i = 0; i < places.size(); ++i) {
+      const Value y = n.output(places[i]), instead = less.output(static_cast<int>(i));
       g.set_type(instead, y.type());
       g.replace_uses(y, instead);
     }

@@ -98,7 +98,7 @@ class Rewriter {
         opset_(default_opset(model.opset_import())) {
     count_readers(graph_);
     for (const auto& output : graph_.output()) ++readers_[output.name()];
-    for (const auto& input : graph_.input()) fed_.insert(input.name());
+    for (const auto& input : graph_.input()) inputs_.insert(input.name());
     for (int i = 0; i < graph_.initializer_size(); ++i) {
       initializers_.emplace(graph_.initializer(i).name(), i);
     }
@@ -115,11 +115,11 @@ class Rewriter {
       for (const auto& name : graph_.node(i).output()) makers_.emplace(name, i);
     }
     if (multiplies) infer_ranks();
-    std::unordered_set<int> gone;
+    std::unordered_set<int> removals;
     for (int i = 0; i < graph_.node_size(); ++i) {
-      if (is(graph_.node(i), "BatchNormalization") && fold(graph_.node(i))) gone.insert(i);
+      if (is(graph_.node(i), "BatchNormalization") && fold(graph_.node(i))) removals.insert(i);
     }
-    sweep(gone);
+    sweep(removals);
   }
 
  private:
@@ -203,7 +203,7 @@ class Rewriter {
   /// A float32 or float64 constant that no input of the model can replace.
   std::optional<Array> constant(const std::string& name) const {
     const auto it = initializers_.find(name);
-    if (it == initializers_.end() || fed_.count(name) != 0) return std::nullopt;
+    if (it == initializers_.end() || inputs_.count(name) != 0) return std::nullopt;
     const onnx::TensorProto& proto = graph_.initializer(it->second);
     const bool real = proto.data_type() == onnx::TensorProto::FLOAT ||
                       proto.data_type() == onnx::TensorProto::DOUBLE;
@@ -308,11 +308,11 @@ class Rewriter {
     const size_t size = bias->values.size();
     const bool row = size == a.channels() && !bias->dims.empty() && fits(bias->dims.back(), a);
     if (!row && size != 1) return std::nullopt;
-    std::vector<double> folded;
+    std::vector<double> result;
     for (size_t c = 0; c < a.channels(); ++c) {
-      folded.push_back(beta * bias->values[row ? c : 0] * a.factor[c] + a.offset[c]);
+      result.push_back(beta * bias->values[row ? c : 0] * a.factor[c] + a.offset[c]);
     }
-    return folded;
+    return result;
   }
 
   static void scale(Array& weight, size_t axis, const Affine& a) {
@@ -327,7 +327,7 @@ class Rewriter {
   void replace(onnx::NodeProto& node, int i, const Array& array) {
     onnx::TensorProto& proto = *graph_.add_initializer();
     std::string name = node.output(0) + (i == 1 ? "/weight" : "/bias");
-    while (readers_.count(name) != 0 || makers_.count(name) != 0 || fed_.count(name) != 0 ||
+    while (readers_.count(name) != 0 || makers_.count(name) != 0 || inputs_.count(name) != 0 ||
            initializers_.count(name) != 0)
       name += "_";
     proto.set_name(name);
@@ -371,12 +371,12 @@ class Rewriter {
   }
 
   /// Removes the folded nodes, and the initializers and value infos that nothing uses any more.
-  void sweep(const std::unordered_set<int>& gone) {
+  void sweep(const std::unordered_set<int>& removals) {
     google::protobuf::RepeatedPtrField<onnx::NodeProto> nodes;
-    std::unordered_set<std::string> made;
+    std::unordered_set<std::string> names;
     for (int i = 0; i < graph_.node_size(); ++i) {
-      if (gone.count(i) != 0) continue;
-      for (const auto& name : graph_.node(i).output()) made.insert(name);
+      if (removals.count(i) != 0) continue;
+      for (const auto& name : graph_.node(i).output()) names.insert(name);
       nodes.Add()->Swap(graph_.mutable_node(i));
     }
     graph_.mutable_node()->Swap(&nodes);
@@ -388,10 +388,10 @@ class Rewriter {
     // Keep initializers that had no reader before.
     keep(graph_.mutable_initializer(), [&](const std::string& name) {
       const auto it = readers_.find(name);
-      return it == readers_.end() || it->second > 0 || fed_.count(name) != 0;
+      return it == readers_.end() || it->second > 0 || inputs_.count(name) != 0;
     });
     keep(graph_.mutable_value_info(), [&](const std::string& name) {
-      return made.count(name) != 0 || makers_.count(name) == 0;
+      return names.count(name) != 0 || makers_.count(name) == 0;
     });
   }
 
@@ -400,7 +400,7 @@ class Rewriter {
   DetachedModel& data_;
   int64_t opset_;
   std::unordered_map<std::string, int> readers_;  // in all graphs, graph outputs included
-  std::unordered_set<std::string> fed_;           // inputs of the model
+  std::unordered_set<std::string> inputs_;        // inputs of the model
   std::unordered_map<std::string, int> initializers_, makers_;
   std::unordered_map<std::string, int> ranks_;  // of values, when there are matrix products
 };

@@ -19,34 +19,34 @@ namespace steep {
 namespace {
 
 [[noreturn]] void refuse(const std::string& what, const std::string& name,
-                         const std::vector<std::string>& known) {
+                         const std::vector<std::string>& names) {
   throw ModelError(
       {.what = what,
        .node = name,
-       .expected = known.empty() ? "none is there" : fmt::format("{}", fmt::join(known, ", ")),
+       .expected = names.empty() ? "none is there" : fmt::format("{}", fmt::join(names, ", ")),
        .received = name});
 }
 
 /// Makes the differentiated outputs the only outputs of the graph.
 void keep_outputs(Graph& g, const std::vector<std::string>& names) {
   std::vector<Output> floats;
-  std::vector<std::string> known;
+  std::vector<std::string> candidates;
   for (const Output& o : g.outputs()) {
     if (!is_float(o.value.dtype())) continue;
     floats.push_back(o);
-    known.push_back(o.name);
+    candidates.push_back(o.name);
   }
   std::unordered_map<std::string, size_t> places;
-  for (size_t i = 0; i < known.size(); ++i) places.emplace(known[i], i);
-  std::vector<Output> kept;
+  for (size_t i = 0; i < candidates.size(); ++i) places.emplace(candidates[i], i);
+  std::vector<Output> choice;
   for (const std::string& name : names) {
     const auto it = places.find(name);
-    if (it == places.end()) refuse("The model has no such float output.", name, known);
-    kept.push_back(floats[it->second]);
+    if (it == places.end()) refuse("The model has no such float output.", name, candidates);
+    choice.push_back(floats[it->second]);
   }
-  if (names.empty()) kept = floats;
-  if (kept.empty()) refuse("The model has no float output to differentiate.", "", known);
-  g.set_outputs(std::move(kept));
+  if (names.empty()) choice = floats;
+  if (choice.empty()) refuse("The model has no float output to differentiate.", "", candidates);
+  g.set_outputs(std::move(choice));
 }
 
 std::vector<Value> find_sources(Graph& g, const GradientOptions& options,
@@ -60,10 +60,10 @@ std::vector<Value> find_sources(Graph& g, const GradientOptions& options,
     const Value v = g.find(name);
     const bool fits = v && is_float(v.dtype()) && (v.role() == Role::input || constant(v));
     if (!fits) {
-      std::vector<std::string> known;
-      for (Value input : g.inputs()) known.push_back(input.name());
-      known.insert(known.end(), initializers.begin(), initializers.end());
-      refuse("The model has no such float input or initializer.", name, known);
+      std::vector<std::string> candidates;
+      for (Value input : g.inputs()) candidates.push_back(input.name());
+      candidates.insert(candidates.end(), initializers.begin(), initializers.end());
+      refuse("The model has no such float input or initializer.", name, candidates);
     }
     sources.push_back(v);
   }
@@ -74,19 +74,19 @@ std::vector<Value> find_sources(Graph& g, const GradientOptions& options,
 class Names {
  public:
   explicit Names(const Graph& g) {
-    for (Value v : g.inputs()) taken_.insert(v.name());
-    for (const Output& o : g.outputs()) taken_.insert(o.name);
+    for (Value v : g.inputs()) names_.insert(v.name());
+    for (const Output& o : g.outputs()) names_.insert(o.name);
   }
 
   /// `name`, or `name_2`, … if an input or output has that name already.
   std::string unused(const std::string& name) {
     std::string text = name;
-    for (int i = 2; !taken_.insert(text).second; ++i) text = fmt::format("{}_{}", name, i);
+    for (int i = 2; !names_.insert(text).second; ++i) text = fmt::format("{}_{}", name, i);
     return text;
   }
 
  private:
-  std::unordered_set<std::string> taken_;
+  std::unordered_set<std::string> names_;
 };
 
 bool is_scalar(Value v) { return v.type().shape && v.type().shape->empty(); }

@@ -39,18 +39,18 @@ class Reader {
 
   /// The names of all values on which a value depends, including its own name.
   NameSet needed_by(const std::string& output) const {
-    NameSet needed;
+    NameSet names;
     std::vector<std::string> open{output};
     while (!open.empty()) {
       const std::string name = std::move(open.back());
       open.pop_back();
-      if (!needed.insert(name).second) continue;
+      if (!names.insert(name).second) continue;
       const auto maker = makers_.find(name);
       if (maker == makers_.end()) continue;
       const auto& reads = reads_[static_cast<size_t>(maker->second)];
       open.insert(open.end(), reads.begin(), reads.end());
     }
-    return needed;
+    return names;
   }
 
  private:
@@ -60,11 +60,11 @@ class Reader {
 
 template <typename List, typename F>
 void erase_if(List* list, F&& gone) {
-  int kept = 0;
+  int end = 0;
   for (int i = 0; i < list->size(); ++i) {
-    if (!gone(list->Get(i))) list->SwapElements(kept++, i);
+    if (!gone(list->Get(i))) list->SwapElements(end++, i);
   }
-  list->DeleteSubrange(kept, list->size() - kept);
+  list->DeleteSubrange(end, list->size() - end);
 }
 
 }  // namespace
@@ -74,11 +74,11 @@ std::string strip_loss(std::span<const std::byte> model, const std::string& loss
   onnx::ModelProto proto = parse_known({reinterpret_cast<const char*>(model.data()), model.size()});
   onnx::GraphProto& graph = *proto.mutable_graph();
   const Reader reader(graph);
-  NameSet kept, gone;
+  NameSet rest, loss_part;
   erase_if(graph.mutable_output(), [&](const onnx::ValueInfoProto& output) {
-    const NameSet needed = reader.needed_by(output.name());
-    const bool goes = output.name() == loss || needed.count(label) != 0;
-    (goes ? gone : kept).insert(needed.begin(), needed.end());
+    const NameSet sources = reader.needed_by(output.name());
+    const bool goes = output.name() == loss || sources.count(label) != 0;
+    (goes ? loss_part : rest).insert(sources.begin(), sources.end());
     return goes;
   });
   if (graph.output_size() == 0) {
@@ -90,14 +90,14 @@ std::string strip_loss(std::span<const std::byte> model, const std::string& loss
          .remedy = "Export the model with its scores as an output beside the loss, or write it "
                    "with the loss: for_inference=False."});
   }
-  auto unwanted = [&](const auto& named) {
-    return kept.count(named.name()) == 0 && gone.count(named.name()) != 0;
+  auto unwanted = [&](const auto& item) {
+    return rest.count(item.name()) == 0 && loss_part.count(item.name()) != 0;
   };
   erase_if(graph.mutable_node(), [&](const onnx::NodeProto& node) {
     bool wanted = false, known = false;
     for (const auto& name : node.output()) {
-      wanted = wanted || kept.count(name) != 0;
-      known = known || gone.count(name) != 0;
+      wanted = wanted || rest.count(name) != 0;
+      known = known || loss_part.count(name) != 0;
     }
     return known && !wanted;
   });

@@ -55,9 +55,9 @@ Value condition_of(const FileNode& node) {
 Bindings import_if(Importer& importer, FileNode& node) {
   const Value condition = condition_of(node);
   for (const char* attribute : {"then_branch", "else_branch"}) node.body(attribute);
-  const auto known = known_ints(condition);
-  if (known && known->size() == 1)
-    return inline_branch(importer, node, (*known)[0] != 0 ? "then_branch" : "else_branch");
+  const auto ints = known_ints(condition);
+  if (ints && ints->size() == 1)
+    return inline_branch(importer, node, (*ints)[0] != 0 ? "then_branch" : "else_branch");
 
   const Branch a = import_branch(importer, node, "then_branch");
   const Branch b = import_branch(importer, node, "else_branch");

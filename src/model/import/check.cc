@@ -83,9 +83,9 @@ void check_versions(const onnx::ModelProto& model) {
   const int64_t newest =
       onnx::OpSchemaRegistry::DomainToVersionRange::Instance().Map().at("").second;
   auto check = [&](const auto& imports, const std::string& where) {
-    std::unordered_map<std::string, int64_t> seen;
+    std::unordered_map<std::string, int64_t> versions;
     for (const auto& import : imports) {
-      const auto [before, first] = seen.try_emplace(import.domain(), import.version());
+      const auto [before, first] = versions.try_emplace(import.domain(), import.version());
       if (!first && before->second != import.version()) {
         throw ModelError(
             {.what = "The model imports two versions of a domain.",
@@ -194,30 +194,30 @@ class UnknownOps {
 /// Calls keep(element) for each element, in order, and removes those for which it returns false.
 template <typename T, typename Keep>
 void keep_if(google::protobuf::RepeatedPtrField<T>* list, const Keep& keep) {
-  google::protobuf::RepeatedPtrField<T> kept;
+  google::protobuf::RepeatedPtrField<T> result;
   for (T& element : *list) {
-    if (keep(element)) *kept.Add() = std::move(element);
+    if (keep(element)) *result.Add() = std::move(element);
   }
-  list->Swap(&kept);
+  list->Swap(&result);
 }
 
 /// The functions that contain an operator that Steep does not know, directly or through calls.
 std::set<std::string> unknown_functions(onnx::ModelProto* model, UnknownOps& unknown) {
-  std::set<std::string> found;
+  std::set<std::string> names;
   for (bool again = true; again;) {
     again = false;
     for (auto& function : *model->mutable_functions()) {
-      if (found.count(function_id(function)) != 0) continue;
+      if (names.count(function_id(function)) != 0) continue;
       bool bad = false;
       each_node(function.mutable_node(), [&](const onnx::NodeProto& node) {
         const size_t before = unknown.count();
         unknown.look_at(node, default_opset(function.opset_import()));
-        bad = bad || unknown.count() != before || found.count(function_id(node)) != 0;
+        bad = bad || unknown.count() != before || names.count(function_id(node)) != 0;
       });
-      if (bad) again = found.insert(function_id(function)).second;
+      if (bad) again = names.insert(function_id(function)).second;
     }
   }
-  return found;
+  return names;
 }
 
 /// Removes nodes that Steep does not know, the nodes that read their results, and the nodes that
@@ -229,7 +229,7 @@ bool leave_out(onnx::ModelProto* model, std::map<std::string, ErrorParts>* left_
   UnknownOps unknown(*model);
   const std::set<std::string> functions = unknown_functions(model, unknown);
   const int64_t opset = default_opset(model->opset_import());
-  std::unordered_set<std::string> gone, read_by_gone, read;
+  std::unordered_set<std::string> removals, reads_of_removals, other_reads;
   std::unordered_set<const onnx::NodeProto*> leaving;
   for (auto& node : *graph.mutable_node()) {
     bool leaves = false;
@@ -239,35 +239,35 @@ bool leave_out(onnx::ModelProto* model, std::map<std::string, ErrorParts>* left_
       unknown.look_at(inner, opset);
       leaves = leaves || unknown.count() != before || functions.count(function_id(inner)) != 0;
       for (const auto& name : inner.input()) {
-        leaves = leaves || gone.count(name) != 0;
+        leaves = leaves || removals.count(name) != 0;
         reads.push_back(name);
       }
     });
-    (leaves ? read_by_gone : read).insert(reads.begin(), reads.end());
+    (leaves ? reads_of_removals : other_reads).insert(reads.begin(), reads.end());
     if (!leaves) continue;
     leaving.insert(&node);
     for (const auto& name : node.output()) {
-      if (!name.empty()) gone.insert(name);
+      if (!name.empty()) removals.insert(name);
     }
   }
   const auto& outputs = graph.output();
   if (std::all_of(outputs.begin(), outputs.end(),
-                  [&](const auto& output) { return gone.count(output.name()) != 0; }))
+                  [&](const auto& output) { return removals.count(output.name()) != 0; }))
     return false;
   for (const auto& output : outputs) {
-    read.insert(output.name());
-    if (gone.count(output.name()) == 0) continue;
+    other_reads.insert(output.name());
+    if (removals.count(output.name()) == 0) continue;
     ErrorParts parts = error;
     parts.what = fmt::format("The output '{}' depends on operators that Steep does not know.",
                              quote(output.name()));
     left_out->emplace(output.name(), std::move(parts));
   }
-  for (const auto& tensor : graph.initializer()) read.insert(tensor.name());
+  for (const auto& tensor : graph.initializer()) other_reads.insert(tensor.name());
   keep_if(graph.mutable_node(), [&](const auto& node) { return leaving.count(&node) == 0; });
   keep_if(graph.mutable_output(),
-          [&](const auto& output) { return gone.count(output.name()) == 0; });
+          [&](const auto& output) { return removals.count(output.name()) == 0; });
   keep_if(graph.mutable_input(), [&](const auto& input) {
-    return read_by_gone.count(input.name()) == 0 || read.count(input.name()) != 0;
+    return reads_of_removals.count(input.name()) == 0 || other_reads.count(input.name()) != 0;
   });
   keep_if(model->mutable_functions(),
           [&](const auto& function) { return functions.count(function_id(function)) == 0; });
@@ -359,9 +359,9 @@ std::set<std::string> take_tensors(onnx::ModelProto* model, TensorTable& tensors
   };
   each_node(model, [&](onnx::NodeProto& n) { take_all(n.mutable_attribute(), n); });
   for (auto& function : *model->mutable_functions()) {
-    onnx::NodeProto shown;
-    shown.set_name(function.name());
-    take_all(function.mutable_attribute_proto(), shown);
+    onnx::NodeProto node;
+    node.set_name(function.name());
+    take_all(function.mutable_attribute_proto(), node);
   }
   return sparse_ones;
 }
@@ -414,9 +414,9 @@ void run_checker(const onnx::ModelProto& model) {
 
 CheckedModel read_model(std::span<const std::byte> bytes, const Limits& limits, bool leave_out,
                         const std::filesystem::path& folder,
-                        const std::map<std::string, Tensor>& given, bool registered) {
+                        const std::map<std::string, Tensor>& values, bool registered) {
   CheckedModel model{.proto = parse_model(bytes, limits),
-                     .tensors = std::make_unique<TensorTable>(folder, limits.max_bytes, given),
+                     .tensors = std::make_unique<TensorTable>(folder, limits.max_bytes, values),
                      .unranked_inputs = {}};
   model.body_names = BodyNames(bytes);
   model.proto
@@ -430,11 +430,11 @@ CheckedModel read_model(std::span<const std::byte> bytes, const Limits& limits, 
   check_operators(&model.proto, leave_out, &model.left_out);
   model.sparse = take_tensors(&model.proto, *model.tensors);
   model.unranked_inputs = add_missing_shapes(model.proto.mutable_graph());
-  const int64_t written = model.proto.ir_version();
+  const int64_t version = model.proto.ir_version();
   // Many files of version 3 do not list initializers as inputs, which version 4 allows.
-  model.proto.set_ir_version(std::max<int64_t>(written, 4));
+  model.proto.set_ir_version(std::max<int64_t>(version, 4));
   run_checker(model.proto);
-  model.proto.set_ir_version(written);
+  model.proto.set_ir_version(version);
   return model;
 }
 

@@ -43,6 +43,6 @@ struct CheckedModel {
 /// at once. `registered`: whether registered operators are known.
 CheckedModel read_model(std::span<const std::byte> bytes, const Limits& limits, bool leave_out,
                         const std::filesystem::path& folder,
-                        const std::map<std::string, Tensor>& given = {}, bool registered = true);
+                        const std::map<std::string, Tensor>& values = {}, bool registered = true);
 
 }  // namespace steep

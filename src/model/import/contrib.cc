@@ -77,18 +77,18 @@ class FunctionReads {
     }
   }
   ~FunctionReads() {
-    for (const std::string& name : added_) names_.erase(name);
+    for (const std::string& name : new_names_) names_.erase(name);
   }
   FunctionReads(const FunctionReads&) = delete;
   FunctionReads& operator=(const FunctionReads&) = delete;
 
  private:
   void add(const std::string& name) {
-    if (names_.insert(name)) added_.push_back(name);
+    if (names_.insert(name)) new_names_.push_back(name);
   }
 
   NamesRead& names_;
-  std::vector<std::string> added_;
+  std::vector<std::string> new_names_;
 };
 
 }  // namespace

@@ -47,15 +47,16 @@ std::vector<Binding> call_body(Importer& importer, const FileNode& node,
 
 /// Results behind a steep.StopGradient, so that no gradient flows into the body.
 struct CutResults {
-  std::vector<Value> y, dy;    ///< differentiable results, and their gradients
-  std::vector<Binding> given;  ///< operands of the gradient: inputs, outputs, gradients of outputs
+  std::vector<Value> y, dy;  ///< differentiable results, and their gradients
+  /// Operands of the gradient: inputs, outputs, gradients of outputs.
+  std::vector<Binding> operands;
 };
 
 CutResults cut_off(Importer& importer, const FileNode& node, const onnx::FunctionProto& function,
                    std::vector<Binding>& results) {
   CutResults cut;
-  cut.given = node.inputs;
-  cut.given.resize(static_cast<size_t>(function.input_size()));
+  cut.operands = node.inputs;
+  cut.operands.resize(static_cast<size_t>(function.input_size()));
   const Graph::Scope scope(importer.graph(), Phase::forward, node.name());
   for (Binding& result : results) {
     if (result.items() != nullptr || (result && result.value().type().kind != Kind::tensor)) {
@@ -66,13 +67,13 @@ CutResults cut_off(Importer& importer, const FileNode& node, const onnx::Functio
       result = apply("steep.StopGradient", {result.value()});
       cut.y.push_back(result.value());
     }
-    cut.given.push_back(result);
+    cut.operands.push_back(result);
   }
   for (const Binding& result : results) {
-    cut.given.emplace_back();
+    cut.operands.emplace_back();
     if (!has_gradient(result)) continue;
     cut.dy.push_back(apply("steep.GradientOf", {result.value()}));
-    cut.given.back() = cut.dy.back();
+    cut.operands.back() = cut.dy.back();
   }
   return cut;
 }
@@ -124,7 +125,7 @@ std::vector<Binding> call_function(Importer& importer, const FileNode& node,
   const onnx::NodeProto call = with_defaults(node.proto, function);
   const std::vector<Binding> gradients = inline_function(importer, {.node = call,
                                                                     .function = *gradient,
-                                                                    .inputs = cut.given,
+                                                                    .inputs = cut.operands,
                                                                     .frame = node.frame,
                                                                     .prefix = name + "/gradient/"});
   const Graph::Scope scope(importer.graph(), Phase::forward, name);

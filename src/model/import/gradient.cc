@@ -40,18 +40,18 @@ Bindings import_gradient(Importer& importer, FileNode& node) {
   }
   // Differentiation replaces composite nodes. Outputs are updated then, so make the named values
   // outputs.
-  const std::vector<Output> kept = graph.outputs();
-  std::vector<Binding*> named;
+  const std::vector<Output> before = graph.outputs();
+  std::vector<Binding*> bindings;
   for (auto& [name, binding] : node.scope.names) {
     if (!binding.value() || !binding.value().producer()) continue;
-    named.push_back(&binding);
+    bindings.push_back(&binding);
     graph.add_output(name, binding.value());
   }
   const std::vector<Value> targets{y->value()};
   std::vector<Value> gradients = add_gradients(graph, targets, {}, wrt, Phase::forward);
   const std::vector<Output>& outputs = graph.outputs();
-  for (size_t i = 0; i < named.size(); ++i) *named[i] = outputs[kept.size() + i].value;
-  graph.set_outputs({outputs.begin(), outputs.begin() + static_cast<int64_t>(kept.size())});
+  for (size_t i = 0; i < bindings.size(); ++i) *bindings[i] = outputs[before.size() + i].value;
+  graph.set_outputs({outputs.begin(), outputs.begin() + static_cast<int64_t>(before.size())});
   for (size_t i = 0; i < gradients.size(); ++i) {
     if (!gradients[i]) gradients[i] = zeros_like(wrt[i]);
   }

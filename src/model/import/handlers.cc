@@ -121,8 +121,8 @@ std::span<const HandlerRow> handler_rows() {
 Handler find_handler(std::string_view domain, std::string_view op, int64_t version) {
   const std::span<const HandlerRow> rows = handler_rows();
   const int newest = static_cast<int>(std::min<int64_t>(version, INT_MAX));
-  const HandlerRow wanted{domain, op, newest, nullptr};
-  const auto behind = std::upper_bound(rows.begin(), rows.end(), wanted, before);
+  const HandlerRow key{domain, op, newest, nullptr};
+  const auto behind = std::upper_bound(rows.begin(), rows.end(), key, before);
   if (behind == rows.begin()) return import_as_is;
   const HandlerRow& row = *(behind - 1);
   return row.domain == domain && row.op == op ? row.import : import_as_is;

@@ -58,38 +58,38 @@ Type declared_type(const onnx::ValueInfoProto& value) {
   return type;
 }
 
-ImportedModel to_fixed_graph(const CheckedModel& checked, const ImportOptions& options) {
+ImportedModel to_fixed_graph(const CheckedModel& source, const ImportOptions& options) {
   ImportedModel model;
-  model.opset = default_opset(checked.proto.opset_import());
-  model.metadata = metadata_of(checked.proto);
+  model.opset = default_opset(source.proto.opset_import());
+  model.metadata = metadata_of(source.proto);
   model.graph.node_limit = options.limits.max_nodes;
-  Importer importer(checked, model.graph, options);
+  Importer importer(source, model.graph, options);
   importer.run();
-  for (const auto& tensor : checked.proto.graph().initializer()) {
-    if (checked.sparse.count(tensor.name()) == 0) model.initializers.push_back(tensor.name());
+  for (const auto& tensor : source.proto.graph().initializer()) {
+    if (source.sparse.count(tensor.name()) == 0) model.initializers.push_back(tensor.name());
   }
   model.initializers.insert(model.initializers.end(), importer.weights().lifted().begin(),
                             importer.weights().lifted().end());
   const std::map<std::string, std::string>& inside = importer.weights().inside();
   model.inside.assign(inside.begin(), inside.end());
-  for (const std::string& name : checked.sparse)
+  for (const std::string& name : source.sparse)
     model.inside.emplace_back(name, "is a sparse tensor");
-  for (const auto& node : checked.proto.graph().node()) {
+  for (const auto& node : source.proto.graph().node()) {
     if (node.op_type() == "Constant" && node.domain().empty() && node.output_size() == 1) {
       model.constants.push_back(node.output(0));
     }
   }
-  model.left_out = checked.left_out;
+  model.left_out = source.left_out;
   std::map<std::string, Type> inputs;
-  for (const auto& input : checked.proto.graph().input()) {
+  for (const auto& input : source.proto.graph().input()) {
     inputs.emplace(input.name(), declared_type(input));
   }
   for (const std::string& name : model.initializers) {
     const auto input = inputs.find(name);
-    if (checked.proto.ir_version() < 4 || input == inputs.end()) continue;
+    if (source.proto.ir_version() < 4 || input == inputs.end()) continue;
     model.with_default.emplace_back(name, input->second);
   }
-  for (const auto& output : checked.proto.graph().output()) {
+  for (const auto& output : source.proto.graph().output()) {
     model.declared_outputs.push_back(declared_type(output));
   }
   model.graph.prune();
@@ -106,15 +106,15 @@ void set_rows(onnx::GraphProto* graph, const std::function<void(Extent*)>& set) 
   }
 }
 
-ImportedModel to_graph(CheckedModel& checked, const ImportOptions& options) {
-  onnx::GraphProto* graph = checked.proto.mutable_graph();
+ImportedModel to_graph(CheckedModel& source, const ImportOptions& options) {
+  onnx::GraphProto* graph = source.proto.mutable_graph();
   const int64_t rows = options.open_batch ? fixed_batch(*graph) : 0;
-  if (rows == 0) return to_fixed_graph(checked, options);
+  if (rows == 0) return to_fixed_graph(source, options);
   std::string why;
   const std::string symbol = batch_symbol(*graph);
   set_rows(graph, [&](Extent* extent) { extent->set_dim_param(symbol); });
   try {
-    ImportedModel model = to_fixed_graph(checked, options);
+    ImportedModel model = to_fixed_graph(source, options);
     model.fixed_rows = rows;
     why = open_batch(model.graph, symbol, rows);
     if (why.empty()) return model;
@@ -124,7 +124,7 @@ ImportedModel to_graph(CheckedModel& checked, const ImportOptions& options) {
     why = error.parts().what;
   }
   set_rows(graph, [&](Extent* extent) { extent->set_dim_value(rows); });
-  ImportedModel model = to_fixed_graph(checked, options);
+  ImportedModel model = to_fixed_graph(source, options);
   model.fixed_rows = rows;
   model.rows_stay = std::move(why);
   return model;
@@ -139,12 +139,12 @@ void ImportedModel::require(const std::string& output) const {
 
 ImportedModel import_model(std::span<const std::byte> bytes, const ImportOptions& options,
                            const std::filesystem::path& folder,
-                           const std::map<std::string, Tensor>& given) {
+                           const std::map<std::string, Tensor>& values) {
   const Budget budget(options.limits);
   return with_our_errors(kRefused, kExportAgain, [&] {
-    CheckedModel checked =
-        read_model(bytes, options.limits, options.leave_out, folder, given, options.registered);
-    return to_graph(checked, options);
+    CheckedModel source =
+        read_model(bytes, options.limits, options.leave_out, folder, values, options.registered);
+    return to_graph(source, options);
   });
 }
 
@@ -153,13 +153,13 @@ ImportedModel import_model(const std::filesystem::path& path, const ImportOption
   return with_our_errors(kRefused, kExportAgain, [&] {
     std::filesystem::path folder = path.parent_path();
     if (folder.empty()) folder = ".";
-    CheckedModel checked = [&] {
+    CheckedModel source = [&] {
       const std::string bytes =
           read_file(path, options.limits.max_bytes);  // released before the import starts
       return read_model(std::as_bytes(std::span(bytes)), options.limits, options.leave_out, folder,
                         {}, options.registered);
     }();
-    return to_graph(checked, options);
+    return to_graph(source, options);
   });
 }
 

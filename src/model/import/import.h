@@ -72,10 +72,10 @@ struct ImportedModel {
 /// IoError when the file cannot be opened. Frees all memory when it throws.
 ImportedModel import_model(const std::filesystem::path& path, const ImportOptions& options = {});
 /// The same for serialised bytes. External data is refused unless `folder` is given. Initializers
-/// named in `given` take their data from there, shared and not copied; it must have the type that
+/// named in `values` take their data from there, shared and not copied; it must have the type that
 /// the bytes declare.
 ImportedModel import_model(std::span<const std::byte> bytes, const ImportOptions& options = {},
                            const std::filesystem::path& folder = {},
-                           const std::map<std::string, Tensor>& given = {});
+                           const std::map<std::string, Tensor>& values = {});
 
 }  // namespace steep

@@ -87,10 +87,10 @@ const onnx::AttributeProto* CallFrame::resolve(const onnx::AttributeProto& attri
 std::string FileNode::name() const { return frame.prefix + display_name(proto); }
 
 const onnx::GraphProto& FileNode::body(const char* attribute) const {
-  for (const auto& given : proto.attribute()) {
-    if (given.name() != attribute) continue;
-    const onnx::AttributeProto* resolved = frame.resolve(given);
-    if (resolved != nullptr && resolved->has_g()) return resolved->g();
+  for (const auto& entry : proto.attribute()) {
+    if (entry.name() != attribute) continue;
+    const onnx::AttributeProto* value = frame.resolve(entry);
+    if (value != nullptr && value->has_g()) return value->g();
   }
   throw ModelError({.what = "A node of control flow lacks a graph.",
                     .expected = attribute,
@@ -300,12 +300,12 @@ Binding Importer::here(const Binding& binding) const {
 }
 
 Type Importer::named_extents(Type type, const std::string& stem,
-                             std::unordered_set<std::string>* made) {
+                             std::unordered_set<std::string>* symbols) {
   for (size_t i = 0; type.shape && i < type.shape->size(); ++i) {
     Dim& d = (*type.shape)[i];
     if (d.known() || !d.symbol().empty()) continue;
     d = Dim::symbol(fmt::format("{}.dim{}.{}", stem, i, symbols_++));
-    if (made != nullptr) made->insert(d.symbol());
+    if (symbols != nullptr) symbols->insert(d.symbol());
   }
   return type;
 }
@@ -346,8 +346,8 @@ std::vector<Value> Importer::emit(const Call& call, const std::string& op, std::
   Node node = graph_->add_node(op, in, outputs, std::move(attrs), op == call.op ? call.name : "");
   infer_types(node);
   if (outputs == 1) {
-    if (auto known = known_result(node))
-      return {graph_->add_constant(std::move(*known), call.name)};
+    if (auto result = known_result(node))
+      return {graph_->add_constant(std::move(*result), call.name)};
   }
   std::vector<Value> values;
   for (int i = 0; i < outputs; ++i) {

@@ -105,9 +105,9 @@ class Importer final : public GraphWriter {
   Value here(Value v) const;
   Binding here(const Binding& binding) const;
   /// The type with a symbol for each unknown extent, because an unknown extent could never be shown
-  /// equal to itself. The symbols start with `stem` and are added to `made`.
+  /// equal to itself. The symbols start with `stem` and are added to `symbols`.
   Type named_extents(Type type, const std::string& stem,
-                     std::unordered_set<std::string>* made = nullptr);
+                     std::unordered_set<std::string>* symbols = nullptr);
   Type named_extents(Value v) { return named_extents(v.type(), v.name()); }
 
   int64_t next_stream() override { return streams_++; }

@@ -34,16 +34,16 @@ void guard_blind_rows(onnx::FunctionProto* body) {
     node.add_output(output);
     for (const std::string& name : inputs) node.add_input(name);
   };
-  std::vector<onnx::NodeProto> guarded(nodes.begin(), before);
-  guarded.insert(guarded.end(), finding, blind + 1);
-  add(guarded, "CastLike", "ZeroScore", {"ScalarZero", before->input(0)});
-  add(guarded, "Where", "SafeScore", {"RowAllMasked", "ZeroScore", before->input(0)});
-  guarded.push_back(*before);
-  guarded.back().set_input(0, "SafeScore");
-  guarded.insert(guarded.end(), before + 1, finding);
-  guarded.insert(guarded.end(), blind + 1, nodes.end());
+  std::vector<onnx::NodeProto> result(nodes.begin(), before);
+  result.insert(result.end(), finding, blind + 1);
+  add(result, "CastLike", "ZeroScore", {"ScalarZero", before->input(0)});
+  add(result, "Where", "SafeScore", {"RowAllMasked", "ZeroScore", before->input(0)});
+  result.push_back(*before);
+  result.back().set_input(0, "SafeScore");
+  result.insert(result.end(), before + 1, finding);
+  result.insert(result.end(), blind + 1, nodes.end());
   body->clear_node();
-  for (onnx::NodeProto& node : guarded) body->add_node()->Swap(&node);
+  for (onnx::NodeProto& node : result) body->add_node()->Swap(&node);
 }
 
 }  // namespace
@@ -56,9 +56,9 @@ std::optional<Composite> composite_of(const Call& call, const std::string& op,
   if (schema == nullptr || (!schema->HasFunction() && !schema->HasContextDependentFunction()))
     return std::nullopt;
 
-  Composite made;
-  onnx::NodeProto* node = &made.call;
-  onnx::FunctionProto* body = &made.function;
+  Composite composite;
+  onnx::NodeProto* node = &composite.call;
+  onnx::FunctionProto* body = &composite.function;
   node->set_name(call.name);
   node->set_op_type(op);
   std::vector<onnx::TypeProto> types;
@@ -70,9 +70,9 @@ std::optional<Composite> composite_of(const Call& call, const std::string& op,
     node->add_output(call.wants(static_cast<size_t>(i)) ? fmt::format("out{}", i) : "");
   for (const auto& [key, value] : attrs) *node->add_attribute() = to_proto(key, value);
   if (schema->HasFunction()) {
-    const onnx::FunctionProto* found = schema->GetFunction();
-    if (found == nullptr) return std::nullopt;
-    *body = *found;
+    const onnx::FunctionProto* source = schema->GetFunction();
+    if (source == nullptr) return std::nullopt;
+    *body = *source;
   } else {
     const onnx::FunctionBodyBuildContextImpl context(*node, types);
     if (!schema->BuildContextDependentFunction(context, *body)) return std::nullopt;
@@ -83,7 +83,7 @@ std::optional<Composite> composite_of(const Call& call, const std::string& op,
     if (!attribute.default_value.name().empty() && !attrs.has(key))
       *node->add_attribute() = attribute.default_value;
   }
-  return made;
+  return composite;
 }
 
 std::vector<Binding> inline_function(Importer& importer, const FunctionCall& call) {
@@ -115,8 +115,8 @@ std::vector<Binding> inline_function(Importer& importer, const FunctionCall& cal
   for (const auto& attribute : function.attribute_proto())
     inner.arguments[attribute.name()] = &attribute;
   for (const auto& attribute : call.node.attribute()) {
-    if (const auto* resolved = call.frame.resolve(attribute))
-      inner.arguments[attribute.name()] = resolved;
+    if (const auto* value = call.frame.resolve(attribute))
+      inner.arguments[attribute.name()] = value;
   }
   const Weights::InBody in_function(importer.weights(), call.node, nullptr);
   NameScope scope{.outer = call.around};
@@ -148,10 +148,10 @@ Bindings import_with_bodies(Importer& importer, FileNode& node) {
   }
   call.clear_attribute();
   for (const auto& attribute : proto.attribute()) {
-    const onnx::AttributeProto* known = node.frame.resolve(attribute);
-    if (known == nullptr) continue;
+    const onnx::AttributeProto* value = node.frame.resolve(attribute);
+    if (value == nullptr) continue;
     onnx::AttributeProto& copy = *call.add_attribute();
-    copy = *known;
+    copy = *value;
     copy.set_name(attribute.name());
   }
   if (proto.op_type() == "SequenceMap") node.body("body");

@@ -62,8 +62,8 @@ Type slice_type(const Type& x, int64_t axis) {
 }
 
 bool is_true(Value v) {
-  const auto known = known_ints(v);
-  return known && known->size() == 1 && (*known)[0] != 0;
+  const auto ints = known_ints(v);
+  return ints && ints->size() == 1 && (*ints)[0] != 0;
 }
 
 Bindings first_results(Node n, size_t count) {
@@ -98,8 +98,8 @@ void require_fit(const LoopParts& p) {
   for (Value v : p.scanned) {
     require_fit(v.type().kind == Kind::tensor, "tensors as what a Scan cuts into slices");
   }
-  const size_t given = p.inputs_in_front() + p.carried.size() + p.scanned.size();
-  require_fit(static_cast<size_t>(p.body.input_size()) == given,
+  const size_t count = p.inputs_in_front() + p.carried.size() + p.scanned.size();
+  require_fit(static_cast<size_t>(p.body.input_size()) == count,
               "one input of the body for each value that the loop carries or cuts up");
   require_fit(static_cast<size_t>(p.body.output_size()) >= p.outputs_in_front() + p.carried.size(),
               "one output of the body for each value that the loop carries");
@@ -131,15 +131,15 @@ class LoopWriter {
     std::vector<Type> types;
     for (size_t i = 0; i < p_.carried.size(); ++i) {
       Type type = p_.carried[i].type();
-      const auto& declared = p_.input(i).type();
-      if (declared.has_optional_type() && type.kind == Kind::sequence)
+      const auto& proto = p_.input(i).type();
+      if (proto.has_optional_type() && type.kind == Kind::sequence)
         type.kind = Kind::optional_sequence;
-      if (declared.has_optional_type() && type.kind == Kind::tensor) type.kind = Kind::optional;
+      if (proto.has_optional_type() && type.kind == Kind::tensor) type.kind = Kind::optional;
       // An empty sequence may hold items of any shape: use the shape that the body declares, in
       // case it adds such items.
-      const Node made = p_.carried[i].producer();
-      if (made && made.op() == "SequenceEmpty" && declared.has_sequence_type())
-        type.shape = without_symbols(type_from_proto(declared)).shape;
+      const Node producer = p_.carried[i].producer();
+      if (producer && producer.op() == "SequenceEmpty" && proto.has_sequence_type())
+        type.shape = without_symbols(type_from_proto(proto)).shape;
       types.push_back(named(type, p_.input(i).name()));
     }
     return types;
@@ -214,7 +214,7 @@ class LoopWriter {
     for (const auto* list : {&p_.carried, &p_.scanned, &body.captured})
       inputs.insert(inputs.end(), list->begin(), list->end());
     const size_t carried = p_.carried.size(), stacked = p_.stacked();
-    auto by_output = [&](const Ints& given) { return given.empty() ? Ints(stacked, 0) : given; };
+    auto by_output = [&](const Ints& values) { return values.empty() ? Ints(stacked, 0) : values; };
     const Attrs attrs{{"body", steep::Body(body.graph)},
                       {"condition", int64_t{conditional}},
                       {"keeps_shapes", int64_t{p_.is_scan}},

@@ -31,12 +31,12 @@ Attrs attributes_of(const Importer& importer, const FileNode& node,
                     const onnx::FunctionProto& function) {
   const std::string name = node.name();
   Attrs attrs;
-  auto set = [&](const onnx::AttributeProto& named, const onnx::AttributeProto& value) {
-    attrs.set(named.name(), attr_from_onnx(value, name, *importer.model().tensors));
+  auto set = [&](const onnx::AttributeProto& key, const onnx::AttributeProto& value) {
+    attrs.set(key.name(), attr_from_onnx(value, name, *importer.model().tensors));
   };
   for (const auto& attribute : function.attribute_proto()) set(attribute, attribute);
   for (const auto& attribute : node.proto.attribute()) {
-    if (const auto* given = node.frame.resolve(attribute)) set(attribute, *given);
+    if (const auto* argument = node.frame.resolve(attribute)) set(attribute, *argument);
   }
   return attrs;
 }
@@ -105,11 +105,11 @@ std::vector<Binding> call_offered(Importer& importer, const FileNode& node,
   Attrs attrs = attributes_of(importer, node, function);
   if (function.node_size() > 0) attrs.set(kParts, body_of(importer, node, function, operands));
   const Graph::Scope scope(importer.graph(), Phase::forward, name);
-  const Node made =
+  const Node offer =
       importer.graph().add_node(op, operands, function.output_size(), std::move(attrs), name);
-  infer_types(made);
+  infer_types(offer);
   std::vector<Binding> results;
-  for (int i = 0; i < made.output_count(); ++i) results.emplace_back(made.output(i));
+  for (int i = 0; i < offer.output_count(); ++i) results.emplace_back(offer.output(i));
   return results;
 }
 

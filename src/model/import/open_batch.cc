@@ -26,12 +26,12 @@ int64_t fixed_batch(const onnx::GraphProto& graph) {
 }
 
 std::string batch_symbol(const onnx::GraphProto& graph) {
-  std::set<std::string> taken;
+  std::set<std::string> names;
   for (const auto& input : graph.input()) {
-    for (const auto& dim : input.type().tensor_type().shape().dim()) taken.insert(dim.dim_param());
+    for (const auto& dim : input.type().tensor_type().shape().dim()) names.insert(dim.dim_param());
   }
   std::string name = "batch";
-  while (taken.count(name) != 0) name += "_";
+  while (names.count(name) != 0) name += "_";
   return name;
 }
 
@@ -39,8 +39,8 @@ std::string open_batch(Graph& graph, const std::string& symbol, int64_t rows) {
   try {
     batch::RowFollower(graph, symbol, rows).follow();
     return "";
-  } catch (const batch::Lost& lost) {
-    return lost.why;
+  } catch (const batch::Lost& error) {
+    return error.why;
   } catch (const ModelError& error) {  // from type inference with a symbolic number of rows
     return error.parts().what;
   } catch (const ShapeError& error) {

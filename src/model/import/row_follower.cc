@@ -17,8 +17,8 @@ void RowFollower::follow() {
   for (Node n : graph_.nodes()) {
     try {
       visit(n);
-    } catch (const Lost& lost) {
-      throw Lost{fmt::format("{} '{}' {}", n.op(), n.name(), lost.why)};
+    } catch (const Lost& error) {
+      throw Lost{fmt::format("{} '{}' {}", n.op(), n.name(), error.why)};
     }
   }
   for (const Output& output : graph_.outputs()) {
@@ -64,11 +64,11 @@ void RowFollower::visit(Node n) {
     note_size(n.output(0));
     return;
   }
-  const std::vector<Placed> placed = outputs_of(n);
+  const std::vector<Placed> places = outputs_of(n);
   for (int i = 0; i < n.output_count(); ++i) {
     const Value y = n.output(i);
     const Placed at =
-        static_cast<size_t>(i) < placed.size() ? placed[static_cast<size_t>(i)] : Placed();
+        static_cast<size_t>(i) < places.size() ? places[static_cast<size_t>(i)] : Placed();
     if (!y || !at) continue;
     need(rank_of(y) > at->axis, kUnknown);
     // Guard against oversights: a known extent cannot depend on the batch.
@@ -309,11 +309,11 @@ std::vector<Placed> RowFollower::tile(Node n) {
 std::vector<Placed> RowFollower::gather(Node n) {
   const Placed x = in(n, 0), picks = in(n, 1);
   const int64_t axis = normal_axis(n, n.attrs().integer("axis", 0), rank_of(n.input(0)));
-  const int64_t picked = rank_of(n.input(1));
+  const int64_t index_rank = rank_of(n.input(1));
   need(!x || !picks);
   if (picks) return {Rows{picks->axis + axis, picks->each}};
   need(axis != x->axis);
-  return {Rows{x->axis + (axis < x->axis ? picked - 1 : 0), x->each}};
+  return {Rows{x->axis + (axis < x->axis ? index_rank - 1 : 0), x->each}};
 }
 
 std::vector<Placed> RowFollower::gather_elements(Node n) {

@@ -31,27 +31,27 @@ std::vector<Placed> RowFollower::squeeze(Node n) {
 std::vector<Placed> RowFollower::unsqueeze(Node n) {
   const Rows at = data(n);
   const int64_t rank = rank_of(n.output(0));
-  std::set<int64_t> added;
-  for (const int64_t axis : constant_ints(n.input(1))) added.insert(normal_axis(n, axis, rank));
+  std::set<int64_t> new_axes;
+  for (const int64_t axis : constant_ints(n.input(1))) new_axes.insert(normal_axis(n, axis, rank));
   int64_t old = 0;
   for (int64_t axis = 0; axis < rank; ++axis) {
-    if (added.count(axis) != 0) continue;
+    if (new_axes.count(axis) != 0) continue;
     if (old++ == at.axis) return {Rows{axis, at.each}};
   }
   lose(kUnknown);
 }
 
 std::optional<int64_t> RowFollower::axis_of(const Elements& extents) const {
-  std::optional<int64_t> found;
+  std::optional<int64_t> position;
   for (size_t i = 0; i < extents.size(); ++i) {
     if (is_batch(extents[i])) {
-      need(!found);
-      found = static_cast<int64_t>(i);
+      need(!position);
+      position = static_cast<int64_t>(i);
     } else {
       need(extents[i].number || !extents[i].symbol.empty(), kNumber);
     }
   }
-  return found;
+  return position;
 }
 
 std::vector<Placed> RowFollower::constant_of_shape(Node n) {
@@ -145,18 +145,18 @@ RowFollower::Reshaped RowFollower::resolved(const Rows& at, Elements extents, co
                                             size_t axis, std::optional<int64_t> each) const {
   need(each.has_value(), kNumber);
   const int64_t more = *extents[axis].number / rows_;
-  int64_t known = more;
+  int64_t product = more;
   std::optional<size_t> open;
   for (size_t i = axis + 1; i < to.size(); ++i) {
     if (to[i].known()) {
-      known *= to[i].value();
+      product *= to[i].value();
     } else {
       need(!open && extents[i].number == -1, kNumber);
       open = i;
     }
   }
-  need(open && known > 0 && (at.each * *each) % known == 0, kNumber);
-  extents[*open].number = at.each * *each / known;
+  need(open && product > 0 && (at.each * *each) % product == 0, kNumber);
+  extents[*open].number = at.each * *each / product;
   return {{at.axis, more}, with(extents, axis, -1)};
 }
 

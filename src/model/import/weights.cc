@@ -6,8 +6,8 @@
 
 namespace steep {
 
-Weights::Weights(const CheckedModel& model, Graph& graph, const std::set<std::string>& named)
-    : model_(model), graph_(graph), named_(named) {
+Weights::Weights(const CheckedModel& model, Graph& graph, const std::set<std::string>& caller_names)
+    : model_(model), graph_(graph), caller_names_(caller_names) {
   for (const auto& node : model.proto.graph().node()) {
     for (const auto& attribute : node.attribute()) {
       if (attribute.has_g()) note_settings(attribute.g().node());
@@ -44,10 +44,10 @@ void Weights::note_settings(const google::protobuf::RepeatedPtrField<onnx::NodeP
   }
 }
 
-std::string Weights::why_not(const std::string& shown, const std::string& name,
+std::string Weights::why_not(const std::string& public_name, const std::string& name,
                              const Tensor& tensor, bool constant_node) const {
-  if (shown.empty()) return "has the name of another";
-  if (named_.count(shown) != 0) return "";
+  if (public_name.empty()) return "has the name of another";
+  if (caller_names_.count(public_name) != 0) return "";
   const auto setting = settings_.find(name);
   if (setting != settings_.end()) return setting->second;
   if (constant_node) return "is a Constant node";
@@ -58,24 +58,25 @@ std::string Weights::why_not(const std::string& shown, const std::string& name,
 Value Weights::lift(const std::string& name, const Tensor& tensor, bool constant_node) {
   if (!is_float(tensor.dtype()) || !within_body()) return {};
   if (!constant_node && model_.sparse.count(name) != 0) return {};
-  const std::string& shown = model_.body_names.of(*path_, name);
-  const std::string why = why_not(shown, name, tensor, constant_node);
+  const std::string& public_name = model_.body_names.of(*path_, name);
+  const std::string why = why_not(public_name, name, tensor, constant_node);
   if (!why.empty()) {
     if (!(constant_node && tensor.size() <= 1))
-      inside_.emplace(shown.empty() ? *path_ + name : shown, why + ", inside of a branch or loop");
+      inside_.emplace(public_name.empty() ? *path_ + name : public_name,
+                      why + ", inside of a branch or loop");
     return {};
   }
-  auto [at, fresh] = by_name_.try_emplace(shown);
+  auto [at, fresh] = by_name_.try_emplace(public_name);
   if (fresh) {
-    at->second = graph_.add_constant(tensor, shown);
+    at->second = graph_.add_constant(tensor, public_name);
     add(at->second);
-    lifted_.push_back(shown);
+    lifted_.push_back(public_name);
   }
   return at->second;
 }
 
 void Weights::note_constant(const std::string& name, Value v) {
-  if (path_ && path_->empty() && named_.count(name) != 0) add(v);  // bodies may read it, too
+  if (path_ && path_->empty() && caller_names_.count(name) != 0) add(v);  // bodies may read it, too
 }
 
 }  // namespace steep

@@ -18,9 +18,9 @@ namespace steep {
 
 class Weights {
  public:
-  /// `graph`: the model's graph. `named`: ImportOptions::named. `model`, `graph` and `named` must
-  /// outlive the object.
-  Weights(const CheckedModel& model, Graph& graph, const std::set<std::string>& named);
+  /// `graph`: the model's graph. `caller_names`: ImportOptions::named. `model`, `graph` and
+  /// `caller_names` must outlive the object.
+  Weights(const CheckedModel& model, Graph& graph, const std::set<std::string>& caller_names);
 
   /// Lives while the body in this attribute of the node is imported. A null attribute: a function.
   class InBody {
@@ -53,13 +53,13 @@ class Weights {
  private:
   /// Collects the names that nodes of bodies read as settings of operators.
   void note_settings(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes);
-  /// Why a constant that users see as `shown` stays in its body; "" when it is lifted.
-  std::string why_not(const std::string& shown, const std::string& name, const Tensor& tensor,
+  /// Why a constant that users see as `public_name` stays in its body; "" when it is lifted.
+  std::string why_not(const std::string& public_name, const std::string& name, const Tensor& tensor,
                       bool constant_node) const;
 
   const CheckedModel& model_;
   Graph& graph_;
-  const std::set<std::string>& named_;
+  const std::set<std::string>& caller_names_;
   std::unordered_set<uint32_t> ids_;
   /// Path of the body being imported, see model/read/body_names.h; none in functions.
   std::optional<std::string> path_ = "";

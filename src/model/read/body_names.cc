@@ -17,8 +17,8 @@ constexpr uint32_t kTensorName = 8;
 
 class Collector : public Copier {
  public:
-  std::set<std::string> taken;  // names in the model's own graph
-  std::map<std::pair<std::string, std::string>, int> found;
+  std::set<std::string> names;  // names in the model's own graph
+  std::map<std::pair<std::string, std::string>, int> counts;
 
  protected:
   std::optional<Pieces> tensor(std::span<const std::byte> message,
@@ -43,7 +43,7 @@ class Collector : public Copier {
       if (f.number == kNodeOpType) constant = text_of(f.payload) == "Constant";
       if (f.number != kNodeOutput) continue;
       last = text_of(f.payload);
-      if (place.path.empty()) taken.insert(last);
+      if (place.path.empty()) names.insert(last);
     }
     if (constant && !place.path.empty()) note(place, std::move(last));
     return std::nullopt;
@@ -52,9 +52,9 @@ class Collector : public Copier {
  private:
   void note(const MessagePlace& place, std::string name) {
     if (place.path.empty()) {
-      taken.insert(std::move(name));
+      names.insert(std::move(name));
     } else {
-      ++found[{place.path, std::move(name)}];
+      ++counts[{place.path, std::move(name)}];
     }
   }
 };
@@ -64,7 +64,7 @@ class Collector : public Copier {
 BodyNames::BodyNames(std::span<const std::byte> model) {
   Collector collector;
   collector.copy(Message::model, model);
-  if (collector.found.empty()) return;
+  if (collector.counts.empty()) return;
   WireReader outer(model);
   for (WireField f; outer.next(f);) {
     if (f.number != kModelGraph || f.type != WireType::bytes) continue;
@@ -74,20 +74,20 @@ BodyNames::BodyNames(std::span<const std::byte> model) {
       WireReader input(g.payload);
       for (WireField name; input.next(name);) {
         if (name.number == kInputName && name.type == WireType::bytes)
-          collector.taken.insert(std::string(text_of(name.payload)));
+          collector.names.insert(std::string(text_of(name.payload)));
       }
     }
   }
   std::map<std::string, int> plain, full;
-  for (const auto& [at, count] : collector.found) {
+  for (const auto& [at, count] : collector.counts) {
     plain[at.second] += count;
     full[at.first + at.second] += count;
   }
-  for (const auto& [at, count] : collector.found) {
+  for (const auto& [at, count] : collector.counts) {
     const std::string whole = at.first + at.second;
-    if (plain[at.second] == 1 && collector.taken.count(at.second) == 0) {
+    if (plain[at.second] == 1 && collector.names.count(at.second) == 0) {
       shown_[at] = at.second;
-    } else if (full[whole] == 1 && collector.taken.count(whole) == 0) {
+    } else if (full[whole] == 1 && collector.names.count(whole) == 0) {
       shown_[at] = whole;
     }
   }

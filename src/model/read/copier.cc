@@ -45,22 +45,22 @@ std::optional<Pieces> Copier::copy(Message kind, std::span<const std::byte> mess
   if (kind == Message::attribute) {
     inner.path = place.path + place.node + "/" + first_text(message, kAttributeName) + "/";
   }
-  Pieces copied;
+  Pieces result;
   bool changed = false;
   WireReader reader(message);
   for (WireField f; reader.next(f);) {
     const auto what = f.type == WireType::bytes ? child(kind, f.number) : std::nullopt;
     const auto other = what ? copy(*what, f.payload, inner) : std::nullopt;
     if (!other) {
-      copied.add(f.whole);
+      result.add(f.whole);
       continue;
     }
     changed = true;
-    copied.add(text_.header(f.number, other->size));
-    copied.add(*other);
+    result.add(text_.header(f.number, other->size));
+    result.add(*other);
   }
   if (!changed) return std::nullopt;
-  return copied;
+  return result;
 }
 
 }  // namespace steep

@@ -157,9 +157,9 @@ namespace {
 
 void read_at(int fd, const std::string& name, const ExternalSlice& slice, int64_t first, void* to,
              int64_t bytes) {
-  for (int64_t done = 0; done < bytes;) {
-    const ssize_t n = pread(fd, static_cast<char*>(to) + done, static_cast<size_t>(bytes - done),
-                            slice.offset + first + done);
+  for (int64_t offset = 0; offset < bytes;) {
+    const ssize_t n = pread(fd, static_cast<char*>(to) + offset,
+                            static_cast<size_t>(bytes - offset), slice.offset + first + offset);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
       throw IoError({.what = "External data cannot be read: " +
@@ -167,7 +167,7 @@ void read_at(int fd, const std::string& name, const ExternalSlice& slice, int64_
                      .node = quote(name),
                      .received = "location \"" + quote(slice.location) + "\""});
     }
-    done += n;
+    offset += n;
   }
 }
 
@@ -176,13 +176,12 @@ void read_at(int fd, const std::string& name, const ExternalSlice& slice, int64_
 Tensor ExternalData::read(const std::string& name, const ExternalSlice& slice, DType dtype,
                           Dims dims) {
   const int64_t count = element_count(dims);
-  int64_t wanted = 0;
-  if (__builtin_mul_overflow(count, static_cast<int64_t>(size_of(dtype)), &wanted))
-    wanted = INT64_MAX;
+  int64_t size = 0;
+  if (__builtin_mul_overflow(count, static_cast<int64_t>(size_of(dtype)), &size)) size = INT64_MAX;
   const File& file =
-      find(name, slice, wanted, fmt::format(" for {}{}", name_of(dtype), to_string(dims)));
+      find(name, slice, size, fmt::format(" for {}{}", name_of(dtype), to_string(dims)));
   Tensor tensor = Tensor::empty(dtype, std::move(dims));
-  read_at(file.fd, name, slice, 0, tensor.data(), wanted);
+  read_at(file.fd, name, slice, 0, tensor.data(), size);
   return tensor;
 }
 

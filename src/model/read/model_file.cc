@@ -47,12 +47,12 @@ std::string read_file(const std::filesystem::path& path, size_t max_bytes) {
                                 "(max_bytes= in Python, --max-bytes)."});
   }
   std::string bytes(size, '\0');
-  for (size_t done = 0; done < size;) {
-    const ssize_t n = read(fd, bytes.data() + done, std::min(size - done, size_t{64} << 20));
+  for (size_t offset = 0; offset < size;) {
+    const ssize_t n = read(fd, bytes.data() + offset, std::min(size - offset, size_t{64} << 20));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail_errno();
     if (n == 0) fail("the file shrank while it was read");
-    done += static_cast<size_t>(n);
+    offset += static_cast<size_t>(n);
     poll();
   }
   return bytes;
@@ -76,7 +76,7 @@ onnx::ModelProto parse_model(std::span<const std::byte> bytes, const Limits& lim
     parsed = model->ParseFromCodedStream(&in) && in.ConsumedEntireMessage();
   } catch (const std::bad_alloc&) {
     // Leak the message: destroying an incomplete message crashes protobuf (ops/onnx_proto.cc).
-    [[maybe_unused]] const onnx::ModelProto* lost = model.release();
+    [[maybe_unused]] const onnx::ModelProto* leak = model.release();
     throw;
   }
   if (!parsed) {

@@ -130,13 +130,13 @@ Dims dims_of(const onnx::TensorProto& proto, const std::string& name, DType dtyp
       throw ShapeError("too many bytes");
     }
   } catch (const ShapeError&) {
-    const size_t shown = std::min<size_t>(dims.size(), 8);
+    const size_t limit = std::min<size_t>(dims.size(), 8);
     throw ModelError(
         {.what = "The shape of a tensor is impossible.",
          .node = quote(name),
          .expected = "extents that are not negative, with a product below 2^63",
-         .received = to_string(Dims(dims.begin(), dims.begin() + static_cast<int64_t>(shown))) +
-                     (shown < dims.size() ? fmt::format(" and {} more", dims.size() - shown) : ""),
+         .received = to_string(Dims(dims.begin(), dims.begin() + static_cast<int64_t>(limit))) +
+                     (limit < dims.size() ? fmt::format(" and {} more", dims.size() - limit) : ""),
          .remedy = kExportAgain});
   }
   return dims;
@@ -258,8 +258,8 @@ void TensorTable::take_sparse(onnx::AttributeProto* attribute, const std::string
 
 void TensorTable::take_initializer(onnx::TensorProto* proto) {
   const std::string name = proto->name();
-  const auto found = given_.find(name);
-  if (found == given_.end()) return take(proto, name);
+  const auto found = values_.find(name);
+  if (found == values_.end()) return take(proto, name);
   const Tensor& tensor = found->second;
   const DType dtype = dtype_from_onnx(proto->data_type(), name);
   const Dims dims = dims_of(*proto, name, dtype);

@@ -26,15 +26,15 @@ Tensor decode(const onnx::TensorProto& proto, const std::string& name, ExternalD
 /// All tensors of a model, each read once: those of initializers, attributes, bodies and functions.
 class TensorTable {
  public:
-  /// `given`: data of initializers by name, used instead of the data in their messages.
+  /// `values`: data of initializers by name, used instead of the data in their messages.
   TensorTable(const std::filesystem::path& folder, size_t max_bytes,
-              std::map<std::string, Tensor> given = {})
-      : external_(folder), max_bytes_(max_bytes), given_(std::move(given)) {}
+              std::map<std::string, Tensor> values = {})
+      : external_(folder), max_bytes_(max_bytes), values_(std::move(values)) {}
 
   /// Reads the tensor and empties the message, so that the data exists once. The message keeps name
   /// and dtype; its doc string becomes the tensor's number in this table.
   void take(onnx::TensorProto* proto, const std::string& name);
-  /// As take(), for an initializer of the model's own graph, whose data may come from `given`.
+  /// As take(), for an initializer of the model's own graph, whose data may come from `values`.
   void take_initializer(onnx::TensorProto* proto);
   /// Turns `dense` into a message as take() leaves it, for the dense form of `sparse` (zeros where
   /// it has no value). Throws ModelError for indices that are unordered or out of range.
@@ -54,7 +54,7 @@ class TensorTable {
   ExternalData external_;
   size_t max_bytes_;
   size_t bytes_ = 0;
-  std::map<std::string, Tensor> given_;
+  std::map<std::string, Tensor> values_;
   std::vector<Tensor> tensors_;
 };
 

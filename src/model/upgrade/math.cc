@@ -106,12 +106,12 @@ Bindings upgrade_constant_of_shape(const Call& c) {
            "Export the model again.");
   }
   if (bytes > kLargestFolded) return c.as_is();
-  Tensor filled = Tensor::empty(value.dtype(), *shape);
-  auto* to = static_cast<char*>(filled.data());
+  Tensor result = Tensor::empty(value.dtype(), *shape);
+  auto* to = static_cast<char*>(result.data());
   for (int64_t at = 0; at < bytes; at += width) {
     std::memcpy(to + at, value.data(), static_cast<size_t>(width));
   }
-  return {c.graph.add_constant(filled, c.name)};
+  return {c.graph.add_constant(result, c.name)};
 }
 
 // 16-bit ranges are computed in float32: neither kernels nor ONNX's inference of the extent support

@@ -17,7 +17,7 @@ double default_ratio() { return default_real("steep.Dropout", "ratio"); }
 double dropout_ratio(const Call& c) {
   const Value ratio = c.in(1);
   if (!ratio) return default_ratio();
-  if (const auto known = scalar_constant(ratio); known && is_float(ratio.dtype())) return *known;
+  if (const auto value = scalar_constant(ratio); value && is_float(ratio.dtype())) return *value;
   c.fail("The ratio of a dropout is not a constant of float32 or float64.", "a constant",
          "a computed value", "Export the model with a fixed dropout ratio.");
 }
@@ -59,10 +59,10 @@ Bindings upgrade_dropout_without_mode(const Call& c) {
 // training (in inference the ratio is 0): there a ratio means training.
 Bindings upgrade_dropout(const Call& c) {
   const Value mode = c.in(2);
-  const auto known = known_ints(mode);
+  const auto ints = known_ints(mode);
   const bool unsaid = !mode && !(c.from_pytorch && c.has(1));
-  const bool off = !c.training || unsaid || (known && known->size() == 1 && (*known)[0] == 0);
-  return drop(c, off ? 0 : dropout_ratio(c), known ? Value() : mode);
+  const bool off = !c.training || unsaid || (ints && ints->size() == 1 && (*ints)[0] == 0);
+  return drop(c, off ? 0 : dropout_ratio(c), ints ? Value() : mode);
 }
 
 Bindings upgrade_layer_normalization(const Call& c) {

@@ -31,7 +31,7 @@ Value draw(const Call& c, std::string_view op, Value shape, DType dtype) {
   Attrs attrs{{"stream", stream_of(c)}, {"dtype", static_cast<int64_t>(dtype)}};
   const Value seed = seed_of(c.graph);
   for (const char* name : {"mean", "scale", "low", "high"}) {
-    if (const Attr* given = c.attrs.find(name)) attrs.set(name, *given);
+    if (const Attr* attribute = c.attrs.find(name)) attrs.set(name, *attribute);
   }
   const bool normal = op.starts_with("RandomNormal");
   return c.emit1(normal ? "steep.RandomNormal" : "steep.RandomUniform", {seed, shape}, attrs);

@@ -36,19 +36,19 @@ const std::vector<Value>* items(const Call& c) {
 }
 
 bool known_position(const Call& c, size_t i) {
-  const auto known = known_ints(c.in(i));
-  return !c.has(i) || (known && known->size() == 1);
+  const auto ints = known_ints(c.in(i));
+  return !c.has(i) || (ints && ints->size() == 1);
 }
 
 /// The position in input i; negative ones count from the end. `size`: one past the largest
 /// position. REQUIRES: known_position().
 size_t position(const Call& c, size_t i, size_t size) {
-  const auto known = known_ints(c.need(i));
+  const auto ints = known_ints(c.need(i));
   const int64_t n = static_cast<int64_t>(size);
-  const int64_t at = (*known)[0] < 0 ? (*known)[0] + n : (*known)[0];
+  const int64_t at = (*ints)[0] < 0 ? (*ints)[0] + n : (*ints)[0];
   if (at < 0 || at >= n) {
     c.fail("A position in a sequence is out of range.", fmt::format("{} to {}", -n, n - 1),
-           fmt::format("{}", (*known)[0]), "Export the model again.");
+           fmt::format("{}", (*ints)[0]), "Export the model again.");
   }
   return static_cast<size_t>(at);
 }
@@ -68,23 +68,23 @@ Bindings upgrade_split_to_sequence(const Call& c) {
   const Value x = c.need(0);
   if (!x.type().shape) return at_run_time(c);
   const int64_t rank = x.rank();
-  const int64_t given = c.integer("axis");
-  const int64_t axis = given < 0 ? given + rank : given;
+  const int64_t number = c.integer("axis");
+  const int64_t axis = number < 0 ? number + rank : number;
   if (axis < 0 || axis >= rank) {
     c.fail("An axis is out of range.", fmt::format("{} to {}", -rank, rank - 1),
-           fmt::format("{}", given), "Export the model again.");
+           fmt::format("{}", number), "Export the model again.");
   }
   const Dim extent = x.shape()[static_cast<size_t>(axis)];
   const Value split = c.in(1);
   Ints sizes;
   if (split && split.rank() == 1) {
-    const auto known = known_ints(split);
-    if (!known) return at_run_time(c);
-    sizes = *known;
+    const auto ints = known_ints(split);
+    if (!ints) return at_run_time(c);
+    sizes = *ints;
   } else {
-    const auto known = split ? known_ints(split) : Ints{1};
-    if (!known || known->size() != 1 || !extent.known()) return at_run_time(c);
-    const int64_t piece = (*known)[0];
+    const auto ints = split ? known_ints(split) : Ints{1};
+    if (!ints || ints->size() != 1 || !extent.known()) return at_run_time(c);
+    const int64_t piece = (*ints)[0];
     if (piece < 1) {
       c.fail("The size of a split's parts is less than 1.", "at least 1", fmt::format("{}", piece),
              "Export again.");
@@ -173,8 +173,8 @@ Bindings upgrade_concat_from_sequence(const Call& c) {
 }
 
 Bindings upgrade_optional(const Call& c) {
-  const Value given = c.any(0);
-  Type type = given ? given.type() : c.type.value_or(Type{});
+  const Value operand = c.any(0);
+  Type type = operand ? operand.type() : c.type.value_or(Type{});
   if (size_of(type.dtype) == 0) {
     c.fail("An empty optional has no type.", "an attribute `type` of tensors or sequences of them",
            "none", "Export the model again.");
@@ -182,7 +182,7 @@ Bindings upgrade_optional(const Call& c) {
   const bool sequence = type.kind == Kind::sequence || type.kind == Kind::optional_sequence;
   type.kind = sequence ? Kind::optional_sequence : Kind::optional;
   std::vector<Value> inputs;
-  if (given) inputs.push_back(given);
+  if (operand) inputs.push_back(operand);
   const Node n = c.graph.add_node("Optional", inputs, 1, {}, c.name);
   c.graph.set_type(n.output(0), std::move(type));
   return {n.output(0)};

@@ -84,17 +84,17 @@ Bindings upgrade_slice(const Call& c) {
 
 /// Joins the sizes of all pieces without a named output into one: a tiny file may ask for thousands
 /// of pieces.
-Ints join_unnamed(const Call& c, Ints sizes, size_t named) {
+Ints join_unnamed(const Call& c, Ints sizes, size_t count) {
   int64_t rest = 0;
-  for (size_t i = named; i < sizes.size(); ++i) {
+  for (size_t i = count; i < sizes.size(); ++i) {
     if (sizes[i] < 0 || __builtin_add_overflow(rest, sizes[i], &rest)) {
       c.fail("The sizes of a Split are not valid.",
              "sizes that are not negative and add up to the extent", fmt::format("{}", sizes[i]),
              "Export the model again.");
     }
   }
-  if (sizes.size() > named) {
-    sizes.resize(named);
+  if (sizes.size() > count) {
+    sizes.resize(count);
     sizes.push_back(rest);
   }
   return sizes;

@@ -18,13 +18,13 @@ using Step = std::function<std::vector<Value>(std::span<const Value> parts)>;
 /// Inputs are R, T, all X, all G, then each moment for all parameters; outputs are all X, then each
 /// moment.
 Bindings for_each_parameter(const Call& c, size_t parts, const Step& step) {
-  const size_t given = c.inputs.size();
-  if (given < 2 + parts || (given - 2) % parts != 0) {
+  const size_t operands = c.inputs.size();
+  if (operands < 2 + parts || (operands - 2) % parts != 0) {
     c.fail("An optimizer has a wrong number of inputs.",
-           fmt::format("2, and {} for each parameter", parts), fmt::format("{}", given),
+           fmt::format("2, and {} for each parameter", parts), fmt::format("{}", operands),
            "Export the model again.");
   }
-  const size_t count = (given - 2) / parts;
+  const size_t count = (operands - 2) / parts;
   Bindings results(count * (parts - 1));
   for (size_t i = 0; i < count; ++i) {
     std::vector<Value> own;
@@ -55,8 +55,8 @@ Bindings upgrade_adam(const Call& c) {
     const Value v = p[2] * alpha + g * (1 - alpha);
     const Value h = p[3] * beta + g * g * (1 - beta);
     const Value adjusted = where(greater(t, 0), rate * sqrt(decay(beta)) / decay(alpha), rate);
-    const Value moved = x - adjusted * v / (sqrt(h) + epsilon);
-    return {after == 0 ? moved : moved * (1 - after), v, h};
+    const Value result = x - adjusted * v / (sqrt(h) + epsilon);
+    return {after == 0 ? result : result * (1 - after), v, h};
   });
 }
 

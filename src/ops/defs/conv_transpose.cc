@@ -14,11 +14,11 @@ namespace {
 Attrs convolution_of(Node n) {
   Attrs attrs = conv_attrs(n.attrs());
   const std::string auto_pad = text_of(n, "auto_pad");
-  const Ints wanted = n.attrs().ints("output_shape");
+  const Ints sizes = n.attrs().ints("output_shape");
   const bool same = auto_pad == "SAME_UPPER" || auto_pad == "SAME_LOWER";
   if (auto_pad == "VALID") attrs.erase("pads");
   attrs.erase("auto_pad");
-  if (!same && wanted.empty()) return attrs;
+  if (!same && sizes.empty()) return attrs;
 
   const Shape& x = n.input(0).shape();
   const Shape& w = n.input(1).shape();
@@ -29,7 +29,7 @@ Attrs convolution_of(Node n) {
   Ints pads(2 * rank);
   for (size_t i = 0; i < rank; ++i) {
     const Dim &in = x[i + 2], &kernel = w[i + 2];
-    if (!kernel.known() || (!wanted.empty() && !in.known())) {
+    if (!kernel.known() || (!sizes.empty() && !in.known())) {
       throw ModelError({.what = "The pads of a transposed convolution depend on unknown extents.",
                         .node = n.name(),
                         .op = n.op(),
@@ -39,12 +39,12 @@ Attrs convolution_of(Node n) {
     }
     const int64_t reach = (kernel.value() - 1) * dilations[i] + 1;
     // With auto_pad and no output_shape, y has `stride` elements for each element of x.
-    const int64_t total = wanted.empty() ? more[i] + reach - strides[i]
-                                         : strides[i] * (in.value() - 1) + more[i] + reach -
-                                               wanted[wanted.size() - rank + i];
-    const int64_t kept = std::max<int64_t>(total, 0);
-    pads[i] = auto_pad == "SAME_UPPER" ? kept / 2 : kept - kept / 2;
-    pads[rank + i] = kept - pads[i];
+    const int64_t total = sizes.empty() ? more[i] + reach - strides[i]
+                                        : strides[i] * (in.value() - 1) + more[i] + reach -
+                                              sizes[sizes.size() - rank + i];
+    const int64_t amount = std::max<int64_t>(total, 0);
+    pads[i] = auto_pad == "SAME_UPPER" ? amount / 2 : amount - amount / 2;
+    pads[rank + i] = amount - pads[i];
   }
   attrs.set("pads", pads);
   return attrs;

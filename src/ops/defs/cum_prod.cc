@@ -20,8 +20,8 @@ Value recurrence(Value a, Value b, int64_t axis, bool reverse) {
 }
 
 int64_t axis_of(Node n) {
-  const Tensor* given = constant(n.input(1));
-  if (given == nullptr || given->size() != 1) {
+  const Tensor* axis = constant(n.input(1));
+  if (axis == nullptr || axis->size() != 1) {
     throw ModelError(
         {.what = "A CumProd node needs a constant axis to be differentiated or exported.",
          .node = n.name(),
@@ -30,7 +30,7 @@ int64_t axis_of(Node n) {
          .received = to_string(n.input(1).type()),
          .remedy = "Make the axis a constant of the model."});
   }
-  return normal_axis(n, given->to_ints()[0], n.input(0).rank());
+  return normal_axis(n, axis->to_ints()[0], n.input(0).rank());
 }
 
 Grads cum_prod_vjp(Node n, const Grads& dy) {
@@ -115,8 +115,8 @@ std::vector<Value> recurrence_in_parts(Node n) {
   const Type slice = slice_in_body(a, axis, "slice");
   body->add_input("iteration", {DType::i64, Shape{}});
   const Value s = body->add_input("s", slice);
-  const Value added = body->add_input("a", slice), factor = body->add_input("b", slice);
-  const Value next = added + factor * s;
+  const Value addend = body->add_input("a", slice), factor = body->add_input("b", slice);
+  const Value next = addend + factor * s;
   body->add_output("s", next);
   body->add_output("all", next);
   const Value y = add_loop(n.graph(), {.body = body,

@@ -56,14 +56,14 @@ std::vector<Value> deform_conv_decompose(Node n) {
     throw_shape_error(n, "A deformable convolution supports images only.", "4 dimensions",
                       to_string(x.type()));
   }
-  const int64_t groups = integer_of(n, "group"), moved = integer_of(n, "offset_group");
+  const int64_t groups = integer_of(n, "group"), offset_groups = integer_of(n, "offset_group");
   const int64_t channels = known(n, x, 1), height = known(n, x, 2), width = known(n, x, 3);
   const Ints kernel{known(n, w, 2), known(n, w, 3)};
   const Ints out{known(n, offset, 2), known(n, offset, 3)};
   const int64_t outputs = known(n, w, 0), taps = element_count(kernel);
 
   // [N moved, taps out_h, out_w, 2] in [-1, 1], x before y, for align_corners = 0.
-  Value shifts = reshape(offset, {-1, moved, taps, 2, out[0], out[1]});
+  Value shifts = reshape(offset, {-1, offset_groups, taps, 2, out[0], out[1]});
   auto coordinate = [&](int axis, int64_t extent) {
     Value shift = squeeze(apply("Slice", {shifts, ints(n.graph(), {axis}),
                                           ints(n.graph(), {axis + 1}), ints(n.graph(), {3})}),
@@ -73,10 +73,10 @@ std::vector<Value> deform_conv_decompose(Node n) {
   };
   Value grid = concat({coordinate(1, width), coordinate(0, height)}, 5);
   grid = reshape(grid, {-1, taps * out[0], out[1], 2});
-  Value images = reshape(x, {-1, channels / moved, height, width});
+  Value images = reshape(x, {-1, channels / offset_groups, height, width});
   Value samples = apply("GridSample", {images, grid}, {{"align_corners", int64_t{0}}});
-  samples = reshape(samples, {-1, moved, channels / moved, taps, out[0] * out[1]});
-  if (mask) samples = samples * reshape(mask, {-1, moved, 1, taps, out[0] * out[1]});
+  samples = reshape(samples, {-1, offset_groups, channels / offset_groups, taps, out[0] * out[1]});
+  if (mask) samples = samples * reshape(mask, {-1, offset_groups, 1, taps, out[0] * out[1]});
 
   Value columns = reshape(samples, {-1, groups, channels / groups * taps, out[0] * out[1]});
   Value weights = reshape(w, {1, groups, outputs / groups, channels / groups * taps});

@@ -25,9 +25,9 @@ std::vector<Value> depth_to_space_decompose(Node n) {
   Value depth = apply("Div", {d[1], ints(n.graph(), {size * size})});
   Value parts = rows_first ? joined({d[0], block, block, depth, d[2], d[3]})
                            : joined({d[0], depth, block, block, d[2], d[3]});
-  Value moved =
+  Value blocks =
       transpose(reshape(x, parts), rows_first ? Ints{0, 3, 4, 1, 5, 2} : Ints{0, 1, 4, 2, 5, 3});
-  return {reshape(moved,
+  return {reshape(blocks,
                   joined({d[0], depth, apply("Mul", {d[2], block}), apply("Mul", {d[3], block})}))};
 }
 
@@ -38,10 +38,10 @@ std::vector<Value> space_to_depth_decompose(Node n) {
   Value block = ints(n.graph(), {size});
   const auto d = extents(x);
   Value height = apply("Div", {d[2], block}), width = apply("Div", {d[3], block});
-  Value moved = transpose(reshape(x, joined({d[0], d[1], height, block, width, block})),
-                          rows_first ? Ints{0, 3, 5, 1, 2, 4} : Ints{0, 1, 3, 5, 2, 4});
+  Value blocks = transpose(reshape(x, joined({d[0], d[1], height, block, width, block})),
+                           rows_first ? Ints{0, 3, 5, 1, 2, 4} : Ints{0, 1, 3, 5, 2, 4});
   Value depth = apply("Mul", {d[1], ints(n.graph(), {size * size})});
-  return {reshape(moved, joined({d[0], depth, height, width}))};
+  return {reshape(blocks, joined({d[0], depth, height, width}))};
 }
 
 }  // namespace

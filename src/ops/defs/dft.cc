@@ -8,13 +8,13 @@
 namespace steep {
 namespace {
 
-/// x with `wanted` indices along `axis`: cropped, or padded with zeros.
-Value resized(Value x, int64_t axis, Value wanted) {
+/// x with `size` indices along `axis`: cropped, or padded with zeros.
+Value resized(Value x, int64_t axis, Value size) {
   Graph& g = x.graph();
   Value zero = scalar(g, 0, DType::i64);
-  Value kept = apply("Min", {extent_of(x, axis), wanted});
-  Value pads = concat({as_vector(zero), as_vector(wanted - kept)}, 0);
-  return apply("Pad", {slice(x, axis, zero, kept), pads, Value(), ints(g, {axis})});
+  Value overlap = apply("Min", {extent_of(x, axis), size});
+  Value pads = concat({as_vector(zero), as_vector(size - overlap)}, 0);
+  return apply("Pad", {slice(x, axis, zero, overlap), pads, Value(), ints(g, {axis})});
 }
 
 /// Cosines and sines of 2π t k / length for t < rows and k < columns.
@@ -31,8 +31,8 @@ Waves waves(Value rows, Value columns, Value length, DType dtype) {
 
 int64_t axis_of(Node n) {
   if (!n.input(2)) return normal_axis(n, -2, n.input(0).rank());
-  const Tensor* given = constant(n.input(2));
-  if (given == nullptr || given->size() != 1) {
+  const Tensor* axis = constant(n.input(2));
+  if (axis == nullptr || axis->size() != 1) {
     throw ModelError({.what = "A Fourier transform needs a constant axis.",
                       .node = n.name(),
                       .op = n.op(),
@@ -40,7 +40,7 @@ int64_t axis_of(Node n) {
                       .received = to_string(n.input(2).type()),
                       .remedy = "Make the axis a constant of the model."});
   }
-  return normal_axis(n, given->to_ints()[0], n.input(0).rank());
+  return normal_axis(n, axis->to_ints()[0], n.input(0).rank());
 }
 
 /// Real (which = 0) or imaginary (1) part, with the transformed axis last.
@@ -130,9 +130,9 @@ std::vector<Value> stft_decompose(Node n) {
 void stft_refine(Node n) {
   const Value signal = n.input(0), window = n.input(2), y = n.output(0);
   if (!y.type().shape || !signal.type().shape) return;
-  const Tensor* given = constant(n.input(3));
+  const Tensor* number = constant(n.input(3));
   Dim length;
-  if (given != nullptr && given->size() == 1) length = Dim(given->to_ints()[0]);
+  if (number != nullptr && number->size() == 1) length = Dim(number->to_ints()[0]);
   if (!n.input(3) && window && window.type().shape) length = window.shape().at(0);
   const Dim& extent = signal.shape().at(1);
   if (!n.input(3) && !window) length = extent;

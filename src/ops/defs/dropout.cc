@@ -39,9 +39,9 @@ std::vector<Value> dropout_rows_decompose(Node n) {
   Graph& g = n.graph();
   const Value rows = apply("ReduceProd", {n.input(2)}, {{"keepdims", int64_t{1}}});
   const Value row = apply("Shape", {x}, {{"start", int64_t{1}}});
-  const Tensor* known = constant(rows);
+  const Tensor* number = constant(rows);
   const Dim& some = x.shape().at(0);
-  if (known != nullptr && some.known() && known->to_ints().at(0) == some.value())
+  if (number != nullptr && some.known() && number->to_ints().at(0) == some.value())
     return {apply("steep.Dropout", {x, seed}, n.attrs())};
   const Value like = apply("Expand", {scalar(g, 0, x.dtype()), concat({rows, row}, 0)});
   const Value mask = apply("steep.DropoutMask", {like, seed}, n.attrs());

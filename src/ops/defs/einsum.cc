@@ -153,15 +153,15 @@ Term diagonal(const Term& t, Label label) {
 
 Term summed(const Term& t, const Labels& away) {
   Ints axes;
-  Labels left;
+  Labels rest;
   for (size_t i = 0; i < t.labels.size(); ++i) {
     if (has(away, t.labels[i])) {
       axes.push_back(static_cast<int64_t>(i));
     } else {
-      left.push_back(t.labels[i]);
+      rest.push_back(t.labels[i]);
     }
   }
-  return {axes.empty() ? t.x : sum(t.x, axes, false), left};
+  return {axes.empty() ? t.x : sum(t.x, axes, false), rest};
 }
 
 /// Transposes and reshapes so that each group of axes becomes one axis.

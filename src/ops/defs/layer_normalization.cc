@@ -9,7 +9,7 @@ namespace steep {
 NormAxes norm_axes(Node n, Value x) {
   NormAxes axes;
   const int64_t first = normal_axis(n, integer_of(n, "axis"), x.rank());
-  for (int64_t i = 0; i < x.rank(); ++i) (i < first ? axes.kept : axes.normalized).push_back(i);
+  for (int64_t i = 0; i < x.rank(); ++i) (i < first ? axes.lead : axes.normalized).push_back(i);
   return axes;
 }
 
@@ -27,7 +27,7 @@ Grads layer_normalization_vjp(Node n, const Grads& dy) {
   }
   Grads dx;
   if (dy[0]) {
-    const int64_t axis = static_cast<int64_t>(axes.kept.size());
+    const int64_t axis = static_cast<int64_t>(axes.lead.size());
     dx = apply_n("steep.LayerNormalizationGrad", std::vector{dy[0], x, scale, mean, inv_std}, 3,
                  {{"axis", axis}});
     if (!bias) dx.pop_back();

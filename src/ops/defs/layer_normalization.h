@@ -6,7 +6,7 @@
 namespace steep {
 
 struct NormAxes {
-  Ints kept;        ///< the axes before n's `axis`
+  Ints lead;        ///< the axes before n's `axis`
   Ints normalized;  ///< the axes from n's `axis` on
 };
 

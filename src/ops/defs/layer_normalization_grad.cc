@@ -18,13 +18,13 @@ std::vector<Type> layer_normalization_grad_infer(Node n) {
 std::vector<Value> layer_normalization_grad_decompose(Node n) {
   Value x = n.input(1), dy = cast_like(n.input(0), x), scale = n.input(2);
   Value m = cast_like(n.input(3), x), inv = cast_like(n.input(4), x);
-  const auto [kept, normalized] = norm_axes(n, x);
+  const auto [lead_axes, normalized] = norm_axes(n, x);
   Value unit = (x - m) * inv;
   Value d = dy * scale;
   Value dx = inv * (d - mean(d, normalized, true) - unit * mean(d * unit, normalized, true));
   Value dscale = dy * unit;
-  return {dx, kept.empty() ? dscale : sum(dscale, kept, false),
-          kept.empty() ? dy : sum(dy, kept, false)};
+  return {dx, lead_axes.empty() ? dscale : sum(dscale, lead_axes, false),
+          lead_axes.empty() ? dy : sum(dy, lead_axes, false)};
 }
 
 }  // namespace

@@ -64,9 +64,9 @@ std::vector<Type> loop_infer(Node n) {
   for (int k = 0; k < at.stacked; ++k) {
     const Value y = body.outputs()[position((at.conditional ? 1 : 0) + at.carried + k)].value;
     Type type = without_symbols(y.type());
-    const Value known = n.output(at.carried + k);
-    if (known.type().kind == Kind::sequence) {
-      types.push_back(known.type());
+    const Value result = n.output(at.carried + k);
+    if (result.type().kind == Kind::sequence) {
+      types.push_back(result.type());
       continue;
     }
     if (type.shape) {
@@ -197,22 +197,22 @@ class Backward {
     add_results(differentiate_(g(), outputs, seeds, wrt, Phase::forward));
   }
 
-  /// Adds the outputs of the body. `found`: the gradients of the differentiable carried values,
+  /// Adds the outputs of the body. `gradients`: the gradients of the differentiable carried values,
   /// slices and captured values, in this order.
-  void add_results(const std::vector<Value>& found) {
+  void add_results(const std::vector<Value>& gradients) {
     size_t next = 0;
     for (size_t i = 0; i < carried_.size(); ++i) {
       if (!differentiable(carried_[i])) continue;
-      Value d = found[next++];
+      Value d = gradients[next++];
       if (d_saved_[i]) d = d ? d + d_saved_[i] : d_saved_[i];
       output(d ? d : zeros_like(carried_[i]));
     }
     std::vector<Value> of_slices;
     for (Value v : slices_) {
-      if (differentiable(v)) of_slices.push_back(found[next++]);
+      if (differentiable(v)) of_slices.push_back(gradients[next++]);
     }
     for (size_t i = 0; i < d_captured_.size(); ++i) {
-      const Value d = found[next++];
+      const Value d = gradients[next++];
       output(d ? d_captured_[i] + d : d_captured_[i]);
     }
     size_t slice = 0;
@@ -231,9 +231,9 @@ class Backward {
     const auto users = g().users();
     const auto first_saved = static_cast<std::ptrdiff_t>(d_carried_.size() + d_captured_.size());
     for (int i = at_.carried - 1; i >= 0; --i) {
-      const Value saved = carried_[static_cast<size_t>(i)];
-      if (!users[saved.id()].empty() || g().is_output(saved)) continue;
-      g().remove_input(saved);
+      const Value input = carried_[static_cast<size_t>(i)];
+      if (!users[input.id()].empty() || g().is_output(input)) continue;
+      g().remove_input(input);
       inputs_.erase(inputs_.begin() + first_saved + i);
       in_axes_.erase(in_axes_.begin() + i);
       in_directions_.erase(in_directions_.begin() + i);

@@ -238,9 +238,9 @@ class LoopInParts {
       part_.take(own(i));
       inputs.push_back(carried(i));
     }
-    Value counted;
+    Value turns;
     if (!count && read(at_.iterations())) {
-      counted = inner().add_input("turns", {DType::i64, Shape{}});
+      turns = inner().add_input("turns", {DType::i64, Shape{}});
       inputs.push_back(scalar(outer(), 0, DType::i64));
     }
     choose_how_to_gather(&inputs);
@@ -253,10 +253,10 @@ class LoopInParts {
 
     result(at_.conditional ? part_.take(body_.outputs()[0].value) : goes_on);
     for (int i = 0; i < at_.carried; ++i) result(part_.take(returned(i)));
-    if (counted) result(counted + 1.0);
+    if (turns) result(turns + 1.0);
     add_gathered();
 
-    take_results(add("Loop", std::move(inputs), {}), bool(counted));
+    take_results(add("Loop", std::move(inputs), {}), bool(turns));
     if (count && read(at_.iterations())) set_result(at_.iterations(), count);
   }
 

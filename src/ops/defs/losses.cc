@@ -6,14 +6,14 @@ LabelRows label_rows(Node n, Value labels, Value class_weights, DType dtype) {
   Graph& g = n.graph();
   LabelRows rows{Value(), labels, Value()};
   if (n.attrs().has("ignore_index")) {
-    const auto ignored = static_cast<double>(n.attrs().integer("ignore_index", 0));
-    rows.counts = apply("Not", {equal(labels, ignored)});
+    const auto ignore_index = static_cast<double>(n.attrs().integer("ignore_index", 0));
+    rows.counts = apply("Not", {equal(labels, ignore_index)});
     rows.labels = where(rows.counts, labels, 0);
     rows.weights = cast(rows.counts, dtype);
   }
   if (class_weights) {
-    Value picked = apply("Gather", {class_weights, rows.labels});
-    rows.weights = rows.counts ? where(rows.counts, picked, scalar(g, 0, dtype)) : picked;
+    Value weights = apply("Gather", {class_weights, rows.labels});
+    rows.weights = rows.counts ? where(rows.counts, weights, scalar(g, 0, dtype)) : weights;
   }
   return rows;
 }

@@ -15,9 +15,9 @@ Grads max_pool_grad_vjp(Node n, const Grads& dy) {
   Attrs attrs = n.attrs();
   attrs.erase("storage_order");
   Value x = n.input(1);
-  Value chosen = apply_n("MaxPool", std::vector{x}, 2, std::move(attrs))[1];
-  Value picked = apply("GatherElements", {reshape(dy[0], {-1}), reshape(chosen, {-1})});
-  return {reshape_like(picked, n.input(0)), zeros_like(x)};
+  Value indices = apply_n("MaxPool", std::vector{x}, 2, std::move(attrs))[1];
+  Value values = apply("GatherElements", {reshape(dy[0], {-1}), reshape(indices, {-1})});
+  return {reshape_like(values, n.input(0)), zeros_like(x)};
 }
 
 std::vector<Type> max_pool_grad_infer(Node n) { return {n.input(1).type()}; }
@@ -26,10 +26,10 @@ std::vector<Value> max_pool_grad_in_parts(Node n) {
   const Value dy = n.input(0), x = n.input(1);
   Attrs attrs = n.attrs();
   attrs.erase("storage_order");
-  const Value chosen = apply_n("MaxPool", std::vector{x}, 2, std::move(attrs))[1];
+  const Value indices = apply_n("MaxPool", std::vector{x}, 2, std::move(attrs))[1];
   const Value zeros =
       apply("Expand", {scalar(n.graph(), 0, dy.dtype()), unsqueeze(apply("Size", {x}), {0})});
-  return {reshape_like(apply("ScatterElements", {zeros, reshape(chosen, {-1}), reshape(dy, {-1})},
+  return {reshape_like(apply("ScatterElements", {zeros, reshape(indices, {-1}), reshape(dy, {-1})},
                              {{"reduction", std::string("add")}}),
                        x)};
 }

@@ -39,13 +39,13 @@ Ints known_extents(Node n) {
 
 std::vector<Type> max_unpool_infer(Node n) {
   if (!n.input(2)) return {{n.input(0).dtype(), unpooled_shape(n)}};
-  const std::optional<Shape> wanted = shape_in(n.input(2));
+  const std::optional<Shape> shape = shape_in(n.input(2));
   const auto& x = shape_if_known(n.input(0));
-  if (wanted && x && wanted->size() != x->size()) {
+  if (shape && x && shape->size() != x->size()) {
     throw_shape_error(n, "The output_shape of an unpooling does not fit its input.",
-                      std::to_string(x->size()) + " extents", to_string(wanted));
+                      std::to_string(x->size()) + " extents", to_string(shape));
   }
-  return {{n.input(0).dtype(), wanted}};
+  return {{n.input(0).dtype(), shape}};
 }
 
 Grads max_unpool_vjp(Node n, const Grads& dy) {
@@ -54,8 +54,8 @@ Grads max_unpool_vjp(Node n, const Grads& dy) {
     const Ints extents = known_extents(n);
     d = apply("Slice", {d, ints(n.graph(), Ints(extents.size(), 0)), ints(n.graph(), extents)});
   }
-  Value picked = apply("GatherElements", {reshape(d, {-1}), reshape(n.input(1), {-1})});
-  return {reshape_like(picked, x)};
+  Value values = apply("GatherElements", {reshape(d, {-1}), reshape(n.input(1), {-1})});
+  return {reshape_like(values, x)};
 }
 
 /// REQUIRES: known shapes.
@@ -71,10 +71,10 @@ std::vector<Value> max_unpool_decompose(Node n) {
   Value places = from_the_front(reshape(n.input(1), {-1}), count);
   Value flat = apply("ScatterElements", {zeros, places, reshape(x, {-1})});
   Value y = reshape(flat, extents);
-  const Dims wanted = n.output(0).type().dims();
-  if (wanted == extents) return {y};
+  const Dims dims = n.output(0).type().dims();
+  if (dims == extents) return {y};
   Ints pads(2 * extents.size(), 0);
-  for (size_t i = 0; i < extents.size(); ++i) pads[extents.size() + i] = wanted[i] - extents[i];
+  for (size_t i = 0; i < extents.size(); ++i) pads[extents.size() + i] = dims[i] - extents[i];
   return {apply("Pad", {y, ints(g, pads)})};
 }
 

@@ -56,8 +56,8 @@ Value activate(const Activation& f, Value x) {
 Activation find_activation(Node n, std::string name) {
   std::transform(name.begin(), name.end(), name.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  for (const Activation& known : kActivations) {
-    if (known.name == name) return known;
+  for (const Activation& activation : kActivations) {
+    if (activation.name == name) return activation;
   }
   throw ModelError({.what = "A recurrent layer has an activation that is not known.",
                     .node = n.name(),
@@ -154,11 +154,11 @@ class Layer {
     std::vector<Value> y, h, c;
     for (size_t d = 0; d < directions; ++d) {
       functions_ = std::span(functions).subspan(d * defaults.size(), defaults.size());
-      const std::vector<Value> made =
+      const std::vector<Value> results =
           run_direction(static_cast<int64_t>(d), d == 1 || direction == "reverse");
-      h.push_back(unsqueeze(made.front(), {0}));
-      if (lstm()) c.push_back(unsqueeze(made[1], {0}));
-      y.push_back(unsqueeze(made.back(), {1}));
+      h.push_back(unsqueeze(results.front(), {0}));
+      if (lstm()) c.push_back(unsqueeze(results[1], {0}));
+      y.push_back(unsqueeze(results.back(), {1}));
     }
     std::vector<Value> results{concat(y, 1), concat(h, 0)};
     if (lstm()) results.push_back(concat(c, 0));
@@ -246,11 +246,11 @@ class Layer {
     if (lstm()) body->add_output("c", there ? where(there, c, step.c) : c);
     body->add_output("y", there ? where(there, h, 0.0) : h);
     loop.body = body;
-    std::vector<Value> made = add_loop(graph(), loop);
+    std::vector<Value> results = add_loop(graph(), loop);
     const Shape& steps = products.shape();
-    for (Value v : made) graph().set_type(v, {x_.dtype(), Shape{steps[1], hidden_}});
-    graph().set_type(made.back(), {x_.dtype(), Shape{steps[0], steps[1], hidden_}});
-    return made;
+    for (Value v : results) graph().set_type(v, {x_.dtype(), Shape{steps[1], hidden_}});
+    graph().set_type(results.back(), {x_.dtype(), Shape{steps[0], steps[1], hidden_}});
+    return results;
   }
 
   // --- one step, in the body ---------------------------------------------------------------------

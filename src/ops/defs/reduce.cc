@@ -19,9 +19,9 @@ void reduce_refine(Node n) {
     // Zero axes may mean all axes or none: leave the rank open.
     const auto& count = axes.type().shape;
     if (!count || count->size() != 1 || !count->front().known()) return;
-    const auto reduced = static_cast<size_t>(count->front().value());
-    if (reduced == 0 || reduced > rank) return;
-    rank -= reduced;
+    const auto axis_count = static_cast<size_t>(count->front().value());
+    if (axis_count == 0 || axis_count > rank) return;
+    rank -= axis_count;
   }
   n.graph().set_type(y, {y.dtype(), Shape(rank)});
 }
@@ -45,18 +45,18 @@ Value reduce_alike(Node n, std::string op, Value x) {
 
 Value reduced_count(Node n) {
   Value x = n.input(0), axes = n.input(1);
-  Ints reduced;
+  Ints axis_numbers;
   if (!lacks_axes(n)) {
     if (constant(axes) == nullptr) {
       auto size = [&](Value v) { return cast_like(apply("Size", {v}), x); };
       return size(x) / size(n.output(0));
     }
     for (int64_t axis : constant(axes)->to_ints())
-      reduced.push_back(normal_axis(n, axis, x.rank()));
+      axis_numbers.push_back(normal_axis(n, axis, x.rank()));
   } else if (integer_of(n, "noop_with_empty_axes") == 0) {
-    for (int64_t axis = 0; axis < x.rank(); ++axis) reduced.push_back(axis);
+    for (int64_t axis = 0; axis < x.rank(); ++axis) axis_numbers.push_back(axis);
   }
-  return extent_product(x, reduced);
+  return extent_product(x, axis_numbers);
 }
 
 Value extent_product(Value x, const Ints& axes) {

@@ -133,11 +133,11 @@ Value bins_along(Value begin, Value end, Value extent, int64_t bins) {
   Graph& g = begin.graph();
   const Value one = scalar(g, 1, DType::f64);
   const Value size = apply("Max", {end - begin + 1.0, one}) / static_cast<double>(bins);
-  auto counted = [](Value end_of) { return cast(positions(end_of), DType::f64); };
-  const Value which = unsqueeze(counted(scalar(g, static_cast<double>(bins), DType::i64)), {0});
+  auto numbers = [](Value end_of) { return cast(positions(end_of), DType::f64); };
+  const Value which = unsqueeze(numbers(scalar(g, static_cast<double>(bins), DType::i64)), {0});
   const Value first = apply("Floor", {which * unsqueeze(size, {1})}) + unsqueeze(begin, {1});
   const Value past = apply("Ceil", {(which + 1.0) * unsqueeze(size, {1})}) + unsqueeze(begin, {1});
-  const Value element = unsqueeze(counted(extent), {0, 1});
+  const Value element = unsqueeze(numbers(extent), {0, 1});
   return apply("And", {apply("GreaterOrEqual", {element, unsqueeze(first, {2})}),
                        less(element, unsqueeze(past, {2}))});
 }

@@ -105,12 +105,12 @@ std::vector<Value> resize_grad_in_parts(Node n) {
   }
   attrs.erase("axes");
   attrs.set("extrapolation_value", 0.0);
-  const Tensor* known = constant(scales);
+  const Tensor* numbers = constant(scales);
   for (size_t i = 0; i < axes.size(); ++i) {
     const int64_t axis = axes[i], at = static_cast<int64_t>(i);
     const bool same = provably_equal(n.output(0).shape()[static_cast<size_t>(axis)],
                                      n.input(0).shape()[static_cast<size_t>(axis)]);
-    const bool unscaled = !scales || (known != nullptr && known->data<float>()[i] == 1);
+    const bool unscaled = !scales || (numbers != nullptr && numbers->data<float>()[i] == 1);
     if (same && unscaled && !crops && !shares) continue;
     const Value matrix = shares
                              ? shared_scale_matrix(n, axes, at, attrs)
@@ -128,13 +128,13 @@ void resize_refine(Node n) {
   const Value y = n.output(0);
   if (sizes == nullptr || !y.type().shape) return;
   if (text_of(n, "keep_aspect_ratio_policy") != "stretch") return;
-  const Ints wanted = sizes->to_ints();
+  const Ints extents = sizes->to_ints();
   const Ints axes = n.attrs().ints("axes");
-  if (!axes.empty() && axes.size() != wanted.size()) return;
+  if (!axes.empty() && axes.size() != extents.size()) return;
   Shape shape = y.shape();
-  for (size_t i = 0; i < wanted.size(); ++i) {
+  for (size_t i = 0; i < extents.size(); ++i) {
     const int64_t axis = axes.empty() ? static_cast<int64_t>(i) : axes.at(i);
-    if (wanted[i] == 0) shape.at(static_cast<size_t>(normal_axis(n, axis, y.rank()))) = Dim(0);
+    if (extents[i] == 0) shape.at(static_cast<size_t>(normal_axis(n, axis, y.rank()))) = Dim(0);
   }
   n.graph().set_type(y, {y.dtype(), shape});
 }

@@ -18,14 +18,14 @@ std::vector<Value> reverse_sequence_decompose(Node n) {
                       .expected = "batch_axis and time_axis 0 and 1, or 1 and 0",
                       .received = std::to_string(batch) + " and " + std::to_string(time)});
   }
-  Ints swapped{1, 0};
-  for (int64_t i = 2; i < x.rank(); ++i) swapped.push_back(i);
-  if (batch == 1) x = transpose(x, swapped);
+  Ints order{1, 0};
+  for (int64_t i = 2; i < x.rank(); ++i) order.push_back(i);
+  if (batch == 1) x = transpose(x, order);
   Value step = unsqueeze(positions(extent_of(x, 1)), {0});
   Value from = where(less(step, lengths), lengths - 1 - step, step);
   from = where(less(lengths, 0), -0x1p62, from);
   Value y = apply("GatherND", {x, unsqueeze(from, {2})}, {{"batch_dims", int64_t{1}}});
-  return {batch == 1 ? transpose(y, swapped) : y};
+  return {batch == 1 ? transpose(y, order) : y};
 }
 
 }  // namespace

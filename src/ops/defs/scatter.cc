@@ -14,9 +14,9 @@ Grads scatter_vjp(Node n, const Grads& dy, const ScatterOps& ops) {
   if (reduction == "mul") {
     const Factors factors = factors_of(
         [&](const char* op, const auto& of) { return ops.write(n, of(data), of(updates), op); });
-    const Factors read = read_factors(factors, [&](Value v) { return ops.read(n, v); });
+    const Factors wide = read_factors(factors, [&](Value v) { return ops.read(n, v); });
     return {dy[0] * product_without(data, factors), Value(),
-            ops.read(n, dy[0]) * product_without(updates, read)};
+            ops.read(n, dy[0]) * product_without(updates, wide)};
   }
   // max, min: the elements that attain the result share its gradient.
   Value data_attains = cast_like(equal(data, y), y);

@@ -79,8 +79,8 @@ std::vector<Type> insert_infer(Node n) {
   Type item = n.input(1).type();
   item.kind = Kind::sequence;
   // An empty sequence says nothing about the shape of items: use the type of the inserted item.
-  const Node made = n.input(0).producer();
-  if (made && made.op() == "SequenceEmpty") return {item};
+  const Node producer = n.input(0).producer();
+  if (producer && producer.op() == "SequenceEmpty") return {item};
   return {either(n.input(0).type(), item)};
 }
 

@@ -59,15 +59,15 @@ std::vector<Value> softmax_cross_entropy_decompose(Node n) {
   // The number added to 1 is the sum of all other terms, plus exp(picked) - 1, which is 0 when the
   // label has the greatest logit.
   Value shifted = logits - max;
-  Value picked = pick(shifted, rows.labels);
+  Value target = pick(shifted, rows.labels);
   Value others = sum(where(is_label(shifted, rows.labels), 0, exp(shifted)), {1}, true);
-  Value log_sum = log1p(others + (exp(picked) - 1));
-  Value losses = squeeze(log_sum - picked, {1});
+  Value log_sum = log1p(others + (exp(target) - 1));
+  Value losses = squeeze(log_sum - target, {1});
   if (rows.weights) losses = losses * rows.weights;
   if (rows.counts) losses = where(rows.counts, losses, 0);
   // Knuth's two-sum: the sum of two numbers and its rounding error.
-  Value lse = max + log_sum, added = lse - max;
-  Value rest = apply("steep.StopGradient", {(max - (lse - added)) + (log_sum - added)});
+  Value lse = max + log_sum, increment = lse - max;
+  Value rest = apply("steep.StopGradient", {(max - (lse - increment)) + (log_sum - increment)});
   return {reduce_losses(n, losses, rows.weights), squeeze(lse, {1}), squeeze(rest, {1})};
 }
 

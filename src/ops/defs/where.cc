@@ -15,8 +15,8 @@ Grads where_vjp(Node n, const Grads& dy) {
 Value where_simplify(Node n) {
   const Tensor* condition = constant(n.input(0));
   if (condition == nullptr || condition->size() != 1) return {};
-  const Value chosen = n.input(*condition->data<uint8_t>() != 0 ? 1 : 2);
-  return provably_same_type(chosen, n.output(0)) ? chosen : Value();
+  const Value branch = n.input(*condition->data<uint8_t>() != 0 ? 1 : 2);
+  return provably_same_type(branch, n.output(0)) ? branch : Value();
 }
 
 }  // namespace

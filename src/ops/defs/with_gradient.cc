@@ -53,7 +53,7 @@ class Replay {
 
  private:
   /// A node not visited yet. Nodes older than the first replaced value cannot depend on it.
-  bool is_new(Node n) const { return n && n.id() > oldest_ && seen_.count(n.id()) == 0; }
+  bool is_new(Node n) const { return n && n.id() > oldest_ && node_ids_.count(n.id()) == 0; }
 
   Value latest(Value v) const {
     const auto it = v ? computed_anew_.find(v.id()) : computed_anew_.end();
@@ -61,7 +61,7 @@ class Replay {
   }
 
   void compute(Node n) {
-    seen_.insert(n.id());
+    node_ids_.insert(n.id());
     std::vector<Value> inputs;
     bool anew = false;
     for (int i = 0; i < n.input_count(); ++i) {
@@ -77,8 +77,8 @@ class Replay {
   }
 
   std::unordered_map<uint32_t, Value> computed_anew_;  // value id → replacement
-  std::unordered_set<uint32_t> seen_;                  // node ids
-  uint32_t oldest_ = UINT32_MAX;                       // node id
+  std::unordered_set<uint32_t> node_ids_;
+  uint32_t oldest_ = UINT32_MAX;  // node id
 };
 
 [[noreturn]] void refuse_operands(Node n) {
@@ -104,17 +104,19 @@ Grads with_gradient_vjp(Node n, const Grads& dy) {
   for (int i = 0; i < outputs; ++i) {
     if (n.output(i)) replay.put(n.input(i), n.output(i));  // z's gradient is the one defined here
     const Value name = n.input(outputs + 2 * count + i);
-    const Value given = static_cast<size_t>(i) < dy.size() ? dy[static_cast<size_t>(i)] : Value();
+    const Value gradient =
+        static_cast<size_t>(i) < dy.size() ? dy[static_cast<size_t>(i)] : Value();
     if (name && name.producer() && name.producer().op() == "steep.GradientOf") {
-      replay.put(name, given ? given : zeros_like(n.input(i)));
+      replay.put(name, gradient ? gradient : zeros_like(n.input(i)));
     }
   }
   Grads dx(static_cast<size_t>(n.input_count()));
   for (int i = 0; i < count; ++i) {
-    Value made = n.input(outputs + count + i);
-    const Node stop = made ? made.producer() : Node();
-    if (stop && stop.op() == "steep.StopGradient") made = stop.input(0);
-    if (made) dx.at(static_cast<size_t>(outputs) + static_cast<size_t>(i)) = replay.take(made);
+    Value gradient = n.input(outputs + count + i);
+    const Node stop = gradient ? gradient.producer() : Node();
+    if (stop && stop.op() == "steep.StopGradient") gradient = stop.input(0);
+    if (gradient)
+      dx.at(static_cast<size_t>(outputs) + static_cast<size_t>(i)) = replay.take(gradient);
   }
   return dx;
 }
@@ -147,16 +149,15 @@ bool reaches(const Shape& from, const Shape& to) {
 
 std::vector<Type> checked_gradient_infer(Node n) {
   const Type& type = n.input(0).type();
-  const std::optional<Shape> wanted = shape_in(n.input(1));
-  if (type.shape && wanted && !reaches(*type.shape, *wanted)) {
-    throw ModelError(
-        {.what = "A gradient is of another shape than its input.",
-         .node = text_of(n, "node"),
-         .op = text_of(n, "op"),
-         .expected = fmt::format("{} for input {}", to_string(Type{type.dtype, wanted}),
-                                 text_of(n, "input")),
-         .received = to_string(type),
-         .remedy = "Correct the gradient that is registered for the operator."});
+  const std::optional<Shape> shape = shape_in(n.input(1));
+  if (type.shape && shape && !reaches(*type.shape, *shape)) {
+    throw ModelError({.what = "A gradient is of another shape than its input.",
+                      .node = text_of(n, "node"),
+                      .op = text_of(n, "op"),
+                      .expected = fmt::format("{} for input {}", to_string(Type{type.dtype, shape}),
+                                              text_of(n, "input")),
+                      .received = to_string(type),
+                      .remedy = "Correct the gradient that is registered for the operator."});
   }
   return {type};
 }
@@ -173,9 +174,9 @@ std::vector<Value> checked_gradient_decompose(Node n) {
 }
 
 Value checked_gradient_simplify(Node n) {
-  const std::optional<Shape> wanted = shape_in(n.input(1));
+  const std::optional<Shape> shape = shape_in(n.input(1));
   const bool known =
-      wanted && std::all_of(wanted->begin(), wanted->end(), [](const Dim& d) { return d.known(); });
+      shape && std::all_of(shape->begin(), shape->end(), [](const Dim& d) { return d.known(); });
   return known && n.input(0).type().concrete() ? n.input(0) : Value();
 }
 

@@ -3,8 +3,8 @@
 import onnx
 import pytest
 from onnx import parser
-from steep._steep import STOP_GRADIENT_KEY
 
+from steep._steep import STOP_GRADIENT_KEY
 from steep.onnx_graph.gradient_reach import (
     find_gradient_reach,
     last_results_first,

@@ -9,8 +9,8 @@ std::vector<Value> adagrad_decompose(Node n) {
   const Settings settings(n);
   const auto [param, gradient] = decayed(n, settings);
   const Value sum = n.input(kFirstState) + gradient * gradient;
-  const Value fallen = 1.0 + (settings.step() - 1.0) * settings.exact("lr_decay");
-  const Value rate = cast_like(settings.exact("lr") / fallen, param);
+  const Value divisor = 1.0 + (settings.step() - 1.0) * settings.exact("lr_decay");
+  const Value rate = cast_like(settings.exact("lr") / divisor, param);
   return {param - rate * gradient / (sqrt(sum) + settings("epsilon")), sum};
 }
 

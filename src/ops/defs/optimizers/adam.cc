@@ -18,9 +18,9 @@ std::vector<Value> transformers_adam(Node n, const Settings& settings) {
     const Value t = settings.step();
     size = size * sqrt(correction(beta2, t)) / correction(beta1, t);
   }
-  const Value updated = param - cast_like(size, param) * m / (sqrt(v) + settings("epsilon"));
+  const Value result = param - cast_like(size, param) * m / (sqrt(v) + settings("epsilon"));
   const Value decay = settings.exact("lr") * settings.exact("weight_decay");
-  return {updated - cast_like(decay, param) * updated, m, v};
+  return {result - cast_like(decay, param) * result, m, v};
 }
 
 std::vector<Value> adam_decompose(Node n) {
@@ -29,9 +29,9 @@ std::vector<Value> adam_decompose(Node n) {
   const auto [param, gradient] = decayed(n, settings);
   const bool correct = integer_of(n, "bias_correction") != 0;
   const Moments now = moments(n, settings, gradient, correct, n.input(kFirstState + 2));
-  std::vector<Value> updated{param - settings("lr") * now.direction, now.m, now.v};
-  if (now.greatest) updated.push_back(now.greatest);
-  return updated;
+  std::vector<Value> results{param - settings("lr") * now.direction, now.m, now.v};
+  if (now.greatest) results.push_back(now.greatest);
+  return results;
 }
 
 }  // namespace

@@ -17,11 +17,11 @@ std::vector<Value> radam_decompose(Node n) {
   const Value correction2 = correction(beta2, t);
   const Value limit = 2.0 / (1.0 - beta2) - 1.0;
   const Value length = limit - 2.0 * t * apply("Pow", {beta2, t}) / correction2;
-  const Value told = greater(length, 5);
+  const Value condition = greater(length, 5);
   const Value squared =
       (length - 4.0) * (length - 2.0) * limit / ((limit - 4.0) * (limit - 2.0) * length);
-  const Value factor = sqrt(where(told, squared * correction2, 0));
-  const Value scale = where(told, cast_like(factor, v) / (sqrt(v) + settings("epsilon")), 1);
+  const Value factor = sqrt(where(condition, squared * correction2, 0));
+  const Value scale = where(condition, cast_like(factor, v) / (sqrt(v) + settings("epsilon")), 1);
   const Value rate = settings.exact("lr") / correction(beta1, t);
   return {param - cast_like(rate, param) * m * scale, m, v};
 }

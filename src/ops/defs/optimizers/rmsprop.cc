@@ -12,20 +12,20 @@ std::vector<Value> rmsprop_decompose(Node n) {
   const Value alpha = settings.exact("alpha"), lr = settings("lr");
   int next = kFirstState;
   const Value squares = moving_average(alpha, n.input(next++), gradient * gradient);
-  std::vector<Value> updated{{}, squares};
+  std::vector<Value> results{{}, squares};
   Value variance = squares;
   if (integer_of(n, "centered") != 0) {
     const Value mean = moving_average(alpha, n.input(next++), gradient);
     variance = squares - mean * mean;
-    updated.push_back(mean);
+    results.push_back(mean);
   }
   Value direction = gradient / (sqrt(variance) + settings("epsilon"));
   if (const Value buffer = n.input(next)) {
     direction = settings("momentum") * buffer + direction;
-    updated.push_back(direction);
+    results.push_back(direction);
   }
-  updated[0] = param - lr * direction;
-  return updated;
+  results[0] = param - lr * direction;
+  return results;
 }
 
 }  // namespace

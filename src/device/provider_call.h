@@ -24,8 +24,8 @@ namespace steep {
 /// Calls f(), which calls the provider's function `function`. That may be C++: its exceptions
 /// become a ProviderError, except the engine's own errors and std::bad_alloc.
 template <typename F>
-decltype(auto) asked(std::string_view provider, const char* function, F&& f) {
-  std::string thrown;
+decltype(auto) call_provider(std::string_view provider, const char* function, F&& f) {
+  std::string text;
   try {
     return f();
   } catch (const Error&) {
@@ -33,17 +33,17 @@ decltype(auto) asked(std::string_view provider, const char* function, F&& f) {
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception& e) {
-    thrown = e.what();
+    text = e.what();
   } catch (...) {
-    thrown = "an exception";
+    text = "an exception";
   }
   blame(provider, "A provider threw an exception.", std::string("a SteepError of ") + function,
-        thrown);
+        text);
 }
 
 /// Calls f(), which releases something and must not fail: exceptions are ignored.
 template <typename F>
-void told_to_end(F&& f) noexcept {
+void end_quietly(F&& f) noexcept {
   try {
     f();
   } catch (...) {
