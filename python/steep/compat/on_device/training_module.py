@@ -384,8 +384,28 @@ def _read(uri: Path, kind: str, state: CheckpointState) -> onnx.ModelProto:
         )
     for value in model.graph.input:
         if value.name in state.parameters:
+            if state._held.nominal:
+                _shape_like(value, state)
             _require_like(value, state._held.values[value.name], where)
     return model
+
+
+def _shape_like(value: onnx.ValueInfoProto, state: CheckpointState) -> None:
+    """Give a parameter the model's shape, if the nominal checkpoint says none.
+
+    Those of ONNX Runtime have names and dtypes alone.
+    """
+    dims = value.type.tensor_type.shape.dim
+    held = state._held.values[value.name]
+    if held.ndim or not dims or not all(d.HasField("dim_value") for d in dims):
+        return
+    try:
+        made = state_file.blank([d.dim_value for d in dims], held.dtype)
+    except ValueError as error:
+        raise ModelError(
+            "A parameter is too large.", node=value.name, received=str(error)
+        ) from error
+    state._held.values[value.name] = made
 
 
 def _require_like(value: onnx.ValueInfoProto, held: Array, where: str) -> None:

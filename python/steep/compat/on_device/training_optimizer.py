@@ -115,6 +115,8 @@ class Optimizer:
         held = self._state._held.optimizer
         if held is None:
             held = self._state._held.optimizer = OptimizerState(moments=fresh)
+        if not fresh and not any(array.any() for array in held.moments.values()):
+            held.moments = {}  # ONNX Runtime's SGD has one moment, which stays 0
         types = {name: (a.dtype, a.shape) for name, a in held.moments.items()}
         if types != {name: (a.dtype, a.shape) for name, a in fresh.items()}:
             raise CheckpointError(
