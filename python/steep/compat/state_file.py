@@ -1,8 +1,8 @@
-"""The file of a training state: parameters, an optimizer's state, properties.
+"""Steep's own file of a training state: parameters, an optimizer's state, properties.
 
 It is a safetensors file: a header in JSON, then the tensors' bytes. Other data is in the header's
 metadata, with a SHA-256 of everything else, so that a damaged file is detected before any of it is
-used. Nothing in it can be executed.
+used. Nothing in it can be executed. ``compat/checkpoint`` has ONNX Runtime's format.
 """
 
 from __future__ import annotations
@@ -239,14 +239,6 @@ def write(uri: str | os.PathLike[str], content: bytes) -> None:
 
 
 def _parts(content: bytes, where: str) -> tuple[dict[str, Any], memoryview]:
-    if content[4:8] == b"ODTC":
-        raise CheckpointError(
-            "This is a checkpoint of ONNX Runtime, whose format Steep does not read.",
-            node=where,
-            expected="a checkpoint of Steep",
-            received="a FlatBuffer with the identifier ODTC",
-            remedy="call generate_artifacts once more, on the forward model, under steep.compat",
-        )
     size = int.from_bytes(content[:8], "little")
     if len(content) < 8 or size > min(len(content) - 8, _MAX_HEADER):
         raise _broken(where, f"{len(content)} bytes without a whole header")

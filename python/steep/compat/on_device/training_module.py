@@ -386,8 +386,28 @@ def _read(uri: Path, kind: str, state: CheckpointState) -> onnx.ModelProto:
         )
     for value in model.graph.input:
         if value.name in state.parameters:
+            if state._content.nominal:
+                _shape_like(value, state)
             _require_like(value, state._content.values[value.name], where)
     return model
+
+
+def _shape_like(value: onnx.ValueInfoProto, state: CheckpointState) -> None:
+    """Give a parameter the model's shape, if the nominal checkpoint says none.
+
+    Those of ONNX Runtime have names and dtypes alone.
+    """
+    dims = value.type.tensor_type.shape.dim
+    array = state._content.values[value.name]
+    if array.ndim or not dims or not all(d.HasField("dim_value") for d in dims):
+        return
+    try:
+        blank = state_file.blank([d.dim_value for d in dims], array.dtype)
+    except ValueError as error:
+        raise ModelError(
+            "A parameter is too large.", node=value.name, received=str(error)
+        ) from error
+    state._content.values[value.name] = blank
 
 
 def _require_like(value: onnx.ValueInfoProto, array: Array, where: str) -> None:

@@ -115,6 +115,8 @@ class Optimizer:
         state = self._state._content.optimizer
         if state is None:
             state = self._state._content.optimizer = OptimizerState(moments=fresh)
+        if not fresh and not any(array.any() for array in state.moments.values()):
+            state.moments = {}  # ONNX Runtime's SGD has one moment, which stays 0
         types = {name: (a.dtype, a.shape) for name, a in state.moments.items()}
         if types != {name: (a.dtype, a.shape) for name, a in fresh.items()}:
             raise CheckpointError(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from steep.compat import state_file
+from steep.compat.checkpoint import files
 from steep.compat.state_file import Property, TrainingState
 from steep.errors import DataError, ShapeError
 
@@ -152,18 +153,19 @@ class CheckpointState:
 
     @classmethod
     def load_checkpoint(cls, checkpoint_uri: str | os.PathLike[str]) -> CheckpointState:
-        """Read a file that ``save_checkpoint`` or ``generate_artifacts`` wrote.
+        """Read a file of ``save_checkpoint`` or ``generate_artifacts``, Steep's or ONNX Runtime's.
 
         Raises:
-            CheckpointError: it is damaged, or not such a file; files of ONNX Runtime are not.
+            CheckpointError: it is damaged, or not such a file.
+            InstallationError: it has ONNX Runtime's format, and ``flatbuffers`` is not installed.
             IoError: it cannot be read.
         """
-        return cls(state_file.decode(state_file.read(checkpoint_uri), os.fspath(checkpoint_uri)))
+        return cls(files.load(checkpoint_uri))
 
     @classmethod
     def from_buffer(cls, buffer: bytes) -> CheckpointState:
-        """Read the bytes of such a file. Raises CheckpointError."""
-        return cls(state_file.decode(bytes(buffer), "the buffer"))
+        """Read the bytes of such a file. Raises CheckpointError and InstallationError."""
+        return cls(files.decode(bytes(buffer), "the buffer"))
 
     @classmethod
     def save_checkpoint(
@@ -171,18 +173,25 @@ class CheckpointState:
         state: CheckpointState,
         checkpoint_uri: str | os.PathLike[str],
         include_optimizer_state: bool = False,
+        file_format: str | None = None,
     ) -> None:
         """Write a file; an existing one is replaced as a whole.
+
+        ONNX Runtime 1.19.2 reads it too, on devices and elsewhere.
 
         Args:
             state: the state to save.
             checkpoint_uri: path of the file.
             include_optimizer_state: save moments, step and rate too; without them an optimizer that
                 continues from the file starts anew.
+            file_format: "onnxruntime", or "safetensors", which only Steep reads. None is the first
+                if it can hold the state and the package ``flatbuffers`` is installed, and else the
+                second, with a log message.
 
         Raises:
             IoError: it cannot be written; the old file stays.
-            DataError: it is no state.
+            DataError: it is no state; or there is no such format, or it cannot hold the state.
+            InstallationError: "onnxruntime" was requested, and ``flatbuffers`` is not installed.
         """
         if not isinstance(state, cls):
             raise DataError(
@@ -190,7 +199,8 @@ class CheckpointState:
                 expected="a CheckpointState, then the path",
                 received=type(state).__name__,
             )
-        state_file.write(checkpoint_uri, state_file.encode(state._content, include_optimizer_state))
+        content = files.encode(state._content, include_optimizer_state, file_format)
+        state_file.write(checkpoint_uri, content)
 
     def __getitem__(self, name: str) -> Parameter | Property:
         """Return the parameter of a name, or else the property. Raises KeyError."""

@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError, Message
 from onnx import numpy_helper
 
 from steep.compat import state_file
+from steep.compat.checkpoint import files as checkpoint_files
 from steep.compat.onnxblock import losses as block_losses, optimizers as block_optimizers
 from steep.compat.onnxblock.base import Block, base, empty_base
 from steep.compat.onnxblock.blocks import PassThrough
@@ -133,7 +134,7 @@ def generate_artifacts(  # noqa: PLR0917 (ONNX Runtime's order)
     files = {
         "training_model.onnx": serialise(training),
         "eval_model.onnx": serialise(evaluation),
-        "checkpoint": state_file.encode(state, with_optimizer=False),
+        "checkpoint": checkpoint_files.encode(state, with_optimizer=False),
     }
     if optimizer_block is not None:
         opset = next(o.version for o in proto.opset_import if not o.domain)
@@ -142,7 +143,7 @@ def generate_artifacts(  # noqa: PLR0917 (ONNX Runtime's order)
         files["optimizer_model.onnx"] = serialise(optimizer_block.to_model_proto())
     if nominal_checkpoint:
         state.nominal = True
-        files["nominal_checkpoint"] = state_file.encode(state, with_optimizer=False)
+        files["nominal_checkpoint"] = checkpoint_files.encode(state, with_optimizer=False)
     folder = Path(os.fsdecode(artifact_directory or "."))
     if not folder.is_dir():
         raise IoError(

@@ -8,6 +8,7 @@ import onnx
 from onnx import numpy_helper
 
 from steep.compat import state_file
+from steep.compat.checkpoint import files
 from steep.compat.onnxblock.artifacts import state_of
 from steep.compat.onnxblock.models import Parameters
 from steep.errors import CheckpointError, DataError
@@ -31,7 +32,7 @@ def save_checkpoint(
     """
     state = state_of(parameters)
     state.nominal = bool(nominal_checkpoint)
-    state_file.write(path_to_checkpoint, state_file.encode(state, with_optimizer=False))
+    state_file.write(path_to_checkpoint, files.encode(state, with_optimizer=False))
 
 
 def load_checkpoint_to_model(
@@ -46,7 +47,7 @@ def load_checkpoint_to_model(
         IoError: the file cannot be read.
     """
     where = os.fspath(path_to_checkpoint)
-    state = state_file.decode(state_file.read(path_to_checkpoint), where)
+    state = files.load(path_to_checkpoint)
     if state.nominal:
         raise CheckpointError("A nominal checkpoint has no values.", node=where)
     pairs = {

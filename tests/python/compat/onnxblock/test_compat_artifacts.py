@@ -277,9 +277,12 @@ def test_the_state_comes_back_as_it_was():
     assert state_file.decode(state_file.encode(state, False), "there").optimizer is None
 
 
-def test_a_checkpoint_is_a_safetensors_file(tmp_path):
+def test_a_checkpoint_is_a_safetensors_file_if_requested(tmp_path):
     write(tmp_path)
-    content = (tmp_path / "checkpoint").read_bytes()
+    assert (tmp_path / "checkpoint").read_bytes()[4:8] == b"ODTC"
+    state = CheckpointState.load_checkpoint(tmp_path / "checkpoint")
+    CheckpointState.save_checkpoint(state, tmp_path / "other", file_format="safetensors")
+    content = (tmp_path / "other").read_bytes()
     header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
     entry = header["parameter/fc1.bias"]
     assert (entry["dtype"], entry["shape"]) == ("F32", [16])
@@ -303,7 +306,7 @@ def test_files_that_are_no_checkpoint(tmp_path):
     with pytest.raises(steep.IoError, match="missing"):
         load(tmp_path / "missing")
     (tmp_path / "old").write_bytes(b"\x14\0\0\0ODTC" + bytes(64))
-    with pytest.raises(steep.CheckpointError, match="generate_artifacts once more"):
+    with pytest.raises(steep.CheckpointError, match="damaged"):
         load(tmp_path / "old")
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(steep.CheckpointError, match="not a regular file"):
