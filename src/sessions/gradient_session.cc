@@ -12,6 +12,7 @@
 #include <set>
 #include <utility>
 
+#include "data/convert.h"
 #include "ir/seed.h"
 #include "model/import/import.h"
 #include "ops/build.h"
@@ -238,8 +239,14 @@ std::vector<Tensor> GradientSession::Impl::in_order(const Tensors& arrays, bool 
                        .received = "no value of this name",
                        .remedy = fmt::format("Feed an array for '{}'.", name)});
     }
-    check_type(weight != nullptr ? "A weight" : "An input", info, found->second);
-    result.push_back(copied ? found->second.clone() : found->second);
+    Tensor array = found->second;
+    if (weight == nullptr && array.dtype() != info.dtype && converts(array.dtype(), info.dtype)) {
+      array = convert(array, info.dtype, name);
+    } else if (copied) {
+      array = array.clone();
+    }
+    check_type(weight != nullptr ? "A weight" : "An input", info, array);
+    result.push_back(std::move(array));
   }
   return result;
 }

@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "data/convert.h"
 #include "ir/seed.h"
 #include "model/import/import.h"
 #include "passes/pipeline.h"
@@ -81,6 +82,14 @@ Places places_of(const std::vector<TensorInfo>& infos) {
 
 std::string text_of(const Tensor& tensor) {
   return fmt::format("{}{}", name_of(tensor.dtype()), to_string(tensor.dims()));
+}
+
+/// The datum as the input's dtype, if convert() supports that.
+Datum with_dtype_of(const TensorInfo& info, const Datum& datum) {
+  if (info.sequence || info.optional || !datum.is_tensor()) return datum;
+  const DType dtype = datum.tensor().dtype();
+  if (dtype == info.dtype || !converts(dtype, info.dtype)) return datum;
+  return Datum(convert(datum.tensor(), info.dtype, info.name));
 }
 
 void check_input(const TensorInfo& info, const Datum& datum) {
@@ -183,8 +192,8 @@ struct InferenceSession::Impl {
                          .received = "no value of this name",
                          .remedy = fmt::format("Feed an array for '{}'.", info.name)});
       }
-      check_input(info, found->second);
-      result.push_back(found->second);
+      result.push_back(with_dtype_of(info, found->second));
+      check_input(info, result.back());
     }
     return result;
   }

@@ -46,11 +46,19 @@ TEST(InferenceSession, SaysWhatItTakesAndGives) {
   EXPECT_EQ(session.metadata().graph_name, "layer");
 }
 
+TEST(InferenceSession, ConvertsItsInputs) {
+  InferenceSession session(as_span(layer()));
+  const std::vector<double> x{1, 2};
+  const auto results = session.run({{"x", Tensor::from(x, {1, 2})}});
+  ASSERT_EQ(results[0].dtype(), DType::f32);
+  EXPECT_EQ(values(results[0]), (std::vector<float>{3, 10}));
+}
+
 TEST(InferenceSession, RefusesBeforeItRuns) {
   InferenceSession session(as_span(layer()));
   EXPECT_THROW(session.run({}), DataError);
   EXPECT_THROW(session.run({{"z", rows({1, 2})}}), DataError);
-  EXPECT_THROW(session.run({{"x", Tensor::zeros(DType::f64, {1, 2})}}), ShapeError);
+  EXPECT_THROW(session.run({{"x", Tensor::zeros(DType::f8e5m2, {1, 2})}}), ShapeError);
   EXPECT_THROW(session.run({{"x", Tensor::zeros(DType::f32, {2})}}), ShapeError);
   EXPECT_THROW(session.run({{"x", Tensor::zeros(DType::f32, {1, 3})}}), ShapeError);
   EXPECT_THROW(InferenceSession(as_span("no model")), ModelError);

@@ -100,7 +100,8 @@ class GradientSession(_steep.GradientSession):
 
         Raises:
             DataError: an input is missing, unknown or not an array.
-            ShapeError: the dtype, rank or extent of an array differs from the model's.
+            ShapeError: the rank or an extent of an array differs from the model's, or its dtype
+                cannot be converted (docs/training.md).
             ProviderError: there is no kernel for a node.
         """
         return super().forward(_by_name("forward", self._inputs, inputs))

@@ -149,8 +149,10 @@ class InferenceSession:
             optional). The arrays own their memory.
 
         Raises:
-            DataError: an input is missing, unknown or not an array; an output is unknown.
-            ShapeError: the element type, rank or extent of an input differs from the model's.
+            DataError: an input is missing, unknown or not an array, or a value does not fit the
+                model's dtype; an output is unknown.
+            ShapeError: the rank or an extent of an input differs from the model's, or its dtype
+                cannot be converted (docs/training.md).
             ProviderError: there is no kernel for a node.
             ModelError: an output needs an operator that Steep does not know.
         """

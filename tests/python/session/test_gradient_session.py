@@ -6,6 +6,7 @@ import gc
 import json
 import threading
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -199,12 +200,27 @@ def test_a_gradient_of_another_type(gradient, received):
     close(session.backward(run, [np.ones((2, 1), np.float32)])["w"], [[3], [5], [7]])
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float64", "int8", "int64"])
+def test_inputs_have_the_dtype_of_the_model(dtype):
+    session = steep.GradientSession(linear(), wrt=["w", "x"])
+    x = np.array([[1, -2, 3], [0, 5, -6]], dtype)
+    dy = {"y": np.ones((2, 1), np.float32)}
+    results = []
+    for fed in (x, x.astype(np.float32)):
+        outputs, run = session.forward({"x": fed})
+        results.append([*outputs, *session.backward(run, dy).values()])
+    for ours, exact in zip(*results, strict=True):
+        assert np.asarray(ours).dtype == np.float32
+        np.testing.assert_array_equal(ours, exact)
+
+
 @pytest.mark.parametrize(
     ("inputs", "kind", "text"),
     [
         ({}, steep.DataError, "missing"),
         ({"x": X, "t": X}, steep.DataError, "no such input"),
-        ({"x": X.astype(np.float64)}, steep.ShapeError, "float64"),
+        ({"x": X.astype(ml_dtypes.float8_e5m2)}, steep.ShapeError, "float8_e5m2"),
+        ({"x": np.full((2, 3), 1e39)}, steep.DataError, r"1e\+39"),
         ({"x": X[:, :2]}, steep.ShapeError, r"float32\[2, 2\]"),
         ({"x": X, "w": X}, steep.ShapeError, "A weight"),
         ([], steep.DataError, "one array for each"),

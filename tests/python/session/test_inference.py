@@ -120,12 +120,26 @@ def test_bfloat16_goes_in_and_out_as_ml_dtypes() -> None:
     np.testing.assert_array_equal(y.astype(np.float32), [-1.5, 2, 0])
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float64", "int8", "int64", "bool"])
+def test_inputs_have_the_dtype_of_the_model(dtype) -> None:
+    graph = one_node("Neg", ["x"], [TensorProto.FLOAT], TensorProto.FLOAT)
+    x = np.array([0, 1, 3], dtype)
+    (y,) = steep.InferenceSession(graph).run(None, {"x": x})
+    assert y.dtype == np.float32
+    np.testing.assert_array_equal(y, -x.astype(np.float32))
+
+
 @pytest.mark.parametrize(
     ("feed", "error", "words"),
     [
         ({}, steep.DataError, ("missing", "x", "float32[batch, 4]")),
         ({"x": 0, "z": 0}, steep.DataError, ("no such input", "z")),
-        ({"x": np.zeros((2, 4))}, steep.ShapeError, ("x", "float64[2, 4]", "Convert")),
+        (
+            {"x": np.zeros((2, 4), ml_dtypes.float8_e5m2)},
+            steep.ShapeError,
+            ("x", "float8_e5m2[2, 4]", "Convert"),
+        ),
+        ({"x": np.full((2, 4), 1e39)}, steep.DataError, ("x", "float32", "1e+39")),
         ({"x": np.zeros(4, np.float32)}, steep.ShapeError, ("x", "rank", "float32[4]")),
         ({"x": np.zeros((2, 5), np.float32)}, steep.ShapeError, ("x", "axis 1", "[2, 5]")),
         ({"x": "text"}, steep.DataError, ("x",)),

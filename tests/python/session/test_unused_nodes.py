@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -157,8 +158,8 @@ def test_inputs_with_a_default(ir_version):
         for other in (2 * W, 3 * W):
             np.testing.assert_array_equal(session.run(None, {"x": X, "w": other})[0], X @ other)
         np.testing.assert_array_equal(session.run(None, {"x": X})[0], X @ W)
-        with pytest.raises(steep.ShapeError, match="float64"):
-            session.run(None, {"x": X, "w": W.astype(np.float64)})
+        with pytest.raises(steep.ShapeError, match="float8_e5m2"):
+            session.run(None, {"x": X, "w": W.astype(ml_dtypes.float8_e5m2)})
     trained = steep.TrainingSession(file, label="t", **SGD)
     assert trained.parameter_names == ["w"]
     assert [i.name for i in trained.input_info()] == ["x", "t"]
@@ -195,5 +196,3 @@ def test_training_takes_data_as_numpy_makes_it():
         session().step(X, labels * 0.5)
     with pytest.raises(steep.DataError, match="18446744073709551615"):
         session().step(X, np.array([1, 2**64 - 1], np.uint64))
-    with pytest.raises(steep.ShapeError, match="float64"):
-        steep.InferenceSession(model()).run(None, {"x": X.astype(np.float64)})
