@@ -27,7 +27,7 @@ CHOSEN = {
 }
 
 
-ALWAYS = {"gpt2", "llama", "mixtral", "bert", "t5", "vit", "resnet"}
+ALWAYS = {"gpt2", "llama", "bert", "vit", "resnet"}
 
 
 def chosen():

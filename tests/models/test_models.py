@@ -102,14 +102,18 @@ def built(name, way, record_property):
     return build(name)
 
 
+SLOW = {"efficientnet", "convnext"}  # of the kinds that mobilenet_v2 and the transformers have too
+EACH_CHANGE = [pytest.param(n, marks=[pytest.mark.matrix] if n in SLOW else []) for n in ZOO]
+
+
 @pytest.mark.parametrize("way", ["torch.export 20"])
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("name", EACH_CHANGE)
 def test_file(built):
     train_file(built, "torch.export", 20)
 
 
 @pytest.mark.parametrize("way", ["ORTModule"])
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("name", EACH_CHANGE)
 def test_ort_module(built):
     net = steep.ORTModule(copy.deepcopy(built.model))
     optimizer = torch.optim.SGD(net.parameters(), RATE)

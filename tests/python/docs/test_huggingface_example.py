@@ -72,6 +72,7 @@ def test_trains_as_pytorch_and_leaves_what_it_says(train, tmp_path, capsys):
     assert {"model.safetensors", "config.json", "tokenizer.json"} <= saved
 
 
+@pytest.mark.matrix
 def test_ctrl_c_ends_between_steps_and_reports(train, tmp_path, capfd, monkeypatch):
     show, shown = train.Watch.show, []
 

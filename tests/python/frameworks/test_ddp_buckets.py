@@ -180,6 +180,7 @@ def on_two_processes(rank):
     mean_the_same_cut(rank)
 
 
+@pytest.mark.matrix
 def test_gradients_leave_during_backward(tmp_path, monkeypatch):
     monkeypatch.setenv("STEEP_CACHE", str(tmp_path))  # the same graphs in many modes
     in_two_processes(on_two_processes)

@@ -80,6 +80,7 @@ def test_trains_in_bfloat16(tmp_path):
     np.testing.assert_allclose(losses(ours), losses(theirs), rtol=1e-2)
 
 
+@pytest.mark.matrix
 def test_checkpoints_resume_and_load_with_tied_weights(tmp_path):
     model = language_model()
     options = {"save_strategy": "steps", "save_steps": 3, "eval_strategy": "steps", "eval_steps": 3}

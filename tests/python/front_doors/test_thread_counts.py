@@ -87,7 +87,7 @@ def test_one_and_two_threads_give_the_same_bits(front):
     assert different == []
 
 
-@pytest.mark.parametrize("isa", ["avx2", "sse4"])
+@pytest.mark.parametrize("isa", [pytest.param("avx2", marks=pytest.mark.matrix), "sse4"])
 def test_older_processors(isa):
     onednn = {"avx2": "AVX2", "sse4": "SSE41"}[isa]
     # One step: Adam's divides gradients by their size, and so the next one starts from weights that

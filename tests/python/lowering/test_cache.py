@@ -413,6 +413,7 @@ def process(seed):
     )
 
 
+@pytest.mark.matrix
 def test_processes_share_a_folder(folder):
     at_once = [process("1"), process("2")]
     results = [p.communicate()[0].split() for p in at_once]

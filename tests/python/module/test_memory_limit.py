@@ -89,7 +89,7 @@ def bounds(name: str) -> tuple[int, int]:
     return int(least), int(plain)
 
 
-SLOW = ("attention",)
+SLOW = ("attention", "convolutions")
 NAMES = [pytest.param(n, marks=[pytest.mark.matrix] if n in SLOW else []) for n in MODELS]
 
 

@@ -110,7 +110,7 @@ def compare(torch_net, net, loss_of, batches, steps, lr=1e-3):
             optimizer.step()
 
 
-@pytest.mark.parametrize("make", [bert, gpt2])
+@pytest.mark.parametrize("make", [bert, pytest.param(gpt2, marks=pytest.mark.matrix)])
 @pytest.mark.parametrize(
     "size, steps", [(SMALL, 100), pytest.param(FULL, 100, marks=pytest.mark.slow)]
 )

@@ -189,6 +189,7 @@ def test_what_is_refused():
         assert re.match(pattern, text), (code, text)
 
 
+@pytest.mark.matrix
 def test_attention_has_pytorchs_gradients():
     done = outside("""
         import warnings
@@ -260,6 +261,7 @@ def test_what_is_compared_is_as_in_pytorch():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.matrix
 def test_rounding_errors_of_eager_mode_are_no_difference():
     done = outside("""
         from steep.public_capture.onnx_part import OnnxPart
@@ -286,6 +288,7 @@ def test_rounding_errors_of_eager_mode_are_no_difference():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.matrix
 def test_threads_take_turns_to_capture():
     done = outside("""
         import copy, threading
@@ -313,6 +316,7 @@ def test_threads_take_turns_to_capture():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.matrix
 def test_an_error_of_a_batch_is_pytorchs_and_the_next_batch_is_compared():
     done = outside("""
         from steep.public_capture.onnx_part import OnnxPart
@@ -340,6 +344,7 @@ def test_an_error_of_a_batch_is_pytorchs_and_the_next_batch_is_compared():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.matrix
 def test_transposed_arguments_and_results_are_not_copied():
     done = outside("""
         from torch.fx.experimental.proxy_tensor import make_fx
@@ -365,6 +370,7 @@ def test_transposed_arguments_and_results_are_not_copied():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.matrix
 def test_layer_normalization_within_autocast_runs_in_the_engine():
     done = outside("""
         import copy

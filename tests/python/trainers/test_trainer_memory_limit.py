@@ -45,14 +45,14 @@ def test_trainers_keep_the_limit_and_the_bits() -> None:
     assert least < 0.95 * plain
     wanted, _ = trained("")
     planned = []
-    for limit in (plain, (plain + least) // 2, least, "least"):
+    for limit in ((plain + least) // 2, "least"):
         found, trainer = trained(limit)
         assert all(torch.equal(a, b) for a, b in zip(wanted, found, strict=True))
         report = trainer.memory_report()
         assert trainer.plan().run_bytes == report.planned.bytes
         planned.append(report.planned.bytes)
     assert falls(planned)
-    assert planned[0] <= plain and planned[2] == planned[3] == least
+    assert planned[0] <= plain and planned[1] == least
 
 
 def test_evaluation_is_within_the_limit_too() -> None:
