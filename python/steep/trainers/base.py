@@ -424,9 +424,14 @@ class Trainer:
                 received=f"{len(inputs)} tensors",
             )
         return [
-            _convert(t, first.dtype, f"input {i}")
+            t
+            if t.dtype == torch.float64 and self._has_float64()  # .double() since the first step
+            else _convert(t, first.dtype, f"input {i}")
             for i, (t, first) in enumerate(zip(inputs, self._first, strict=True))
         ]
+
+    def _has_float64(self) -> bool:
+        return any(p.dtype == torch.float64 for p in self._net.parameters())
 
     def _build(self, lowered: LoweredGraph, tensors: list[torch.Tensor]) -> _Roles:
         """Make the session that trains the parameters of a captured graph."""

@@ -48,11 +48,11 @@ WITHOUT_LOSS = {"the gradient that comes in", "unpooled", "nothing to compute"}
 NOT_TRAINED = {
     *("optional argument", "number argument", "float argument", "flag", "string", "keyword"),
     *("number, then tensor", "numbers without bounds", "lists of other lengths", "options"),
-    *("given a dict", "early", "while", "float of a tensor", "item", "gradients within"),
+    *("given a dict", "early", "while", "float of a tensor", "item"),
     *("diagonal written", "detached, then changed", "data changed", "hook on a tensor"),
     *("unsqueezed in place", "transposed in place", "comparisons"),
     *("parameter replaced", "foreach", "index_reduce", "put_", "put_ that adds"),
-    *("logsumexp", "ties", "median and mode", "sort is stable", "var", "nansum"),
+    *("logsumexp", "median and mode", "sort is stable", "var", "nansum"),
     *("no columns", "division of integers", "division of floats", "rounding"),
     *("nan and infinity", "special", "cdist", "activations"),
     *("CrossEntropyLoss, all ignored", "MultiMarginLoss"),
