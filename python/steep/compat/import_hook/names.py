@@ -198,6 +198,7 @@ MODULES: dict[str, dict[str, str]] = {
         **_OPTIONS,
         **_REWRITES,
         **_OLD_SESSION,
+        **_of(f"{_COMPAT}.agent.settings", "PropagateCastOpsStrategy"),
     },
     "onnxruntime.training.pytorch": _of("steep", "trainer"),
     "onnxruntime.training.ortmodule": {
@@ -461,6 +462,8 @@ REFUSED_MODULES = {
     "onnxruntime.training.model_desc_validation": "ORTTrainer checks its model_desc itself",
     "onnxruntime.training.ortmodule._execution_agent": "TrainingAgent of "
     "onnxruntime.capi._pybind_state runs a training graph, and steep.GradientSession a model",
+    "onnxruntime.training._utils": "ORTTrainer's own helpers: write torch.device, and the keys of "
+    "trainer.state_dict()",
     "onnxruntime.training.postprocess": "steep.TrainingSession takes models as they are",
     **{f"onnxruntime.{m}": _STOCK for m in ("quantization", "transformers", "tools", "backend")},
     "onnxruntime.datasets": _STOCK,

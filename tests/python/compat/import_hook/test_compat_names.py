@@ -89,6 +89,7 @@ def test_from_import_says_what_to_do():
         ("onnxruntime.training.torchdynamo.register_backend.ort", "torch.compile"),
         ("onnxruntime.training.ort_triton.kernel", "ahead of time"),
         ("onnxruntime.quantization.calibrate", "stock"),
+        ("onnxruntime.training._utils", "state_dict"),
     ],
 )
 def test_a_module_of_a_refused_package_says_the_same(module, remedy):
@@ -106,11 +107,13 @@ def test_submodules_are_attributes():
 
 
 def test_names_of_old_releases_at_the_top():
-    import onnxruntime
+    import onnxruntime.training
     from onnxruntime.capi import _pybind_state, training
 
     for name in ("TrainingParameters", "TrainingSession"):
         assert getattr(onnxruntime, name) is getattr(training, name)
+    strategy = onnxruntime.training.PropagateCastOpsStrategy
+    assert strategy is _pybind_state.PropagateCastOpsStrategy
     for name in ("SessionIOBinding", "OrtMemType", "set_cuda_device_id", "set_cuda_mem_limit"):
         assert getattr(onnxruntime, name) is getattr(_pybind_state, name)
 
