@@ -95,10 +95,6 @@ class OrtValue:
         """Return a DLPack capsule that shares the memory."""
         return _steep.Tensor(self._array).__dlpack__()
 
-    @property
-    def _ortvalue(self) -> OrtValue:  # ONNX Runtime's class wraps a value of this name
-        return self
-
     def numpy(self) -> Array:
         """Return a copy as an array."""
         result: Array = self._array.copy()
@@ -176,6 +172,10 @@ class PythonOrtValue(OrtValue):
     def of(cls, value: OrtValue) -> PythonOrtValue:
         """Return a value of this class that shares the memory of ``value``."""
         return value if isinstance(value, cls) else cls(value._array)
+
+    @property
+    def _ortvalue(self) -> OrtValue:  # ONNX Runtime's class wraps a value of this name
+        return OrtValue(self._array)
 
     def device_name(self) -> str:
         """Return "cpu"."""

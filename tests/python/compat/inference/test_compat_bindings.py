@@ -153,6 +153,9 @@ def test_the_two_classes_of_values():
     inner, outer = state.OrtValue.ortvalue_from_numpy(X, cpu), OrtValue.ortvalue_from_numpy(X)
     assert (inner.device_name(), outer.device_name()) == ("Cpu", "cpu")
     assert isinstance(outer, state.OrtValue) and not isinstance(inner, OrtValue)
+    # code of users goes from the outer value to the inner one as long as there is one
+    assert type(outer._ortvalue) is state.OrtValue and not hasattr(inner, "_ortvalue")
+    assert outer._ortvalue.data_ptr() == outer.data_ptr()
     made = session()
     for binding in (made.io_binding(), state.SessionIOBinding(made)):
         binding.bind_ortvalue_input("x", inner)
