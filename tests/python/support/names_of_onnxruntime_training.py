@@ -4,9 +4,11 @@ NAMES = {
     "onnxruntime": "InferenceSession SessionOptions GraphOptimizationLevel NodeArg ModelMetadata "
     "get_available_providers get_device set_seed set_default_logger_severity __version__ "
     "OrtValue IOBinding RunOptions SparseTensor OrtDevice is_ortmodule_available "
-    "get_all_providers",
-    "onnxruntime.training": "ORTModule DebugOptions LogLevel ORTTrainer ORTTrainerOptions "
-    "TrainStepInfo TrainingParameters TrainingSession register_graph_optimizer",
+    "get_all_providers SessionIOBinding TrainingParameters TrainingSession OrtMemType "
+    "set_cuda_device_id set_cuda_mem_limit",
+    "onnxruntime.training": "PropagateCastOpsStrategy ORTModule DebugOptions LogLevel "
+    "ORTTrainer ORTTrainerOptions TrainStepInfo TrainingParameters TrainingSession "
+    "register_graph_optimizer",
     "onnxruntime.training.pytorch": "trainer",
     "onnxruntime.training.ortmodule": "ORTModule DebugOptions LogLevel ONNX_OPSET_VERSION "
     "MINIMUM_RUNTIME_PYTORCH_VERSION_STR ORTMODULE_FALLBACK_POLICY ORTMODULE_FALLBACK_RETRY "

@@ -100,6 +100,7 @@ class OrtModuleGraphBuilderConfiguration(Settings):
             model's inputs, in this order.
         input_names_require_grad: inputs of the model that have gradients.
         build_gradient_graph: whether ``build`` makes a training graph.
+        graph_transformer_config: accepted; ``build`` had no argument up to release 1.12.
         use_memory_efficient_gradient, enable_caching: accepted; they have no effect.
         loglevel: accepted; the level of the logger ``steep`` applies.
     """
@@ -112,6 +113,7 @@ class OrtModuleGraphBuilderConfiguration(Settings):
         "use_memory_efficient_gradient": False,
         "enable_caching": False,
         "loglevel": Severity.WARNING,
+        "graph_transformer_config": None,
     }
     _idle = frozenset({"use_memory_efficient_gradient", "enable_caching"})
 
@@ -119,6 +121,11 @@ class OrtModuleGraphBuilderConfiguration(Settings):
     initializer_names_to_train: list[str]
     input_names_require_grad: list[str]
     build_gradient_graph: bool
+    graph_transformer_config: TrainingGraphTransformerConfiguration
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.graph_transformer_config = TrainingGraphTransformerConfiguration()
 
 
 class GradientGraphConfiguration(Settings):

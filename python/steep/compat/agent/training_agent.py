@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import onnx
 
 from steep import _steep
 from steep.compat.inference import training_graph
 from steep.compat.inference.ort_device import OrtDevice, require_cpu
-from steep.compat.inference.ort_value import OrtValue
+from steep.compat.inference.ort_value import OrtValue, receive
 from steep.compat.inference.session import InferenceSession
 from steep.errors import DataError
 from steep.session.gradient_session import GradientSession
 
+Array = np.ndarray[Any, Any]
+
 
 class PartialGraphExecutionState:
-    """Holds a forward run until its backward; empty before and afterwards."""
+    """Holds a forward run until its backward; empty before and afterwards.
+
+    Attributes:
+        run: the run.
+        input_shapes: by name, the shape in which each value was given.
+        output_shapes: by name, the shape of each output.
+    """
 
     def __init__(self) -> None:
         self.run: _steep.GradientRun | None = None
+        self.input_shapes: dict[str, tuple[int, ...]] = {}
+        self.output_shapes: dict[str, tuple[int, ...]] = {}
 
 
 class OrtValueCache(dict[str, OrtValue]):
@@ -41,8 +53,9 @@ class OrtValueCache(dict[str, OrtValue]):
 class TrainingAgent:
     """Runs a training graph of ``OrtModuleGraphBuilder``: forward, then backward, with lists.
 
-    Any number of runs may wait for their backward, each with its own state.
-    ``steep.GradientSession`` does the same by name.
+    Any number of runs may wait for their backward, each with its own state. A weight, or the
+    gradient of an output, may have other extents of 1 than the graph's value; a weight's gradient
+    then has the weight's shape. ``steep.GradientSession`` does the same by name.
 
     Args:
         session: an ``InferenceSession`` of the training graph.
@@ -95,6 +108,7 @@ class TrainingAgent:
             )
         self._wrt = [wrt[name] for name in self._fetches]
         self._gradients = training_graph.differentiable_of(graph)
+        self._shapes = {info.name: _fixed_shape(info) for info in graph.graph.input}
         self._session = GradientSession(
             training_graph.forward_of(graph),
             list(dict.fromkeys(self._wrt)),
@@ -112,16 +126,23 @@ class TrainingAgent:
 
         Args:
             feeds: a value for each of ``fw_feed_names``, in their order.
-            fetches: list to which the model's outputs are appended.
+            fetches: list for the model's outputs: empty; or with a value for each of them, of its
+                dtype and shape, to whose memory it is written.
             state: holds the run afterwards.
             cache: accepted for compatibility.
 
         Raises:
             DataError, ShapeError, ProviderError: as ``steep.GradientSession.forward``.
+            DataError, ShapeError: the values in ``fetches`` do not fit the outputs.
         """
-        inputs = dict(zip(self._feeds, _require_count("forward", feeds, self._feeds), strict=True))
+        given = zip(self._feeds, _require_count("forward", feeds, self._feeds), strict=True)
+        arrays = {name: np.asarray(value) for name, value in given}
+        inputs = {name: _in_shape(array, self._shapes[name]) for name, array in arrays.items()}
         outputs, state.run = self._session.forward(inputs)
-        fetches.extend(OrtValue(np.asarray(y)) for y in outputs)
+        state.input_shapes = {name: array.shape for name, array in arrays.items()}
+        names = [info.name for info in self._session.output_info()]
+        state.output_shapes = {n: tuple(y.shape) for n, y in zip(names, outputs, strict=True)}
+        receive(fetches, [np.asarray(y) for y in outputs])
 
     def run_backward(
         self,
@@ -133,11 +154,12 @@ class TrainingAgent:
 
         Args:
             feeds: the gradient of each output that has one, in their order.
-            fetches: list to which the gradients are appended, in the order of ``bw_fetches_names``.
+            fetches: list for the gradients, in the order of ``bw_fetches_names``; as in forward.
             state: that of the forward run; empty afterwards.
 
         Raises:
             DataError: the state is empty.
+            DataError, ShapeError: the values in ``fetches`` do not fit the gradients.
             DataError, ShapeError, ModelError: as ``steep.GradientSession.backward``.
         """
         if state.run is None:
@@ -148,10 +170,15 @@ class TrainingAgent:
                 received="an empty one",
             )
         values = _require_count("backward", feeds, self._gradients)
-        output_gradients = dict(zip(self._gradients, values, strict=True))
+        output_gradients = {
+            name: _in_shape(np.asarray(value), state.output_shapes[name])
+            for name, value in zip(self._gradients, values, strict=True)
+        }
         gradients = self._session.backward(state.run, output_gradients)
         state.run = None
-        fetches.extend(OrtValue(np.asarray(gradients[name])) for name in self._wrt)
+        receive(
+            fetches, [np.asarray(gradients[n]).reshape(state.input_shapes[n]) for n in self._wrt]
+        )
 
 
 def _require_count(
@@ -164,3 +191,17 @@ def _require_count(
             received=f"{len(values)} values",
         )
     return values
+
+
+def _fixed_shape(info: onnx.ValueInfoProto) -> tuple[int, ...] | None:
+    dims = info.type.tensor_type.shape.dim
+    if not info.type.tensor_type.HasField("shape"):
+        return None
+    return tuple(d.dim_value for d in dims) if all(d.HasField("dim_value") for d in dims) else None
+
+
+def _in_shape(array: Array, shape: tuple[int, ...] | None) -> Array:
+    """Return the array with a shape that differs by extents of 1 only; itself for any other."""
+    if shape is None or [n for n in array.shape if n != 1] != [n for n in shape if n != 1]:
+        return array
+    return array.reshape(shape)

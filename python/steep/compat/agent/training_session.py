@@ -10,9 +10,9 @@ import numpy as np
 
 from steep import _steep
 from steep.compat.agent.settings import Settings
-from steep.compat.inference.ort_value import OrtValue
+from steep.compat.inference.ort_value import OrtValue, PythonOrtValue
 from steep.compat.inference.session import SessionIOBinding, check_run, with_options
-from steep.compat.notices import say_once
+from steep.compat.notices import log, say_once
 from steep.errors import DataError, ModelError
 from steep.session import training
 from steep.session.inference import NodeArg, SessionOptions, node_arg
@@ -116,6 +116,9 @@ class TrainingParameters(Settings):
 class TrainingSession(training.TrainingSession):
     """A model's training step, configured by ``TrainingParameters``.
 
+    If the loss of a run is not finite, the run returns it and changes no weight, with a log
+    message; the other outputs are then those without dropout. ``step`` raises an error.
+
     ``run`` takes the model's inputs and the learning rate. Without ``parameters`` this is
     ``steep.TrainingSession``, with its arguments.
 
@@ -162,6 +165,8 @@ class TrainingSession(training.TrainingSession):
         loss = parameters.loss_output_name or (names[0] if len(names) == 1 else "loss")
         self._names = [name for name in names if name != loss]
         self._loss = loss
+        (info,) = (info for info in plain.output_info() if info.name == loss)
+        self._loss_type = np.dtype(info.dtype), (1,) * len(info.shape)
         arguments |= _optimizer(parameters, plain.parameter_names)
         self._groups = arguments.get("groups", [])
         super().__init__(source, step_outputs=self._names, **arguments)
@@ -204,9 +209,7 @@ class TrainingSession(training.TrainingSession):
                     received=name,
                 )
         if getattr(run_options, "only_execute_path_to_fetches", False):
-            values = dict(
-                zip((o.name for o in self.output_info()), self.eval(**feed).outputs, strict=True)
-            )
+            values = self._evaluate(feed)
         else:
             if rate is not None:
                 self._set_rate(float(rate.reshape(())))
@@ -220,14 +223,23 @@ class TrainingSession(training.TrainingSession):
             self.set_group(i, options)
 
     def _step(self, runs: int, feed: Mapping[str, Array]) -> dict[str, Any]:
-        if runs == 1:
-            result = self.step(**feed)
-        else:
-            result = self.step(accumulate=True, **feed)
-            if self.accumulated == runs:
-                self.apply_gradients()
-        loss = np.array(result.loss, np.float32)
+        try:
+            result = self.step(accumulate=runs > 1, **feed)
+        except DataError as error:
+            without_update = self._evaluate(feed)
+            if np.isfinite(without_update[self._loss]).all():
+                raise
+            log.warning("%s", error)
+            return without_update
+        if runs > 1 and self.accumulated == runs:
+            self.apply_gradients()
+        dtype, shape = self._loss_type
+        loss = np.full(shape, result.loss, dtype)
         return {self._loss: loss, **dict(zip(self._names, result.outputs, strict=True))}
+
+    def _evaluate(self, feed: Mapping[str, Array]) -> dict[str, Any]:
+        names = [info.name for info in self.output_info()]
+        return dict(zip(names, map(np.asarray, self.eval(**feed).outputs), strict=True))
 
     def run_with_iobinding(self, iobinding: SessionIOBinding, run_options: object = None) -> None:
         """Run a step on bound inputs; the binding then has the outputs. Raises as ``run``."""
@@ -241,7 +253,7 @@ class TrainingSession(training.TrainingSession):
     ) -> list[OrtValue]:
         """Run a step; results are OrtValues. Raises as ``run``."""
         results = self.run(output_names, input_dict_ort_values, run_options)
-        return [OrtValue(result) for result in results]
+        return [PythonOrtValue(result) for result in results]
 
     def io_binding(self) -> SessionIOBinding:
         """Return an empty binding."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from steep.compat.notices import say_once
 from steep.errors import DataError
@@ -115,6 +116,7 @@ class SubscriberManager:
     def __init__(self) -> None:
         self._subscribers: list[SubscriberBase] = []
         self._context = RunContext(GlobalStates())
+        self._handles: list[RemovableHandle] = []
 
     def get_run_context(self) -> RunContext:
         """Return the state of the run; it changes with later steps."""
@@ -123,11 +125,11 @@ class SubscriberManager:
     def subscribe(self, module: torch.nn.Module, subscribers: Sequence[SubscriberBase]) -> None:
         """Pass the activations of a model, an ORTModule or not, to subscribers from now on.
 
+        The model and the subscribers replace those of an earlier call; steps count from 0 again.
+
         Raises:
-            DataError: one is no ``SubscriberBase``, or there are subscribers already.
+            DataError: one is no ``SubscriberBase``; the earlier ones stay.
         """
-        if self._subscribers:
-            raise DataError("Subscribers are set already.", remedy="use another SubscriberManager")
         for subscriber in subscribers:
             if not isinstance(subscriber, SubscriberBase):
                 raise DataError(
@@ -135,11 +137,16 @@ class SubscriberManager:
                     expected="a SubscriberBase",
                     received=type(subscriber).__name__,
                 )
+        for handle in self._handles:
+            handle.remove()
         self._subscribers = list(subscribers)
-        for index, part in enumerate(module.modules()):
-            name = part.__class__.__name__  # for an ORTModule, the wrapped module's class
-            part.register_forward_hook(self._hook(f"{name}_{index}"))
-        module.register_forward_hook(self._end)
+        self._context = RunContext(GlobalStates())
+        self._handles = [
+            # for an ORTModule, the name of the wrapped module's class
+            part.register_forward_hook(self._hook(f"{part.__class__.__name__}_{index}"))
+            for index, part in enumerate(module.modules())
+        ]
+        self._handles.append(module.register_forward_hook(self._end))
 
     def get_subscriber(self, kind: type[SubscriberBase]) -> SubscriberBase:
         """Return the subscriber of this class. Raises DataError if there is none."""

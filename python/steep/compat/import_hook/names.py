@@ -113,12 +113,12 @@ _TYPES = _of(
 )
 _VALUES = {
     **_of(f"{_COMPAT}.inference.ort_value", "OrtValue", "OrtValueVector"),
-    **_of(f"{_COMPAT}.inference.ort_device", "OrtDevice"),
+    **_of(f"{_COMPAT}.inference.ort_device", "OrtDevice", "OrtMemType"),
     **_of(f"{_COMPAT}.inference.session", "RunOptions", "SessionIOBinding"),
 }
 _INFERENCE = {
     **_of(f"{_COMPAT}.inference.session", "IOBinding", "InferenceSession", "RunOptions"),
-    **_of(f"{_COMPAT}.inference.ort_value", "OrtValue"),
+    "OrtValue": f"{_COMPAT}.inference.ort_value:PythonOrtValue",
     **_of(f"{_COMPAT}.inference.ort_device", "OrtDevice"),
 }
 _PROVIDERS = {
@@ -126,6 +126,22 @@ _PROVIDERS = {
     "get_all_providers": "steep:get_available_providers",
 }
 _OLD_SESSION = _of(f"{_COMPAT}.agent.training_session", "TrainingParameters", "TrainingSession")
+_ERRORS = {
+    **dict.fromkeys(["InvalidGraph", "InvalidProtobuf", "NotImplemented"], "steep:ModelError"),
+    "NoSuchFile": "steep:IoError",
+    **dict.fromkeys(
+        ["EPFail", "EngineError", "Fail", "InvalidArgument", "ModelLoaded", "NoModel"],
+        "steep:Error",
+    ),
+    "RuntimeException": "steep:Error",
+}
+_ARENA = _of(
+    f"{_COMPAT}.ortmodule.settings",
+    "ArenaExtendStrategy",
+    "set_arena_extend_strategy",
+    "set_cuda_device_id",
+    "set_cuda_mem_limit",
+)
 _AGENT = {
     **_VALUES,
     **_PROVIDERS,
@@ -151,13 +167,9 @@ _AGENT = {
         "TrainingAgent",
     ),
     **_OLD_SESSION,
-    **_of(
-        f"{_COMPAT}.ortmodule.settings",
-        "ArenaExtendStrategy",
-        "set_arena_extend_strategy",
-        "set_cuda_device_id",
-        "set_cuda_mem_limit",
-    ),
+    **_ARENA,
+    **_ERRORS,
+    **_of(f"{_COMPAT}.ortmodule.settings", "get_device", "set_default_logger_severity", "set_seed"),
     **_of("steep", "GraphOptimizationLevel", "SessionOptions"),
     **_of(f"{_COMPAT}.inference.session", "InferenceSession"),
 }
@@ -172,6 +184,11 @@ MODULES: dict[str, dict[str, str]] = {
             f"{_COMPAT}.ortmodule.settings", "get_device", "set_seed", "set_default_logger_severity"
         ),
         **_of("steep._steep", "ModelMetadata"),
+        # the names of training up to release 1.12
+        **_OLD_SESSION,
+        **_of(f"{_COMPAT}.inference.session", "SessionIOBinding"),
+        **_of(f"{_COMPAT}.inference.ort_device", "OrtMemType"),
+        **{name: place for name, place in _ARENA.items() if name.startswith("set_cuda")},
         "__version__": f"{_COMPAT}.import_hook.names:VERSION",
     },
     "onnxruntime.training": {
@@ -181,6 +198,7 @@ MODULES: dict[str, dict[str, str]] = {
         **_OPTIONS,
         **_REWRITES,
         **_OLD_SESSION,
+        **_of(f"{_COMPAT}.agent.settings", "PropagateCastOpsStrategy"),
     },
     "onnxruntime.training.pytorch": _of("steep", "trainer"),
     "onnxruntime.training.ortmodule": {
@@ -325,7 +343,7 @@ MODULES: dict[str, dict[str, str]] = {
         **_INFERENCE,
         **_of("steep", "GraphOptimizationLevel", "NodeArg", "SessionOptions"),
     },
-    "onnxruntime.capi.training": _OLDEST,
+    "onnxruntime.capi.training": {**_OLDEST, **_OLD_SESSION},
     "onnxruntime.capi.ort_trainer": _OLDEST,
     "onnxruntime.capi.training.training_session": _of(
         f"{_COMPAT}.agent.training_session", "TrainingSession"
@@ -398,7 +416,8 @@ REFUSED: dict[str, dict[str, str]] = {
         **_explain_all(["ExecutionMode", "ExecutionOrder", "OrtAllocatorType"], _STOCK),
         **_explain_all(["AdapterFormat", "LoraAdapter", "preload_dlls", "get_build_info"], _STOCK),
         **_explain_all(["quantization", "transformers", "backend", "datasets"], _STOCK),
-        **_explain_all(["enable_telemetry_events"], _STOCK),
+        **_explain_all(["enable_telemetry_events", "disable_telemetry_events"], _STOCK),
+        **_explain_all(["OrtArenaCfg", "create_and_register_allocator"], _STOCK),
         **_explain_all(["set_default_logger_verbosity"], 'logging.getLogger("steep")'),
         **_explain_all(
             ["is_ortmodule_available"], "remove the check: ORTModule needs only PyTorch"
@@ -443,6 +462,8 @@ REFUSED_MODULES = {
     "onnxruntime.training.model_desc_validation": "ORTTrainer checks its model_desc itself",
     "onnxruntime.training.ortmodule._execution_agent": "TrainingAgent of "
     "onnxruntime.capi._pybind_state runs a training graph, and steep.GradientSession a model",
+    "onnxruntime.training._utils": "ORTTrainer's own helpers: write torch.device, and the keys of "
+    "trainer.state_dict()",
     "onnxruntime.training.postprocess": "steep.TrainingSession takes models as they are",
     **{f"onnxruntime.{m}": _STOCK for m in ("quantization", "transformers", "tools", "backend")},
     "onnxruntime.datasets": _STOCK,
@@ -453,15 +474,11 @@ REFUSED_MODULES = {
 def remedy_of(module: str) -> str | None:
     """Return what to do instead of a module, by its own name or that of a parent module.
 
-    None if the tables have neither, such as for a name that never existed. For modules other than
-    training, the remedy is the onnxruntime that is installed.
+    None if the tables have neither, such as for a name that never existed.
     """
-    root, _, rest = module.partition(".")
     own = None
     while own is None and module:
         own = REFUSED_MODULES.get(module)
         module, _, name = module.rpartition(".")
         own = own or REFUSED.get(module, {}).get(name)
-    if own is None and root == "onnxruntime" and rest.partition(".")[0] not in ("training", "capi"):
-        own = _STOCK
     return own

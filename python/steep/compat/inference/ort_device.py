@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import enum
+
 from steep.errors import DataError
 
 _TYPES = ("cpu", "cuda", "fpga", "npu")
+
+
+class OrtMemType(enum.IntEnum):
+    """A kind of memory of a device, for ``OrtDevice``; all values are in the CPU's."""
+
+    CPU_INPUT = -2
+    CPU_OUTPUT = -1
+    CPU = -1
+    DEFAULT = 0
 
 
 class OrtDevice:

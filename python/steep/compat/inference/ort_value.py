@@ -1,4 +1,9 @@
-"""``OrtValue``: ONNX Runtime's class for an array, and ``OrtValueVector``, a list of them."""
+"""``OrtValue``: ONNX Runtime's class for an array, and ``OrtValueVector``, a list of them.
+
+ONNX Runtime has two classes of the name ``OrtValue``: that of ``onnxruntime`` wraps that of
+``onnxruntime.capi._pybind_state``. Here the former, ``PythonOrtValue``, is a subclass of the
+latter.
+"""
 
 from __future__ import annotations
 
@@ -90,10 +95,6 @@ class OrtValue:
         """Return a DLPack capsule that shares the memory."""
         return _steep.Tensor(self._array).__dlpack__()
 
-    @property
-    def _ortvalue(self) -> OrtValue:  # ONNX Runtime's class wraps a value of this name
-        return self
-
     def numpy(self) -> Array:
         """Return a copy as an array."""
         result: Array = self._array.copy()
@@ -113,8 +114,8 @@ class OrtValue:
         return int(helper.np_dtype_to_tensor_dtype(self._array.dtype))
 
     def device_name(self) -> str:
-        """Return "cpu"."""
-        return "cpu"
+        """Return "Cpu", as the class of ``onnxruntime.capi._pybind_state`` writes it."""
+        return "Cpu"
 
     def data_ptr(self) -> int:
         """Return the address of the first element."""
@@ -139,13 +140,17 @@ class OrtValue:
     def update_inplace(self, np_arr: Array) -> None:
         """Copy an array into the tensor. Raises ShapeError for another dtype or shape."""
         array = np.asarray(np_arr)
+        self.require_type_of(array)
+        np.copyto(self._array, array)
+
+    def require_type_of(self, array: Array) -> None:
+        """Raise ShapeError unless an array has the tensor's dtype and shape."""
         if array.dtype != self._array.dtype or array.shape != self._array.shape:
             raise ShapeError(
                 "The type of an OrtValue cannot change.",
                 expected=f"{self._array.dtype}{self.shape()}",
                 received=f"{array.dtype}{list(array.shape)}",
             )
-        np.copyto(self._array, array)
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
         return np.array(self._array, dtype, copy=copy)
@@ -158,6 +163,23 @@ class OrtValue:
 
     def __repr__(self) -> str:
         return f"OrtValue({self.data_type()}, {self.shape()})"
+
+
+class PythonOrtValue(OrtValue):
+    """``onnxruntime.OrtValue``; its methods are those of ``OrtValue``."""
+
+    @classmethod
+    def of(cls, value: OrtValue) -> PythonOrtValue:
+        """Return a value of this class that shares the memory of ``value``."""
+        return value if isinstance(value, cls) else cls(value._array)
+
+    @property
+    def _ortvalue(self) -> OrtValue:  # ONNX Runtime's class wraps a value of this name
+        return OrtValue(self._array)
+
+    def device_name(self) -> str:
+        """Return "cpu"."""
+        return "cpu"
 
 
 class OrtValueVector(list[OrtValue]):
@@ -221,3 +243,27 @@ class OrtValueVector(list[OrtValue]):
         """Return a DLPack capsule of each value, or the results of ``to_tensor`` for them."""
         capsules = [value.to_dlpack() for value in self]
         return capsules if to_tensor is None else [to_tensor(capsule) for capsule in capsules]
+
+
+def receive(values: list[OrtValue], results: Sequence[Array]) -> None:
+    """Store results in a list: appended if it is empty, else written to the memory of its values.
+
+    So a list of one run can be that of the next, whose results then need no memory.
+
+    Raises:
+        DataError: the list has another number of values.
+        ShapeError: a value has another dtype or shape; none is changed then.
+    """
+    if not values:
+        values.extend(OrtValue(result) for result in results)
+        return
+    if len(values) != len(results):
+        raise DataError(
+            "The list for results has another number of values.",
+            expected=f"{len(results)} values, or an empty list",
+            received=f"{len(values)} values",
+        )
+    for value, result in zip(values, results, strict=True):
+        value.require_type_of(result)
+    for value, result in zip(values, results, strict=True):
+        value.update_inplace(result)

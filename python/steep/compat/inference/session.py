@@ -13,7 +13,7 @@ from onnx import helper
 
 from steep.compat.inference import training_graph
 from steep.compat.inference.ort_device import OrtDevice, require_cpu
-from steep.compat.inference.ort_value import OrtValue, OrtValueVector
+from steep.compat.inference.ort_value import OrtValue, OrtValueVector, PythonOrtValue
 from steep.compat.notices import say_once
 from steep.errors import DataError
 from steep.session import inference
@@ -22,14 +22,17 @@ from steep.session.inference import NodeArg, SessionOptions
 Array = np.ndarray[Any, Any]
 Providers = Sequence[str | tuple[str, Mapping[str, Any]]]
 
+_DIFFER_IN_TRAINING = ("Dropout", "BatchNormalization")
+
 
 class RunOptions:
     """Options of one run.
 
     Attributes:
         terminate: if set, a run raises an error, as if it had been terminated.
-        training_mode: must be False; ``GradientSession`` and ``TrainingAgent`` run a model as in
-            training.
+        training_mode: without effect on a model that computes the same in training. A model with
+            dropout or batch normalisation refuses it; ``GradientSession`` and ``TrainingAgent`` run
+            one as in training.
         only_execute_path_to_fetches: accepted; values that no requested output needs are never
             computed.
         log_severity_level, log_verbosity_level, logid, synchronize_execution_providers: accepted;
@@ -101,6 +104,7 @@ class InferenceSession(inference.InferenceSession):
             model = training_graph.forward_of(self.training_graph).SerializeToString()
         super().__init__(model, sess_options, choice)
         self.providers = choice
+        self._differs_in_training = training_graph.mentions(path_or_bytes, _DIFFER_IN_TRAINING)
 
     @property
     def _sess(self) -> InferenceSession:  # ONNX Runtime's class wraps a session of this name
@@ -128,7 +132,7 @@ class InferenceSession(inference.InferenceSession):
 
         Raises:
             DataError: as there; the model is a training graph; or the options terminate the run, or
-                request training mode.
+                request training mode of a model with operators that differ in it.
         """
         check_run(run_options)
         if self.training_graph is not None:
@@ -136,9 +140,10 @@ class InferenceSession(inference.InferenceSession):
                 "A training graph needs gradients of its outputs between forward and backward.",
                 remedy="TrainingAgent(session, …).run_forward and run_backward",
             )
-        if getattr(run_options, "training_mode", False):
+        if self._differs_in_training and getattr(run_options, "training_mode", False):
             raise DataError(
-                "An InferenceSession cannot run a model in training mode.",
+                "An InferenceSession cannot run a model with dropout or batch normalisation in "
+                "training mode.",
                 node="RunOptions.training_mode",
                 expected="False",
                 received="True",
@@ -154,7 +159,7 @@ class InferenceSession(inference.InferenceSession):
     ) -> list[OrtValue]:
         """Run the model; results are OrtValues. Raises as ``run``."""
         results = self.run(output_names, input_dict_ort_values, run_options)
-        return [OrtValue(np.asarray(result)) for result in results]
+        return [PythonOrtValue(np.asarray(result)) for result in results]
 
     def io_binding(self) -> IOBinding:
         """Return an empty binding."""
@@ -287,7 +292,11 @@ class SessionIOBinding:
 
 
 class IOBinding(SessionIOBinding):
-    """``SessionIOBinding`` under the name of ONNX Runtime's Python class."""
+    """``SessionIOBinding``, whose outputs are values of ``onnxruntime.OrtValue``."""
+
+    def get_outputs(self) -> OrtValueVector:
+        """Return the last run's outputs, in the order in which they were bound."""
+        return OrtValueVector(PythonOrtValue.of(value) for value in super().get_outputs())
 
 
 def _at(*place: Any) -> Array:
@@ -328,6 +337,7 @@ __all__ = [
     "OrtDevice",
     "OrtValue",
     "OrtValueVector",
+    "PythonOrtValue",
     "RunOptions",
     "SessionIOBinding",
 ]

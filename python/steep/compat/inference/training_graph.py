@@ -65,19 +65,31 @@ def read(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> onnx.Model
     """Return the training graph in a file or its bytes; None for other models."""
     if isinstance(source, onnx.ModelProto):
         model = source
+    elif not mentions(source, [DOMAIN]):
+        return None
     elif isinstance(source, bytes):
-        if DOMAIN.encode() not in source:
-            return None
         model = onnx.load_model_from_string(source)
     else:
-        path = Path(source)  # if it cannot be read, the session raises the error
-        if not path.is_file() or path.stat().st_size == 0:
-            return None
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            if data.find(DOMAIN.encode()) < 0:
-                return None
-        model = onnx.load(path)
+        model = onnx.load(source)
     return model if any(_waits(node) for node in model.graph.node) else None
+
+
+def mentions(
+    source: str | os.PathLike[str] | bytes | onnx.ModelProto, words: Sequence[str]
+) -> bool:
+    """Return whether one of the words is anywhere in a model's bytes, such as names of operators.
+
+    False for a file that cannot be read: the session raises the error.
+    """
+    if isinstance(source, onnx.ModelProto):
+        source = source.SerializeToString()
+    if isinstance(source, bytes):
+        return any(word.encode() in source for word in words)
+    path = Path(source)
+    if not path.is_file() or path.stat().st_size == 0:
+        return False
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return any(data.find(word.encode()) >= 0 for word in words)
 
 
 def wrt_of(training: onnx.ModelProto) -> dict[str, str]:

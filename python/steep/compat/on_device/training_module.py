@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 
 from steep import _steep
 from steep.compat import state_file
-from steep.compat.inference.ort_value import OrtValue
+from steep.compat.inference.ort_value import OrtValue, PythonOrtValue
 from steep.compat.on_device.training_state import Array, CheckpointState
 from steep.compat.onnxblock.artifacts import parse, serialise
 from steep.compat.onnxblock.base import info_of, prune, require_values
@@ -140,7 +140,7 @@ class Module:
         with self._state._lock:
             outputs: list[Any] = step(user_inputs)
         if user_inputs and all(isinstance(value, OrtValue) for value in user_inputs):
-            outputs = [OrtValue(output) for output in outputs]
+            outputs = [PythonOrtValue(output) for output in outputs]
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def train(self, mode: bool = True) -> Module:
@@ -170,7 +170,7 @@ class Module:
         """
         self._state._require_values()
         values = [self._float(name).reshape(-1) for name in self._choose_names(trainable_only)]
-        return OrtValue(np.concatenate(values) if values else np.zeros(0, np.float32))
+        return PythonOrtValue(np.concatenate(values) if values else np.zeros(0, np.float32))
 
     def copy_buffer_to_parameters(
         self, buffer: OrtValue | Array, trainable_only: bool = True

@@ -32,12 +32,13 @@ class DebugOptions:
 
     ``PREFIX_torch_exported_MODE.onnx``: the captured graph;
     ``PREFIX_optimized_pre_grad_MODE.onnx``: the graph after ``register_graph_optimizer``'s
-    functions; ``PREFIX_execution_model_training.onnx``: forward and backward in standard operators;
+    functions; ``PREFIX_execution_model_MODE.onnx``: forward and backward in standard operators;
     ``PREFIX_optimized_MODE.onnx``: the compiled graph, for viewers such as Netron: its fused
     operators are in the domain "steep", which no runtime knows;
     ``PREFIX_optimized_MODE.txt``: the same with kernels and the memory plan.
 
-    MODE is "training" or "inference"; a second graph has "_2" after PREFIX.
+    MODE is "training" for a graph with gradients of a module in training mode, otherwise
+    "inference"; a second graph of a mode has "_2" after PREFIX.
 
     At INFO and below, the logger reports how each graph was made, with a table of the compiler's
     stages: their time (milliseconds), the number of nodes after them, and the planned memory.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,20 +26,24 @@ class GraphFiles:
         self._folder = folder
         self._prefix = prefix
         self._written_graphs: weakref.WeakSet[CompiledGraph] = weakref.WeakSet()
-        self._count = 0
+        self._counts: collections.Counter[str] = collections.Counter()
 
-    def write(self, graphs: Sequence[CompiledGraph]) -> None:
-        """Write the graphs that are new. Raises IoError."""
+    def write(self, graphs: Sequence[CompiledGraph], training: bool) -> None:
+        """Write the graphs that are new, of a module that is in training mode or not.
+
+        Raises:
+            IoError: a file cannot be written.
+        """
         for graph in graphs:
             if graph not in self._written_graphs:
                 self._written_graphs.add(graph)
-                self._write(graph)
+                gradients = graph.engine_graph.gradients
+                self._write(graph, "training" if training and gradients else "inference")
 
-    def _write(self, graph: CompiledGraph) -> None:
-        self._count += 1
-        number = "" if self._count == 1 else f"_{self._count}"
+    def _write(self, graph: CompiledGraph, mode: str) -> None:
+        self._counts[mode] += 1
+        number = "" if self._counts[mode] == 1 else f"_{self._counts[mode]}"
         engine = graph.engine_graph
-        mode = "training" if engine.gradients else "inference"
 
         def put(stage: str, content: bytes) -> None:
             write_file(str(self._folder / f"{self._prefix}{number}_{stage}"), content)

@@ -136,7 +136,7 @@ class ORTModule(ours.ORTModule):
                     self._told_graphs.add(graph)
                     log.info("%s", stage_table(graph))
         if self._files is not None:
-            self._files.write(graphs)
+            self._files.write(graphs, self._module.training)
         if self._print_memory:
             print(memory_line(graphs), file=sys.stderr)
 

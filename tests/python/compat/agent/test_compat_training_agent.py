@@ -219,6 +219,55 @@ def test_a_weight_that_is_not_trained_stays():
     assert [o.name for o in training.graph.output] == ["w_grad"]
 
 
+def test_build_of_old_releases_has_its_settings_in_the_other_ones(caplog):
+    from onnxruntime.capi import _pybind_state as state
+
+    config = state.OrtModuleGraphBuilderConfiguration()
+    assert config.graph_transformer_config.propagate_cast_ops_config.level == 1
+    config.graph_transformer_config = state.TrainingGraphTransformerConfiguration()
+    config.initializer_names = config.initializer_names_to_train = ["w"]
+    builder = state.OrtModuleGraphBuilder()
+    builder.initialize(linear().SerializeToString(), config)
+    builder.build()
+    training = onnx.load_model_from_string(builder.get_model())
+    assert [o.name for o in training.graph.output] == ["w_grad"]
+
+
+def test_lists_of_results_that_are_used_again():
+    from onnxruntime.capi._pybind_state import OrtValueVector, PartialGraphExecutionState
+
+    function = function_of(linear())
+    cls = type(function)
+    outputs, gradients = OrtValueVector(), OrtValueVector()
+    for factor in (1, 2):
+        state = PartialGraphExecutionState()
+        feeds = cls.input_to_ort([factor * X, W, Z], cls._devices, False)
+        cls._training_agent.run_forward(feeds, outputs, state, cls._cache)
+        memory = [v.data_ptr() for v in (*outputs, *gradients)]
+        seeds = cls.input_to_ort([DY], cls._devices, False)
+        cls._training_agent.run_backward(seeds, gradients, state)
+        assert len(outputs) == 1 and len(gradients) == 3
+        np.testing.assert_allclose(outputs[0].numpy(), factor * X @ W)
+        np.testing.assert_allclose(gradients[1].numpy(), factor * X.T @ DY)
+    assert memory == [v.data_ptr() for v in (*outputs, *gradients)]
+    feeds = cls.input_to_ort([X[:1], W, Z], cls._devices, False)
+    with pytest.raises(steep.ShapeError, match="cannot change"):
+        cls._training_agent.run_forward(feeds, outputs, PartialGraphExecutionState())
+    with pytest.raises(steep.DataError, match="another number"):
+        cls._training_agent.run_forward(feeds, gradients, PartialGraphExecutionState())
+
+
+def test_extents_of_one():
+    function = function_of(linear())
+    function.forward([X, W.reshape(3), Z.reshape(1, 1)], training=True)
+    dx, dw, dz = arrays(function.backward([DY.reshape(1, 2)]))
+    np.testing.assert_allclose(dx, np.ones((2, 3)))
+    np.testing.assert_allclose(dw, [3, 5, 7])
+    np.testing.assert_allclose(dz, [[2]])
+    with pytest.raises(steep.ShapeError):
+        function.forward([X, W[:2], Z], training=True)
+
+
 def test_a_training_graph_is_a_file_too(tmp_path):
     import onnxruntime
 

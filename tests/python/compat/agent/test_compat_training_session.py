@@ -102,6 +102,39 @@ def test_runs_with_bindings_train():
     assert float(value.numpy()) < losses[2]
 
 
+def test_a_loss_that_is_not_a_float32_scalar():
+    from onnxruntime import TrainingSession
+
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    g (double[n, 1] x, double[n, 1] label) => (double[1, 1] loss) <double[1] w = {0.5}> {
+        y = Mul(x, w)
+        difference = Sub(y, label)
+        loss = ReduceSumSquare(difference)
+    }"""
+    made = TrainingSession(onnx.parser.parse_model(text).SerializeToString(), parameters())
+    ones = np.ones((2, 1))
+    (loss,) = made.run(None, {"x": ones / 3, "label": ones, "Learning_Rate": np.float32([0.1])})
+    assert loss.shape == (1, 1) and loss.dtype == np.float64
+    np.testing.assert_allclose(loss, [[2 * (1 / 6 - 1) ** 2]], rtol=1e-15)
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_a_loss_that_is_not_finite_is_returned(runs, caplog):
+    made = session(gradient_accumulation_steps=runs)
+    before = made.get_state()
+    for bad in (np.inf, np.nan):
+        loss, prediction = made.run(None, feed(x=X * np.float32(bad)))
+        assert not np.isfinite(loss) and prediction.shape == (3, 1)
+        assert "The loss of step 1 is" in caplog.text
+        caplog.clear()
+    assert all(np.array_equal(before[n], v) for n, v in made.get_state().items())
+    for _ in range(runs):
+        made.run(None, feed())
+    assert not np.array_equal(before["coef"], made.get_state()["coef"])
+    with pytest.raises(steep.ShapeError):
+        made.run(None, feed(x=X[:, :1]))
+
+
 def test_a_run_without_an_update():
     from onnxruntime import RunOptions
 

@@ -59,10 +59,36 @@ def test_what_is_wrong_is_said(tmp_path):
     with pytest.raises(steep.DataError, match="not a subscriber"):
         manager.subscribe(net(), [3])
     manager.subscribe(net(), [kept])
-    with pytest.raises(steep.DataError, match="already"):
-        manager.subscribe(net(), [kept])
+    with pytest.raises(steep.DataError, match="not a subscriber"):
+        manager.subscribe(net(), [3])
+    assert manager.get_subscriber(hooks.StatisticsSubscriber) is kept
     with pytest.raises(steep.DataError, match="no such"):
         hooks.SubscriberManager().get_subscriber(hooks.StatisticsSubscriber)
+
+
+@pytest.mark.parametrize("wrap", [lambda m: m, ORTModule], ids=["PyTorch", "ORTModule"])
+def test_a_second_model_and_its_subscribers_replace_the_first(wrap):
+    class Subscriber(hooks.SubscriberBase):
+        def __init__(self):
+            super().__init__()
+            self.told = []
+
+        def activation(self, name, step, tensor):
+            self.told.append((name, step))
+
+    manager, models = hooks.SubscriberManager(), [wrap(net()), wrap(net())]
+    first, second = Subscriber(), Subscriber()
+    manager.subscribe(models[0], [first])
+    models[0](torch.ones(3, 4))
+    before = list(first.told)
+    assert before
+    manager.subscribe(models[1], [second])
+    models[0](torch.ones(3, 4))
+    models[1](torch.ones(3, 4))
+    assert first.told == before and second.told == before
+    manager.subscribe(models[1], [first, second])
+    models[1](torch.ones(3, 4))
+    assert first.told == second.told == 2 * before
 
 
 def test_a_tensor_within_forward(monkeypatch):

@@ -73,9 +73,8 @@ def test_from_import_says_what_to_do():
         from onnxruntime.training.utils import torch_nvtx_range_push  # noqa: F401
     with pytest.raises(ImportError, match="stock"):
         import onnxruntime.transformers  # noqa: F401
-    with pytest.raises(ImportError, match="stock"):
-        from onnxruntime import never_there  # noqa: F401
     for module in (
+        "onnxruntime.never_there",
         "onnxruntime.training.never_there",
         "onnxruntime.capi._pybind_state.never_there",
     ):
@@ -90,6 +89,7 @@ def test_from_import_says_what_to_do():
         ("onnxruntime.training.torchdynamo.register_backend.ort", "torch.compile"),
         ("onnxruntime.training.ort_triton.kernel", "ahead of time"),
         ("onnxruntime.quantization.calibrate", "stock"),
+        ("onnxruntime.training._utils", "state_dict"),
     ],
 )
 def test_a_module_of_a_refused_package_says_the_same(module, remedy):
@@ -104,6 +104,44 @@ def test_submodules_are_attributes():
         onnxruntime.training.optim.lr_scheduler
         is sys.modules["onnxruntime.training.optim.lr_scheduler"]
     )
+
+
+def test_names_of_old_releases_at_the_top():
+    import onnxruntime.training
+    from onnxruntime.capi import _pybind_state, training
+
+    for name in ("TrainingParameters", "TrainingSession"):
+        assert getattr(onnxruntime, name) is getattr(training, name)
+    strategy = onnxruntime.training.PropagateCastOpsStrategy
+    assert strategy is _pybind_state.PropagateCastOpsStrategy
+    for name in ("SessionIOBinding", "OrtMemType", "set_cuda_device_id", "set_cuda_mem_limit"):
+        assert getattr(onnxruntime, name) is getattr(_pybind_state, name)
+
+
+@pytest.mark.parametrize(
+    ("kind", "model", "feed"),
+    [
+        ("InvalidArgument", "Neg", {"x": [[1.0]]}),
+        ("InvalidArgument", "Neg", {"z": [1.0]}),
+        ("InvalidGraph", "NeverThere", {}),
+        ("Fail", "NeverThere", {}),
+        ("InvalidProtobuf", b"none", {}),
+        ("NoSuchFile", "nowhere.onnx", {}),
+    ],
+)
+def test_errors_of_the_runtime_are_ours(kind, model, feed):
+    import numpy as np
+    import onnx
+    import onnxruntime
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    if isinstance(model, str) and not model.endswith(".onnx"):
+        head = '<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y)'
+        text = f"{head} {{y = {model}(x)}}"
+        model = onnx.parser.parse_model(text).SerializeToString()
+    with pytest.raises(getattr(state, kind)):
+        session = onnxruntime.InferenceSession(model)
+        session.run(None, {name: np.float32(value) for name, value in feed.items()})
 
 
 def test_inference_is_ours():

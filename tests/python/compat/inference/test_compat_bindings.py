@@ -123,11 +123,48 @@ def test_options_of_a_run(caplog):
     assert "key" in caplog.text
     assert session().run(["total"], {"x": X}, options)[0] == 30
     options.training_mode = True
-    with pytest.raises(steep.DataError, match="GradientSession"):
-        session().run(None, {"x": X}, options)
+    assert session().run(["total"], {"x": X}, options)[0] == 30  # computes the same in training
     options.terminate = True
     with pytest.raises(steep.DataError, match="terminate"):
         session().run(None, {"x": X}, options)
+
+
+@pytest.mark.parametrize("kind", ["bytes", "file"])
+def test_training_mode_of_a_model_that_differs_in_it(kind, tmp_path):
+    from onnxruntime import InferenceSession, RunOptions
+
+    text = '<ir_version: 8, opset_import: ["": 17]> g (float[N] x) => (float[N] y) {y = Dropout(x)}'
+    model = onnx.parser.parse_model(text).SerializeToString()
+    (tmp_path / "model.onnx").write_bytes(model)
+    made = InferenceSession(model if kind == "bytes" else str(tmp_path / "model.onnx"))
+    options = RunOptions()
+    feed = {"x": np.ones(3, np.float32)}
+    np.testing.assert_array_equal(made.run(None, feed, options)[0], feed["x"])
+    options.training_mode = True
+    with pytest.raises(steep.DataError, match="GradientSession"):
+        made.run(None, feed, options)
+
+
+def test_the_two_classes_of_values():
+    from onnxruntime import OrtValue
+    from onnxruntime.capi import _pybind_state as state
+
+    cpu = state.OrtDevice(state.OrtDevice.cpu(), state.OrtMemType.DEFAULT, 0)
+    inner, outer = state.OrtValue.ortvalue_from_numpy(X, cpu), OrtValue.ortvalue_from_numpy(X)
+    assert (inner.device_name(), outer.device_name()) == ("Cpu", "cpu")
+    assert isinstance(outer, state.OrtValue) and not isinstance(inner, OrtValue)
+    # code of users goes from the outer value to the inner one as long as there is one
+    assert type(outer._ortvalue) is state.OrtValue and not hasattr(inner, "_ortvalue")
+    assert outer._ortvalue.data_ptr() == outer.data_ptr()
+    made = session()
+    for binding in (made.io_binding(), state.SessionIOBinding(made)):
+        binding.bind_ortvalue_input("x", inner)
+        binding.bind_ortvalue_output("y", inner if binding is not made else outer)
+        made.run_with_iobinding(binding)
+        (y,) = binding.get_outputs()
+        assert y.data_ptr() == inner.data_ptr()
+        assert y.device_name() == ("cpu" if isinstance(y, OrtValue) else "Cpu")
+    assert isinstance(made.run_with_ort_values(["y"], {"x": inner})[0], OrtValue)
 
 
 def test_devices():

@@ -159,6 +159,18 @@ def test_copies_and_pickles(tmp_path):
 # --- options -------------------------------------------------------------------------------------
 
 
+def test_files_of_a_module_in_evaluation_mode(tmp_path):
+    module = ORTModule(
+        net().eval(), DebugOptions(save_onnx=True, onnx_prefix="n", save_path=str(tmp_path))
+    )
+    module(torch.randn(3, 4)).sum().backward()
+    with torch.no_grad():
+        module(torch.randn(3, 4))
+    names = {p.name for p in tmp_path.glob("*.onnx")}
+    assert {"n_torch_exported_inference.onnx", "n_2_torch_exported_inference.onnx"} <= names
+    assert all(name.endswith("_inference.onnx") for name in names)
+
+
 def test_files_of_each_stage(tmp_path):
     module = ORTModule(
         net(), DebugOptions(save_onnx=True, onnx_prefix="n", save_path=str(tmp_path))
@@ -169,12 +181,12 @@ def test_files_of_each_stage(tmp_path):
         module(x)
     module(x)
     assert sorted(p.name for p in tmp_path.iterdir()) == [
-        "n_2_optimized_inference.onnx",
-        "n_2_optimized_inference.txt",
-        "n_2_torch_exported_inference.onnx",
         "n_execution_model_training.onnx",
+        "n_optimized_inference.onnx",
+        "n_optimized_inference.txt",
         "n_optimized_training.onnx",
         "n_optimized_training.txt",
+        "n_torch_exported_inference.onnx",
         "n_torch_exported_training.onnx",
     ]
     # what was written computes what the module does, in forward and backward
@@ -328,18 +340,26 @@ def test_settings_from_a_file(tmp_path, monkeypatch, caplog):
 
 def test_the_gradient_graph_of_a_module(tmp_path):
     module = net()
+    module[2].bias.requires_grad_(False)
     x, y = torch.randn(3, 4), torch.randn(3, 2)
     export_gradient_graph(module, torch.nn.MSELoss(), x, y, tmp_path / "g.onnx")
     session = steep.InferenceSession(tmp_path / "g.onnx")
-    fed = dict(zip([i.name for i in session.get_inputs()], (x.numpy(), y.numpy()), strict=True))
-    loss, *gradients = session.run(None, fed)
+    parameters = dict(module.named_parameters())
+    assert [i.name for i in session.get_inputs()] == ["input", "labels", *parameters]
+    fed = {"input": x.numpy(), "labels": y.numpy()}
+    fed |= {name: p.detach().numpy() for name, p in parameters.items()}
+    output, loss, *gradients = session.run(None, fed)
     expected = torch.nn.functional.mse_loss(module(x), y)
     expected.backward()
+    np.testing.assert_allclose(output, module(x).detach().numpy(), rtol=1e-5)
     np.testing.assert_allclose(loss, expected.item(), rtol=1e-6)
-    names = [o.name for o in session.get_outputs()][1:]
-    assert names == [f"grad_{n}" for n, _ in module.named_parameters()]
-    for p, g in zip(module.parameters(), gradients, strict=True):
-        np.testing.assert_allclose(g, p.grad.numpy(), rtol=1e-5, atol=1e-7)
+    trained = [name for name, p in parameters.items() if p.requires_grad]
+    names = [o.name for o in session.get_outputs()]
+    assert names == ["output", "loss", *(f"{name}_grad" for name in trained)]
+    for name, gradient in zip(trained, gradients, strict=True):
+        np.testing.assert_allclose(gradient, parameters[name].grad, rtol=1e-5, atol=1e-7)
+    fed["0.weight"] = 2 * fed["0.weight"]
+    assert session.run(["loss"], fed)[0] != loss
 
 
 def test_process_wide_settings(caplog):
