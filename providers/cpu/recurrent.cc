@@ -12,10 +12,6 @@ int64_t trace_size(const RecurrentProblem& p) {
   return rows * p.width() + rows * p.hidden + states * p.hidden * (p.cell == Cell::lstm ? 2 : 1);
 }
 
-int64_t copy_of_x(const RecurrentProblem& p) {
-  return p.batch_major ? (p.steps * p.batch * p.input + 15) / 16 * 16 : 0;
-}
-
 template <typename T>
 const T* steps_first(const RecurrentProblem& p, const KernelArgs& args, T* copy) {
   const T* x = args.input<T>(p.at.x);
@@ -48,8 +44,8 @@ class Forward {
         trace_(trace),
         x_(steps_first<T>(p, args, scratch)) {
     const T* r = args.input<T>(p.at.r) + direction * width_ * h_;
-    T* packed = scratch + copy_of_x(p);
-    const int64_t early = p.cell == Cell::gru ? 2 * h_ : width_;
+    T* packed = scratch + steps_first_size<T>(p);
+    const int64_t early = p.early_width();
     product_ = StepProduct<T>(early, h_, r, 1, h_, h_, width_, packed);
     if (p.cell != Cell::gru) return;
     packed += StepProduct<T>::size(early, h_);
@@ -58,9 +54,8 @@ class Forward {
   }
 
   static int64_t scratch_size(const RecurrentProblem& p) {
-    const bool gru = p.cell == Cell::gru;
-    return copy_of_x(p) + StepProduct<T>::size(gru ? 2 * p.hidden : p.width(), p.hidden) +
-           (gru ? StepProduct<T>::size(p.hidden, p.hidden) : 0);
+    return steps_first_size<T>(p) + StepProduct<T>::size(p.early_width(), p.hidden) +
+           (p.cell == Cell::gru ? StepProduct<T>::size(p.hidden, p.hidden) : 0);
   }
 
   void run() {

@@ -71,6 +71,9 @@ struct RecurrentProblem {
 
   bool reversed(int64_t direction) const { return first_reversed || direction == 1; }
   int64_t width() const { return gates * hidden; }
+  /// The columns of R's product with the state that a step computes first. GRU's third gate has a
+  /// product of its own.
+  int64_t early_width() const { return cell == Cell::gru ? 2 * hidden : width(); }
   /// Offsets into y[steps, directions, batch, hidden] and into a state [directions, batch, hidden];
   /// with layout = 1 the batch comes first in both.
   int64_t y_at(int64_t t, int64_t d, int64_t n) const {
@@ -96,8 +99,8 @@ std::optional<RecurrentProblem> read_recurrent(const NodeSpec& node, std::string
 template <typename T>
 struct Trace {
   T* gates = nullptr;  ///< [steps, batch, gates, hidden], after their activations
-  T* extra =
-      nullptr;  ///< [steps, batch, hidden]: LSTM: h(cell); GRU: the operand of the reset gate
+  /// [steps, batch, hidden]: LSTM: h(cell); GRU: the operand of the reset gate.
+  T* extra = nullptr;
   T* states = nullptr;  ///< [steps + 1, batch, hidden], see RecurrentProblem::before
   T* cells = nullptr;   ///< as `states`, the cells of LSTM
 };
@@ -125,10 +128,20 @@ void run_forward(const RecurrentProblem& p, int64_t direction, const KernelArgs&
 template <typename T>
 int64_t forward_scratch(const RecurrentProblem& p);
 
-/// X as [steps, batch, input]: the operand, or a copy in `copy`, copy_of_x(p) elements.
+/// X as [steps, batch, input]: the operand, or a copy in `copy`, steps_first_size<T>(p) elements.
 template <typename T>
 const T* steps_first(const RecurrentProblem& p, const KernelArgs& args, T* copy);
-int64_t copy_of_x(const RecurrentProblem& p);
+
+/// `elements` rounded up to whole cache lines, where the next part of scratch may start.
+template <typename T>
+int64_t in_whole_lines(int64_t elements) {
+  return static_cast<int64_t>(whole_lines(static_cast<size_t>(elements) * sizeof(T)) / sizeof(T));
+}
+
+template <typename T>
+int64_t steps_first_size(const RecurrentProblem& p) {
+  return p.batch_major ? in_whole_lines<T>(p.steps * p.batch * p.input) : 0;
+}
 
 /// The product of each step: y[rows, n] = a[rows, k] · b[k, n], with a packed b.
 template <typename T>

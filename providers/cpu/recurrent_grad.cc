@@ -29,7 +29,7 @@ class Backward {
     const int64_t rows = p.steps * p.batch;
     const bool gru = p.cell == Cell::gru;
     const T* r = args.input<T>(p.at.r) + direction * width_ * h_;
-    const int64_t early = gru ? 2 * h_ : width_;
+    const int64_t early = p.early_width();
     T* packed = take(StepProduct<T>::size(h_, early));
     product_ = StepProduct<T>(h_, early, r, h_, 1, width_, h_, packed);
     if (gru) {
@@ -37,7 +37,7 @@ class Backward {
       late_ = StepProduct<T>(h_, h_, r + early * h_, h_, 1, p.linear_before_reset ? h_ : width_, h_,
                              packed);
     }
-    x_ = steps_first<T>(p, args, take(copy_of_x(p)));
+    x_ = steps_first<T>(p, args, take(steps_first_size<T>(p)));
     dgates_ = take(rows * width_);
     dnew_ = take(rows * h_);
     dh_ = take(p.batch * h_);
@@ -49,10 +49,9 @@ class Backward {
 
   static int64_t scratch_size(const RecurrentProblem& p) {
     const int64_t rows = p.steps * p.batch, h = p.hidden;
-    const bool gru = p.cell == Cell::gru;
-    return StepProduct<T>::size(h, gru ? 2 * h : p.width()) +
-           (gru ? StepProduct<T>::size(h, h) : 0) + copy_of_x(p) + rows * p.width() + rows * h +
-           3 * p.batch * h + (p.batch_major ? rows * p.input : 0);
+    return StepProduct<T>::size(h, p.early_width()) +
+           (p.cell == Cell::gru ? StepProduct<T>::size(h, h) : 0) + steps_first_size<T>(p) +
+           rows * p.width() + rows * h + 3 * p.batch * h + (p.batch_major ? rows * p.input : 0);
   }
 
   void run() {
@@ -272,8 +271,8 @@ class RecurrentGrad final : public Kernel {
     for (size_t i = 0; i < given_.size(); ++i) given_[i] = node.in(i).present();
     for (size_t i = 0; i < wanted_.size(); ++i) wanted_[i] = node.out(i).present();
     kept_ = node.in(p_.at.trace).present();
-    scratch_ = std::max(Backward<T>::scratch_size(p_), kept_ ? 0 : forward_scratch<T>(p_));
-    scratch_ = (scratch_ + 15) / 16 * 16;
+    scratch_ = in_whole_lines<T>(
+        std::max(Backward<T>::scratch_size(p_), kept_ ? 0 : forward_scratch<T>(p_)));
     scratch_bytes = static_cast<size_t>(scratch_ + (kept_ ? 0 : trace_size(p_))) * sizeof(T);
     flops = (kept_ ? 4.0 : 6.0) *
             static_cast<double>(p_.directions * p_.steps * p_.batch * p_.width()) *

@@ -95,7 +95,7 @@ std::vector<Type> recurrent_with_trace_infer(Node n) {
                                   : Shape{steps, directions, batch, hidden}};
   return {y,
           state,
-          state,
+          cell == "LSTM" ? state : Type{dtype, Shape{0}},
           {dtype, Shape{directions, Dim(rows * (t * (gates + 1) + (t + 1) * states))}}};
 }
 
