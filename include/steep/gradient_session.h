@@ -89,8 +89,10 @@ class GradientSession {
 
   /// Runs the model in training mode, with dropout. `inputs` has every input of input_info() by
   /// name, and may have weights that replace the session's in this run. Running statistics do not
-  /// change; a model that updates them returns them as outputs. Throws DataError (an input is
-  /// missing or unknown), ShapeError (dtype, rank or extent), ProviderError (no kernel for a node).
+  /// change; a model that updates them returns them as outputs. Inputs of another dtype are
+  /// converted as docs/training.md says (What is fed); weights are not. Throws DataError (an input
+  /// is missing or unknown, or a value does not fit the dtype), ShapeError (rank or extent, or a
+  /// dtype that is not converted), ProviderError (no kernel for a node).
   Forward forward(const Tensors& inputs);
 
   /// Runs the model without dropout, and keeps nothing for backward. Otherwise as forward(). Throws

@@ -67,9 +67,10 @@ class InferenceSession {
   InferenceSession& operator=(InferenceSession&&) noexcept;
 
   /// Returns the named outputs, in that order; if none is named, all, in the order of
-  /// output_info(). Nodes that no named output needs do not run. Throws DataError (an input is
-  /// missing or unknown, an output is unknown, bad values), ShapeError (dtype, rank or extent of an
-  /// input), ProviderError (no kernel for a node).
+  /// output_info(). Nodes that no named output needs do not run. Inputs of another dtype are
+  /// converted as docs/training.md says (What is fed). Throws DataError (an input is missing or
+  /// unknown, an output is unknown, bad values), ShapeError (rank or extent of an input, or a dtype
+  /// that is not converted), ProviderError (no kernel for a node).
   std::vector<Tensor> run(const Inputs& inputs, std::span<const std::string> outputs = {});
 
   /// As run(), for inputs and outputs of any kind: sequences, optionals.

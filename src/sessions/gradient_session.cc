@@ -239,14 +239,15 @@ std::vector<Tensor> GradientSession::Impl::in_order(const Tensors& arrays, bool 
                        .received = "no value of this name",
                        .remedy = fmt::format("Feed an array for '{}'.", name)});
     }
-    Tensor array = found->second;
-    if (weight == nullptr && array.dtype() != info.dtype && converts(array.dtype(), info.dtype)) {
-      array = convert(array, info.dtype, name);
-    } else if (copied) {
-      array = array.clone();
+    const Tensor& fed = found->second;
+    const bool fits = fed.dtype() == info.dtype;
+    if (weight == nullptr && !fits && converts(fed.dtype(), info.dtype)) {
+      result.push_back(convert(fed, info.dtype, name));
+      check_type("An input", info, result.back());
+      continue;
     }
-    check_type(weight != nullptr ? "A weight" : "An input", info, array);
-    result.push_back(std::move(array));
+    check_type(weight != nullptr ? "A weight" : "An input", info, fed);
+    result.push_back(copied ? fed.clone() : fed);
   }
   return result;
 }
