@@ -30,7 +30,10 @@ def number(value: float, like: Value) -> Value:
     """Return a constant without dimensions, with the dtype of ``like``."""
     kind = like.dtype if like.dtype is not None else ir.DataType.DOUBLE
     constant = opset18.Constant(value=onnx.helper.make_tensor("", int(kind), [], [value]))
-    return constant if like.dtype is not None else opset18.CastLike(constant, like)
+    if like.dtype is None:
+        return opset18.CastLike(constant, like)
+    constant.dtype = kind  # for translations that depend on it
+    return constant
 
 
 def ints(*values: int) -> Value:

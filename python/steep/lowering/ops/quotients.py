@@ -38,7 +38,7 @@ def _rest(self: Value, other: Value, zero: Value) -> tuple[Value, Value]:
 def _remainder(self: Value, other: Value) -> Value:
     """The remainder of floor division, which has the sign of the divisor."""
     self, other, zero = _tensors(self, other)
-    if _of_whole_numbers(self) or _of_whole_numbers(other):  # a number's dtype is not known
+    if _of_whole_numbers(self):
         return opset18.Mod(self, other)
     rest, moves = _rest(self, other, zero)
     result = opset18.Where(moves, opset18.Add(rest, other), rest)
