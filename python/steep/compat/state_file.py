@@ -179,16 +179,34 @@ def decode(content: bytes, where: str) -> TrainingState:
             numbers = record["optimizer"]
             state.optimizer = OptimizerState(
                 int(numbers["step"]),
-                float.fromhex(numbers["lr"]),
-                float.fromhex(numbers["initial_lr"]),
+                learning_rate(numbers["lr"]),
+                learning_rate(numbers["initial_lr"]),
                 _under("moment/", tensors),
             )
         counts = [draws, state.optimizer.step if state.optimizer else 0]
         if not all(0 <= count < 2**62 for count in counts):
             raise ValueError("a count is out of range")
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         raise _broken(where, f"a header that does not fit: {error}") from error
     return state
+
+
+def learning_rate(text: str) -> float:
+    """Return a learning rate that a file has in hexadecimal.
+
+    Raises ValueError or OverflowError: it is no number, negative or not finite.
+    """
+    rate = float.fromhex(text)
+    if not (math.isfinite(rate) and rate >= 0):
+        raise ValueError(f"the learning rate {rate}")
+    return rate
 
 
 def read(uri: str | os.PathLike[str]) -> bytes:

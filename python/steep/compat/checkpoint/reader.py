@@ -13,9 +13,9 @@ import numpy as np
 
 from steep._steep import Limits
 from steep.compat.checkpoint import schema
-from steep.compat.checkpoint.seal import opened
+from steep.compat.checkpoint.seal import open_seal
 from steep.compat.checkpoint.tables import Buffer, CheckedTable
-from steep.compat.state_file import OptimizerState, Property, TrainingState
+from steep.compat.state_file import OptimizerState, Property, TrainingState, learning_rate
 from steep.errors import IoError
 
 Array = np.ndarray[Any, Any]
@@ -43,19 +43,19 @@ def decode(content: bytes, where: str, data: Path | None = None) -> TrainingStat
         IoError: the file of data cannot be read.
     """
     try:
-        body, told = opened(content)
+        body, extras = open_seal(content)
     except ValueError as error:
         raise Buffer(b"", where).wrong("seal", "the bytes that were written", str(error)) from error
     root = Buffer(body, where).root(schema.CHECKPOINT)
     version = root.integer("version", "int32")
     if version not in schema.READABLE:
         raise root.wrong("version", "1 or 2", str(version), remedy="save it with version 1.19.2")
-    if root.flag("sealed") != (told is not None):
+    if root.flag("sealed") != (extras is not None):
         raise root.wrong("seal", "the end that was written with the file", "no end, or another")
     state = _Reader(root, data).state()
-    if told is not None:
+    if extras is not None:
         try:
-            _complete(state, told)
+            _complete(state, extras)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise root.wrong("seal", "what Steep writes there", str(error)) from error
     return state
@@ -141,9 +141,9 @@ class _Reader:
 
     def _properties(self) -> dict[str, Property]:
         bag = self._root.table("property_bag", schema.PROPERTY_BAG)
-        found: dict[str, Property] = {}
+        properties: dict[str, Property] = {}
         if bag is None:
-            return found
+            return properties
         kinds: dict[str, Callable[[CheckedTable], Property]] = {
             "ints": lambda table: table.integer("value", "int64"),
             "floats": lambda table: table.real("value"),
@@ -151,15 +151,15 @@ class _Reader:
         }
         for kind, value in kinds.items():
             for table in bag.tables(kind, schema.PROPERTY) or []:
-                name = self._new_name(table, "name", found)
-                found[name] = value(table)
-        return found
+                name = self._new_name(table, "name", properties)
+                properties[name] = value(table)
+        return properties
 
     def _new_name(
-        self, table: CheckedTable, field: str, taken: Mapping[str, object] | set[str]
+        self, table: CheckedTable, field: str, others: Mapping[str, object] | set[str]
     ) -> str:
         name = table.name(field)
-        if name in taken:
+        if name in others:
             raise table.wrong(field, "names that differ", f"{name!r} twice")
         return name
 
@@ -187,10 +187,10 @@ class _Reader:
         if dtype == np.bool_ and values.size and int(values.max()) > 1:
             raise tensor.wrong("raw_data", "truth values of 0 or 1", str(int(values.max())))
         try:
-            made: Array = values.view(dtype).reshape(shape)
+            array: Array = values.view(dtype).reshape(shape)
         except ValueError as error:  # extents whose product is 0, and which are too large
             raise tensor.wrong("dims", "extents of an array", f"{shape}: {error}") from error
-        return made
+        return array
 
     def _bytes(self, tensor: CheckedTable, size: int) -> Array:
         offset = tensor.integer("external_data_offset", "int64", -1)
@@ -199,11 +199,11 @@ class _Reader:
                 raise tensor.wrong("external_data_offset", "-1: no file of data", str(offset))
             return self._external.read(offset, size, tensor)
         raw = tensor.array("raw_data", np.uint8)
-        held = 0 if raw is None else raw.size
-        if held == 0 and self._nominal:
+        count = 0 if raw is None else raw.size
+        if count == 0 and self._nominal:
             return np.zeros(size, np.uint8)
-        if held != size:
-            raise tensor.wrong("raw_data", f"{size} bytes, as dims and data_type say", f"{held}")
+        if count != size:
+            raise tensor.wrong("raw_data", f"{size} bytes, as dims and data_type say", f"{count}")
         self._buffer.spend(size, tensor.field("raw_data"))
         return np.zeros(0, np.uint8) if raw is None else raw.copy()
 
@@ -221,7 +221,7 @@ class _External:
                 )
             descriptor = os.open(target, os.O_RDONLY | os.O_NONBLOCK)
             self._file = os.fdopen(descriptor, "rb")
-            told = os.fstat(descriptor)
+            status = os.fstat(descriptor)
         except FileNotFoundError as error:
             raise table.wrong(
                 "has_external_data",
@@ -231,8 +231,8 @@ class _External:
             ) from error
         except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle
             raise _unreadable(path, error) from error
-        self._size = told.st_size
-        if not stat.S_ISREG(told.st_mode):
+        self._size = status.st_size
+        if not stat.S_ISREG(status.st_mode):
             self.close()
             raise table.wrong("has_external_data", f"the file {path}", "not a regular file")
 
@@ -247,11 +247,11 @@ class _External:
         values = np.empty(size, np.uint8)
         try:
             self._file.seek(offset)
-            got = self._file.readinto(values.data)
+            count = self._file.readinto(values.data)
         except OSError as error:
             raise _unreadable(self._path, error) from error
-        if got != size:
-            raise tensor.wrong("external_data_offset", f"{size} bytes", f"{got}: it was cut")
+        if count != size:
+            raise tensor.wrong("external_data_offset", f"{size} bytes", f"{count}: it was cut")
         return values
 
     def close(self) -> None:
@@ -269,15 +269,15 @@ def _unreadable(path: Path, error: Exception) -> IoError:
     )
 
 
-def _complete(state: TrainingState, told: dict[str, Any]) -> None:
+def _complete(state: TrainingState, extras: dict[str, Any]) -> None:
     """Set what the seal has. Raises KeyError, TypeError, ValueError and their like."""
-    state.draws = int(told["draws"])
+    state.draws = int(extras["draws"])
     if not 0 <= state.draws < _MOST_STEPS:
         raise ValueError("a count is out of range")
-    for name, text in told["floats"].items():
+    for name, text in extras["floats"].items():
         if not isinstance(state.properties[name], float):
             raise ValueError(f"a float for the property {name!r}")
         state.properties[name] = float.fromhex(text)
     if state.optimizer is not None:
-        state.optimizer.lr = float.fromhex(told["lr"])
-        state.optimizer.initial_lr = float.fromhex(told["initial_lr"])
+        state.optimizer.lr = learning_rate(extras["lr"])
+        state.optimizer.initial_lr = learning_rate(extras["initial_lr"])

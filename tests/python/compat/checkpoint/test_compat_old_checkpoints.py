@@ -145,6 +145,31 @@ def test_every_damage_to_a_file_of_ours_is_an_error_or_changes_nothing():
         files.decode(content + b"more", "there")
 
 
+@pytest.mark.parametrize("file_format", ["onnxruntime", "safetensors"])
+@pytest.mark.parametrize("rate", [float("nan"), float("inf"), -1e-3])
+def test_a_rate_that_no_optimizer_takes_is_refused(file_format, rate):
+    state = everything()
+    state.optimizer.lr = rate
+    content = files.encode(state, True, file_format)
+    with pytest.raises(steep.CheckpointError, match="learning rate"):
+        files.decode(content, "c")
+
+
+class Huge(float):
+    """A number whose text in hexadecimal is beyond float64."""
+
+    def hex(self):
+        return "0x1p99999"
+
+
+def test_a_rate_beyond_float64_is_refused():
+    state = everything()
+    state.optimizer.lr = Huge(1)
+    content = files.encode(state, True, "safetensors")
+    with pytest.raises(steep.CheckpointError, match="header that does not fit"):
+        files.decode(content, "c")
+
+
 def test_every_damage_to_a_file_without_a_digest_is_an_error_or_a_state():
     w = Writer()
     group = w.group([("w", {"momentum0": W[0]})])
