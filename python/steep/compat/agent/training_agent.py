@@ -135,8 +135,8 @@ class TrainingAgent:
             DataError, ShapeError, ProviderError: as ``steep.GradientSession.forward``.
             DataError, ShapeError: the values in ``fetches`` do not fit the outputs.
         """
-        given = zip(self._feeds, _require_count("forward", feeds, self._feeds), strict=True)
-        arrays = {name: np.asarray(value) for name, value in given}
+        values = zip(self._feeds, _require_count("forward", feeds, self._feeds), strict=True)
+        arrays = {name: np.asarray(value) for name, value in values}
         inputs = {name: _in_shape(array, self._shapes[name]) for name, array in arrays.items()}
         outputs, state.run = self._session.forward(inputs)
         state.input_shapes = {name: array.shape for name, array in arrays.items()}

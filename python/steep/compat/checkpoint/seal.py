@@ -15,9 +15,9 @@ _MARK = b"steepend"
 _END = 4 + 32 + len(_MARK)
 
 
-def sealed(body: bytes, told: dict[str, Any]) -> bytes:
+def seal(body: bytes, extras: dict[str, Any]) -> bytes:
     """Return a buffer with text and digest behind it."""
-    text = json.dumps(told).encode()
+    text = json.dumps(extras).encode()
     head = [body, text, len(text).to_bytes(4, "little")]
     digest = hashlib.sha256()
     for part in head:
@@ -25,7 +25,7 @@ def sealed(body: bytes, told: dict[str, Any]) -> bytes:
     return b"".join([*head, digest.digest(), _MARK])
 
 
-def opened(content: bytes) -> tuple[memoryview, dict[str, Any] | None]:
+def open_seal(content: bytes) -> tuple[memoryview, dict[str, Any] | None]:
     """Return the buffer, and the text behind it, or None if there is no seal.
 
     Raises ValueError: there is one, and the bytes are not those that were sealed.
@@ -41,9 +41,9 @@ def opened(content: bytes) -> tuple[memoryview, dict[str, Any] | None]:
     if digest != view[before + 4 : before + 36]:
         raise ValueError("bytes that differ from those that were written")
     try:
-        told = json.loads(bytes(view[before - size : before]))
+        extras = json.loads(bytes(view[before - size : before]))
     except RecursionError as error:
         raise ValueError("a text behind it that is nested too deeply") from error
-    if not isinstance(told, dict):
+    if not isinstance(extras, dict):
         raise ValueError("a text behind it that has no names")
-    return view[: before - size], told
+    return view[: before - size], extras

@@ -174,18 +174,18 @@ class CheckedTable:
     def array(self, name: str, dtype: DTypeLike) -> np.ndarray[Any, Any] | None:
         """Return a vector of numbers, in the memory of the file; None if there is none."""
         kind = np.dtype(dtype)
-        found = self._vector(name, kind.itemsize)
-        if found is None:
+        vector = self._vector(name, kind.itemsize)
+        if vector is None:
             return None
-        begin, count = found
+        begin, count = vector
         return np.frombuffer(self.buffer.content, kind, count, begin)
 
     def text(self, name: str) -> str | None:
         """Return a string; None if there is none."""
-        found = self._vector(name, 1)
-        if found is None:
+        vector = self._vector(name, 1)
+        if vector is None:
             return None
-        begin, size = found
+        begin, size = vector
         self.buffer.require(begin, size + 1, self.field(name))
         self.buffer.spend(size, self.field(name))
         if self.buffer.content[begin + size]:
@@ -212,16 +212,16 @@ class CheckedTable:
 
     def tables(self, name: str, slots: Slots) -> list[CheckedTable] | None:
         """Return a vector of tables; None if there is none."""
-        found = self._vector(name, 4)
-        if found is None:
+        vector = self._vector(name, 4)
+        if vector is None:
             return None
-        begin, count = found
-        made = []
+        begin, count = vector
+        tables = []
         for i in range(count):
             field = f"{self.field(name)}[{i}]"
             at = self.buffer.follow(begin + 4 * i, field)
-            made.append(CheckedTable(self.buffer, at, slots, field))
-        return made
+            tables.append(CheckedTable(self.buffer, at, slots, field))
+        return tables
 
     def _place(self, name: str, size: int) -> int:
         """Return the place of a field; 0 if the table does not have it."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from steep.compat.checkpoint import schema
 from steep.compat.checkpoint.schema import Slots
-from steep.compat.checkpoint.seal import sealed
+from steep.compat.checkpoint.seal import seal
 from steep.compat.checkpoint.tables import runtime
 from steep.compat.state_file import OptimizerState, TrainingState
 from steep.errors import DataError
@@ -38,19 +38,19 @@ def encode(state: TrainingState, with_optimizer: bool) -> bytes:
     maker = _Maker(size + 4096)
     module = maker.module(state)
     groups = [] if optimizer is None else [maker.group(optimizer, moments)]
-    listed = maker.vector(groups)
+    optimizer_groups = maker.vector(groups)
     bag = maker.properties(state)
     root = maker.table(
         schema.CHECKPOINT,
         {
             "version": ("Int32", schema.VERSION),
             "module_state": module,
-            "optimizer_groups": listed,
+            "optimizer_groups": optimizer_groups,
             "property_bag": bag,
             "sealed": ("Uint8", 1),
         },
     )
-    told: dict[str, Any] = {
+    extras: dict[str, Any] = {
         "draws": state.draws,
         "floats": {
             name: float(value).hex()
@@ -59,26 +59,26 @@ def encode(state: TrainingState, with_optimizer: bool) -> bytes:
         },
     }
     if optimizer is not None:
-        told["lr"] = float(optimizer.lr).hex()
-        told["initial_lr"] = float(optimizer.initial_lr).hex()
-    return sealed(maker.finished(root), told)
+        extras["lr"] = float(optimizer.lr).hex()
+        extras["initial_lr"] = float(optimizer.initial_lr).hex()
+    return seal(maker.finish(root), extras)
 
 
 def _by_parameter(
     state: TrainingState, optimizer: OptimizerState | None
 ) -> dict[str, dict[str, Array]]:
     """Return the moments by parameter and their name. Raises DataError for other names."""
-    found: dict[str, dict[str, Array]] = {name: {} for name in state.trained}
+    moments: dict[str, dict[str, Array]] = {name: {} for name in state.trained}
     if optimizer is None:
-        return found
+        return moments
     if not optimizer.moments:  # ONNX Runtime's SGD has one moment, which stays 0
         return {name: {"momentum0": np.zeros_like(state.values[name])} for name in state.trained}
     for name, array in optimizer.moments.items():
-        ends = [i for i, c in enumerate(name) if c == "/" and name[i + 1 :] in found]
+        ends = [i for i, c in enumerate(name) if c == "/" and name[i + 1 :] in moments]
         if not ends or ends[0] == 0:
             raise _unfit(name, "moments with names such as momentum0/P of a parameter P", name)
-        found[name[ends[0] + 1 :]][name[: ends[0]]] = array
-    return found
+        moments[name[ends[0] + 1 :]][name[: ends[0]]] = array
+    return moments
 
 
 def _unfit(node: str, expected: str, received: str) -> DataError:
@@ -101,10 +101,10 @@ class _Maker:
         """Add the parameters; return the table."""
         trained = set(state.trained)
         groups = []
-        for wanted in (True, False):
-            names = [name for name in state.values if (name in trained) == wanted]
-            made = [self.tensor(n, state.values[n], not state.nominal) for n in names]
-            groups.append(self.vector(made))
+        for is_trained in (True, False):
+            names = [name for name in state.values if (name in trained) == is_trained]
+            tensors = [self.tensor(n, state.values[n], not state.nominal) for n in names]
+            groups.append(self.vector(tensors))
         return self.table(
             schema.MODULE_STATE,
             {
@@ -141,11 +141,11 @@ class _Maker:
         bag = {}
         for kind, (python_type, field) in kinds.items():
             chosen = {n: v for n, v in state.properties.items() if isinstance(v, python_type)}
-            made = []
+            tables = []
             for name, value in chosen.items():
                 fields = {"name": self.text(name), "value": field(value)}
-                made.append(self.table(schema.PROPERTY, fields))
-            bag[kind] = self.vector(made)
+                tables.append(self.table(schema.PROPERTY, fields))
+            bag[kind] = self.vector(tables)
         return self.table(schema.PROPERTY_BAG, bag)
 
     def tensor(self, name: str, array: Array, with_values: bool = True) -> int:
@@ -172,12 +172,12 @@ class _Maker:
 
     def vector(self, places: Iterable[int]) -> int:
         """Add a vector of tables; return its place."""
-        listed = list(places)
-        self._builder.StartVector(4, len(listed), 4)
-        for place in reversed(listed):
-            self._builder.PrependUOffsetTRelative(place)
-        made: int = self._builder.EndVector()
-        return made
+        elements = list(places)
+        self._builder.StartVector(4, len(elements), 4)
+        for element in reversed(elements):
+            self._builder.PrependUOffsetTRelative(element)
+        place: int = self._builder.EndVector()
+        return place
 
     def table(self, slots: Slots, fields: Mapping[str, int | tuple[str, Any]]) -> int:
         """Add a table of places, and of numbers with their kinds; return its place."""
@@ -189,10 +189,10 @@ class _Maker:
                 getattr(builder, f"Prepend{kind}Slot")(slots[name], number, 0)
             else:
                 builder.PrependUOffsetTRelativeSlot(slots[name], value, 0)
-        made: int = builder.EndObject()
-        return made
+        place: int = builder.EndObject()
+        return place
 
-    def finished(self, root: int) -> bytes:
+    def finish(self, root: int) -> bytes:
         """Return the bytes with this root."""
         self._builder.Finish(root, schema.IDENTIFIER)
         return bytes(self._builder.Output())

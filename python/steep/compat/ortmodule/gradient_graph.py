@@ -81,10 +81,10 @@ def _name_outputs(
     names = ["output", "loss", *(f"{name}_grad" for name in trained)]
     outputs = []
     for info, value, name in zip(infos, [*values, *by_gradient], names, strict=True):
-        named = onnx.ValueInfoProto()
-        named.CopyFrom(info)
-        named.name = name
-        outputs.append(named)
+        output = onnx.ValueInfoProto()
+        output.CopyFrom(info)
+        output.name = name
+        outputs.append(output)
         graph.node.append(onnx.helper.make_node("Identity", [value], [name]))
     del graph.output[:]
     graph.output.extend(outputs)
