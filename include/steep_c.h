@@ -189,13 +189,14 @@ typedef enum steep_options_kind {
  *
  *   training   TrainingOptions (steep/steep.h)
  *     strings   loss, output, label, optimizer ("adamw"), schedule ("constant"), memory_limit,
- *               precision ("fp32");  lists  trainable, frozen, step_outputs, disabled_passes
- *     numbers   lr (1e-3), weight_decay, momentum, dampening, beta1, beta2, epsilon,
+ *               precision ("fp32"), adjust_lr_fn;  lists (an item a call)  trainable, frozen,
+ *               step_outputs, disabled_passes, class_weights, ns_coefficients
+ *     numbers   lr (1e-3), weight_decay, momentum, dampening, beta1, beta2, epsilon, epsilon2,
  *               momentum_decay, lr_decay, initial_accumulator_value, rho, alpha, min_lr_ratio,
  *               clip_norm, clip_value, loss_scale, loss_scale_min, loss_scale_max, huber_delta,
- *               label_smoothing, ema_decay, class_weights (each call adds one);
+ *               label_smoothing, ema_decay, beta2_decay, clip_threshold;
  *               attributes.NAME of a registered optimizer
- *     integers  ignore_index, warmup_steps, total_steps, seed, loss_scale_window
+ *     integers  ignore_index, warmup_steps, total_steps, seed, loss_scale_window, ns_steps
  *     0 or 1    maximize, nesterov, amsgrad, decoupled_weight_decay, centered, bias_correction,
  *               grad_norm, master_weights, stochastic_rounding, check_finite, bound_to_graph
  *   inference  InferenceOptions (steep/inference.h)
@@ -203,8 +204,7 @@ typedef enum steep_options_kind {
  *   gradient   GradientOptions (steep/gradient.h)
  *     lists     wrt, outputs;  0 or 1  scalar_gradients
  *   group      ParameterGroup
- *     numbers   lr_multiplier, weight_decay; or, with the string `optimizer`, an optimizer of its
- *               own: lr and the rest of its settings, as above
+ *     numbers   lr_multiplier, weight_decay; or the string `optimizer` and its settings, as above
  *   export     ExportOptions (steep/export.h)
  *     0 or 1    for_inference, external_data;  integers  max_file_bytes
  *   gradients  GradientSessionOptions (steep/gradient_session.h)

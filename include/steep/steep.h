@@ -38,34 +38,46 @@ namespace steep {
 struct CustomOptimizer;  // private
 
 /// One optimizer for all trained parameters, with the conventions of torch.optim, and its defaults
-/// except for lr and adamw's weight_decay; LAMB after You et al. 2020.
+/// except for lr and the weight_decay of adamw and muon; LAMB after You et al. 2020.
 struct OptimizerOptions {
   /// "sgd", "adam", "adamw", "transformers_adamw", "nadam", "radam", "adagrad", "adadelta",
-  /// "rmsprop", "adamax" or "lamb"; or the name of a registered optimizer (steep/ops.h). That one
-  /// uses only lr, weight_decay (if it has that attribute), maximize and `attributes`.
+  /// "rmsprop", "adamax", "lamb", "adafactor" or "muon" (only for parameters of two axes); or the
+  /// name of a registered optimizer (steep/ops.h). That one uses only lr, weight_decay (if it has
+  /// that attribute), maximize and `attributes`.
   std::string kind = "adamw";
   double lr = 1e-3;
-  double weight_decay = 0;  ///< added to the gradient; decoupled with …adamw and lamb
-  bool maximize = false;    ///< step in the direction of the gradient, not against it
-  // sgd, rmsprop
-  double momentum = 0;
-  // sgd
-  double dampening = 0;
-  bool nesterov = false;
+  /// Added to the gradient; decoupled with …adamw, lamb, adafactor and muon.
+  double weight_decay = 0;
+  bool maximize = false;             ///< step in the direction of the gradient, not against it
+  std::optional<double> momentum{};  ///< sgd, rmsprop: by default 0; muon: 0.95
+  double dampening = 0;              ///< sgd
+  std::optional<bool> nesterov{};    ///< sgd: by default false; muon: true
   // adam, adamw, nadam, radam, adamax, lamb
   double beta1 = 0.9;
   double beta2 = 0.999;
-  // all but sgd
-  std::optional<double> epsilon{};      ///< by default 1e-8; 1e-10 with adagrad, 1e-6 with adadelta
-  bool amsgrad = false;                 ///< adam, adamw
-  bool decoupled_weight_decay = false;  ///< adam, nadam, radam
-  double momentum_decay = 4e-3;         ///< nadam
-  double lr_decay = 0;                  ///< adagrad
+  /// All but sgd; by default 1e-8; 1e-10 with adagrad, 1e-6 with adadelta, 1e-7 with muon. With
+  /// adafactor the least root of the second moment, by default the distance from 1 to the next
+  /// number of the weight's type.
+  std::optional<double> epsilon{};
+  bool amsgrad = false;                  ///< adam, adamw
+  bool decoupled_weight_decay = false;   ///< adam, nadam, radam
+  double momentum_decay = 4e-3;          ///< nadam
+  double lr_decay = 0;                   ///< adagrad
   double initial_accumulator_value = 0;  ///< adagrad
   double rho = 0.9;                      ///< adadelta
   double alpha = 0.99;                   ///< rmsprop
   bool centered = false;                 ///< rmsprop
   bool bias_correction = true;           ///< adam, adamw, lamb; others always correct
+  double beta2_decay = -0.8;             ///< adafactor: step^beta2_decay weighs the new squares
+  double epsilon2 = 1e-3;                ///< adafactor: least root mean square of a weight
+  double clip_threshold = 1;             ///< adafactor: d, the greatest root mean square of a step
+  /// muon: the three coefficients of the Newton-Schulz iteration, by default 3.4445, -4.775 and
+  /// 2.0315; and the number of its steps.
+  std::vector<double> ns_coefficients{};
+  int64_t ns_steps = 5;
+  /// muon: the factor of the rate for a matrix [n, m]: "original" or "" max(1, n/m)^½,
+  /// "match_rms_adamw" 0.2 · max(n, m)^½
+  std::string adjust_lr_fn{};
   /// For a registered optimizer: values of its function's attributes, by name.
   std::map<std::string, double> attributes{};
   /// The registered optimizer that `kind` names; the session fills it in.

@@ -23,7 +23,7 @@ struct Attribute {
 
 using Field = std::variant<std::string*, double*, std::optional<double>*, bool*, int*, int64_t*,
                            uint64_t*, std::optional<int64_t>*, std::vector<std::string>*, Attribute,
-                           std::vector<double>*>;
+                           std::vector<double>*, std::optional<bool>*>;
 using Fields = std::map<std::string, Field>;
 static_assert(std::is_same_v<size_t, uint64_t>);
 
@@ -118,7 +118,8 @@ constexpr std::array kTypes{"a string",
                             "an integer",
                             "strings, one at a time",
                             "a number",
-                            "numbers, one at a time"};
+                            "numbers, one at a time",
+                            "0 or 1"};
 
 Field field_of(Options::Of& of, const std::string& key) {
   Fields fields = std::visit([](auto& o) { return fields_of(o); }, of);
@@ -147,6 +148,10 @@ void set(const std::string& key, const Field& field, int64_t value) {
   const auto refuse = [&] { refuse_value(key, kTypes.at(field.index()), std::to_string(value)); };
   std::visit(
       Cases{[&](bool* to) {
+              if (value != 0 && value != 1) refuse();
+              *to = value == 1;
+            },
+            [&](std::optional<bool>* to) {
               if (value != 0 && value != 1) refuse();
               *to = value == 1;
             },

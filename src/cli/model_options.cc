@@ -156,8 +156,14 @@ void check_optimizer_usage(const CLI::App& app, const OptimizerOptions& optimize
   const auto is = [&](std::initializer_list<std::string_view> kinds) {
     return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
   };
-  only_with(app, is({"sgd"}), "--optimizer sgd", {"--dampening", "--nesterov"});
-  only_with(app, is({"sgd", "rmsprop"}), "--optimizer sgd or rmsprop", {"--momentum"});
+  only_with(app, is({"sgd"}), "--optimizer sgd", {"--dampening"});
+  only_with(app, is({"sgd", "muon"}), "--optimizer sgd or muon", {"--nesterov"});
+  only_with(app, is({"sgd", "rmsprop", "muon"}), "--optimizer sgd, rmsprop or muon",
+            {"--momentum"});
+  only_with(app, is({"adafactor"}), "--optimizer adafactor",
+            {"--beta2-decay", "--epsilon2", "--clip-threshold"});
+  only_with(app, is({"muon"}), "--optimizer muon",
+            {"--ns-coefficients", "--ns-steps", "--adjust-lr-fn"});
   only_with(app, is({"adam", "adamw", "transformers_adamw", "nadam", "radam", "adamax", "lamb"}),
             "--optimizer adam, adamw, transformers_adamw, nadam, radam, adamax or lamb",
             {"--beta1", "--beta2"});

@@ -13,13 +13,16 @@
 namespace steep::cli {
 
 /// Adds the row's flag, which sets `field`: a number within the row's bounds, one of its choices,
-/// or words with commas between them. Returns null if the row has no flag.
+/// or words with commas between them. An optional<bool> also gets a flag --no-…, which sets it to
+/// false. Returns null if the row has no flag.
 template <typename Field>
 CLI::Option* add_flag_of(CLI::App& app, const OptionRow& row, Field& field) {
   if (row.flag.empty()) return nullptr;
   const std::string flag(row.flag), help(row.help);
   if constexpr (std::is_same_v<Field, bool>) {
     return app.add_flag(flag, field, help);
+  } else if constexpr (std::is_same_v<Field, std::optional<bool>>) {
+    return app.add_flag(flag + ",!--no-" + flag.substr(2), field, help);
   } else {
     CLI::Option* option = app.add_option(flag, field, help);
     if constexpr (std::is_same_v<Field, std::vector<std::string>>) {

@@ -183,6 +183,7 @@ namespace steep {
   X(Where) \
   X(Xor) \
   X(SteepAdadelta) \
+  X(SteepAdafactor) \
   X(SteepAdagrad) \
   X(SteepAdam) \
   X(SteepAdamax) \
@@ -223,6 +224,7 @@ namespace steep {
   X(SteepMatMul) \
   X(SteepMaxPoolGrad) \
   X(SteepMaxRoiPoolGrad) \
+  X(SteepMuon) \
   X(SteepNAdam) \
   X(SteepRAdam) \
   X(SteepRMSprop) \

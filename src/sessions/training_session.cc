@@ -273,8 +273,8 @@ void TrainingSession::set_group(size_t i, const OptimizerOptions& optimizer) {
     throw ModelError(ErrorParts{
         .what = "Options that are compiled into the step cannot change between steps.",
         .expected = fmt::format("the flags of before, and the momentum: {}, momentum {}",
-                                groups[i].optimizer->kind, groups[i].optimizer->momentum),
-        .received = fmt::format("{}, momentum {}", optimizer.kind, optimizer.momentum)});
+                                groups[i].optimizer->kind, momentum_of(*groups[i].optimizer)),
+        .received = fmt::format("{}, momentum {}", optimizer.kind, momentum_of(optimizer))});
   }
   groups[i].optimizer = std::move(now);
 }

@@ -15,12 +15,17 @@
 namespace steep {
 namespace {
 
+/// As Algorithm::epsilon: the distance from 1 to the next number of the update's type.
+constexpr double kOfType = -1;
+
 struct Algorithm {
   const char* name;
   const char* op;
   std::vector<Moment> moments{};     // those that do not depend on options
   std::vector<const char*> flags{};  // those it supports, beside maximize
   double epsilon = 1e-8;
+  double momentum = 0;
+  bool nesterov = false;
 };
 
 const std::vector<Algorithm>& kinds() {
@@ -40,12 +45,13 @@ const std::vector<Algorithm>& kinds() {
       {"rmsprop", "steep.RMSprop", {{"square_avg"}}, {"centered"}},
       {"adamax", "steep.Adamax", {{"exp_avg"}, {"exp_inf"}}},
       {"lamb", "steep.Lamb", adams, {"bias_correction"}},
+      {"adafactor", "steep.Adafactor", {}, {}, kOfType},
+      {"muon", "steep.Muon", {{"momentum_buffer"}}, {"nesterov"}, 1e-7, 0.95, true},
   };
   return table;
 }
 
 constexpr std::pair<const char*, bool OptimizerOptions::*> kFlags[] = {
-    {"nesterov", &OptimizerOptions::nesterov},
     {"amsgrad", &OptimizerOptions::amsgrad},
     {"centered", &OptimizerOptions::centered},
     {"decoupled_weight_decay", &OptimizerOptions::decoupled_weight_decay},
@@ -54,6 +60,15 @@ constexpr std::pair<const char*, bool OptimizerOptions::*> kFlags[] = {
 
 bool is_asked_for(const OptimizerOptions& o, bool OptimizerOptions::*flag) {
   return o.*flag != OptimizerOptions().*flag;
+}
+
+/// The options that are neither numbers nor flags of a step, if they are set.
+const char* set_choice(const OptimizerOptions& o) {
+  const OptimizerOptions plain;
+  if (o.ns_coefficients != plain.ns_coefficients) return "ns_coefficients";
+  if (o.ns_steps != plain.ns_steps) return "ns_steps";
+  if (o.adjust_lr_fn != plain.adjust_lr_fn) return "adjust_lr_fn";
+  return nullptr;
 }
 
 /// A field with its range: [low, high), or [low, high] with `or_high`.
@@ -66,7 +81,6 @@ struct Number {
 constexpr Number kNumbers[] = {
     {"lr", &OptimizerOptions::lr},
     {"weight_decay", &OptimizerOptions::weight_decay},
-    {"momentum", &OptimizerOptions::momentum},
     {"dampening", &OptimizerOptions::dampening, -INFINITY},
     {"beta1", &OptimizerOptions::beta1, 0, 1},
     {"beta2", &OptimizerOptions::beta2, 0, 1},
@@ -75,7 +89,17 @@ constexpr Number kNumbers[] = {
     {"initial_accumulator_value", &OptimizerOptions::initial_accumulator_value},
     {"rho", &OptimizerOptions::rho, 0, 1, true},
     {"alpha", &OptimizerOptions::alpha},
+    {"beta2_decay", &OptimizerOptions::beta2_decay, -INFINITY, 0, true},
+    {"epsilon2", &OptimizerOptions::epsilon2},
+    {"clip_threshold", &OptimizerOptions::clip_threshold, 1},
 };
+constexpr const char* kMatchRms = "match_rms_adamw";
+constexpr double kMostSteps = 99;  // as in PyTorch
+/// The attributes of steep.Muon for ns_coefficients, with the defaults.
+constexpr struct {
+  const char* name;
+  double otherwise;
+} kCoefficients[] = {{"ns_a", 3.4445}, {"ns_b", -4.775}, {"ns_c", 2.0315}};
 
 /// REQUIRES: o.kind is a built-in optimizer.
 const Algorithm& kind_of(const OptimizerOptions& o) {
@@ -85,18 +109,28 @@ const Algorithm& kind_of(const OptimizerOptions& o) {
 
 double number(const OptimizerOptions& o, std::string_view name) {
   if (name == "epsilon") return o.epsilon.value_or(kind_of(o).epsilon);
+  if (name == "momentum") return momentum_of(o);
+  for (size_t i = 0; i < std::size(kCoefficients); ++i) {
+    if (name == kCoefficients[i].name)
+      return o.ns_coefficients.empty() ? kCoefficients[i].otherwise : o.ns_coefficients[i];
+  }
   return o.*std::find_if(std::begin(kNumbers), std::end(kNumbers), [&](const Number& n) {
               return n.name == name;
             })->field;
+}
+
+std::string range_text(double low, double high) {
+  if (std::isinf(low) && std::isinf(high)) return "a finite number";
+  if (std::isinf(high)) return fmt::format("a finite number of at least {}", low);
+  if (std::isinf(low)) return fmt::format("a finite number of at most {}", high);
+  return fmt::format("{} to {}", low, high);
 }
 
 void check_range(const char* field, double value, double low, double high, bool or_high) {
   const bool fits = value >= low && (or_high ? value <= high : value < high);
   if (fits && std::isfinite(value)) return;
   throw ModelError(ErrorParts{.what = fmt::format("The optimizer's {} is out of range.", field),
-                              .expected = std::isinf(high)
-                                              ? fmt::format("a finite number of at least {}", low)
-                                              : fmt::format("{} to {}", low, high),
+                              .expected = range_text(low, high),
                               .received = fmt::format("{}", value)});
 }
 
@@ -110,7 +144,60 @@ void check_range(const char* field, double value, double low, double high, bool 
 
 Type type_of(const Moment& moment, const Type& parameter) {
   if (moment.scalar) return {DType::f32, Shape{}};
-  return {update_dtype(parameter), parameter.shape};
+  Type type{update_dtype(parameter), parameter.shape};
+  if (moment.reduced != 0) *(type.shape->end() + moment.reduced) = 1;
+  return type;
+}
+
+bool is_muon(const OptimizerOptions& o) { return !custom_optimizer(o) && o.kind == "muon"; }
+
+bool nesterov_of(const OptimizerOptions& o) { return o.nesterov.value_or(kind_of(o).nesterov); }
+
+/// Checks a registered optimizer's settings.
+void check_own(const CustomOptimizer& own, const OptimizerOptions& o) {
+  for (const Number& n : kNumbers) {
+    const bool its_own =
+        std::string_view(n.name) == "lr" || std::string_view(n.name) == "weight_decay";
+    if (!its_own && o.*n.field != OptimizerOptions().*n.field) refuse_setting(o, n.name);
+  }
+  for (const auto& [name, flag] : kFlags) {
+    if (is_asked_for(o, flag)) refuse_setting(o, name);
+  }
+  if (o.momentum.value_or(0) != 0) refuse_setting(o, "momentum");
+  if (o.nesterov.value_or(false)) refuse_setting(o, "nesterov");
+  if (o.epsilon) refuse_setting(o, "epsilon");
+  if (const char* choice = set_choice(o)) refuse_setting(o, choice);
+  check_attributes(own, o);
+}
+
+/// Checks that the kind has the flags that are set.
+void check_flags(const OptimizerOptions& o) {
+  const std::vector<const char*>& flags = kind_of(o).flags;
+  const auto check = [&](const char* name, bool asked, bool value) {
+    if (!asked || std::find(flags.begin(), flags.end(), std::string_view(name)) != flags.end())
+      return;
+    throw ModelError(ErrorParts{.what = fmt::format("The optimizer has no option {}.", name),
+                                .expected = fmt::format("{}", fmt::join(flags, ", ")),
+                                .received = fmt::format("{} with {} = {}", o.kind, name, value)});
+  };
+  for (const auto& [name, flag] : kFlags) check(name, is_asked_for(o, flag), o.*flag);
+  check("nesterov", o.nesterov.value_or(false), true);
+}
+
+void check_newton_schulz(const OptimizerOptions& o) {
+  if (!o.ns_coefficients.empty() && o.ns_coefficients.size() != std::size(kCoefficients)) {
+    throw ModelError(
+        ErrorParts{.what = "The Newton-Schulz iteration has another number of coefficients.",
+                   .expected = "ns_coefficients with three numbers",
+                   .received = fmt::format("{}", fmt::join(o.ns_coefficients, ", "))});
+  }
+  for (const double c : o.ns_coefficients)
+    check_range("ns_coefficients", c, -INFINITY, INFINITY, false);
+  check_range("ns_steps", static_cast<double>(o.ns_steps), 0, kMostSteps, true);
+  if (o.adjust_lr_fn.empty() || o.adjust_lr_fn == "original" || o.adjust_lr_fn == kMatchRms) return;
+  throw ModelError(ErrorParts{.what = "The optimizer's adjust_lr_fn is unknown.",
+                              .expected = fmt::format("original or {}", kMatchRms),
+                              .received = o.adjust_lr_fn});
 }
 
 }  // namespace
@@ -135,38 +222,41 @@ void check_optimizer(const OptimizerOptions& o) {
                                 .received = o.kind});
   }
   for (const Number& n : kNumbers) check_range(n.name, o.*n.field, n.low, n.high, n.or_high);
-  if (const auto own = custom_optimizer(o)) {
-    for (const Number& n : kNumbers) {
-      const bool its_own =
-          std::string_view(n.name) == "lr" || std::string_view(n.name) == "weight_decay";
-      if (!its_own && o.*n.field != OptimizerOptions().*n.field) refuse_setting(o, n.name);
-    }
-    for (const auto& [name, flag] : kFlags) {
-      if (is_asked_for(o, flag)) refuse_setting(o, name);
-    }
-    if (o.epsilon) refuse_setting(o, "epsilon");
-    return check_attributes(*own, o);
-  }
+  if (const auto own = custom_optimizer(o)) return check_own(*own, o);
   if (!o.attributes.empty()) refuse_setting(o, o.attributes.begin()->first.c_str());
-  check_range("epsilon", number(o, "epsilon"), 0, INFINITY, false);
-  const std::vector<const char*>& flags = kind_of(o).flags;
-  for (const auto& [name, flag] : kFlags) {
-    if (!is_asked_for(o, flag) ||
-        std::find(flags.begin(), flags.end(), std::string_view(name)) != flags.end()) {
-      continue;
-    }
-    throw ModelError(ErrorParts{.what = fmt::format("The optimizer has no option {}.", name),
-                                .expected = fmt::format("{}", fmt::join(flags, ", ")),
-                                .received = fmt::format("{} with {} = {}", o.kind, name, o.*flag)});
-  }
-  if (o.nesterov && (o.momentum == 0 || o.dampening != 0)) {
-    throw ModelError(
-        ErrorParts{.what = "Nesterov's method needs a momentum and no dampening.",
-                   .received = fmt::format("momentum {}, dampening {}", o.momentum, o.dampening)});
+  check_range("momentum", momentum_of(o), 0, INFINITY, false);
+  if (o.epsilon) check_range("epsilon", *o.epsilon, 0, INFINITY, false);
+  check_flags(o);
+  check_newton_schulz(o);
+  if (o.kind == "sgd" && nesterov_of(o) && (momentum_of(o) == 0 || o.dampening != 0)) {
+    throw ModelError(ErrorParts{
+        .what = "Nesterov's method needs a momentum and no dampening.",
+        .received = fmt::format("momentum {}, dampening {}", momentum_of(o), o.dampening)});
   }
 }
 
-std::vector<Moment> moments_of(const OptimizerOptions& o) {
+void check_ranks(std::span<const std::pair<Value, const OptimizerOptions*>> parameters) {
+  std::vector<std::string> names, types;
+  for (const auto& [parameter, options] : parameters) {
+    if (!is_muon(*options) || parameter.rank() == 2) continue;
+    names.push_back(parameter.name());
+    types.push_back(fmt::format("{} {}", parameter.name(), to_string(parameter.type())));
+  }
+  if (names.empty()) return;
+  throw ModelError(
+      ErrorParts{.what = "The optimizer muon updates matrices only.",
+                 .node = fmt::format("{}", fmt::join(names, ", ")),
+                 .expected = "parameters of two axes",
+                 .received = fmt::format("{}", fmt::join(types, ", ")),
+                 .remedy = "Put them into a group with an optimizer of its own, such as adamw, or "
+                           "freeze them."});
+}
+
+double momentum_of(const OptimizerOptions& o) {
+  return o.momentum.value_or(custom_optimizer(o) ? 0 : kind_of(o).momentum);
+}
+
+std::vector<Moment> moments_of(const OptimizerOptions& o, int64_t rank) {
   if (const auto own = custom_optimizer(o)) {
     std::vector<Moment> states;
     for (const std::string& name : own->states) states.push_back({.kind = name});
@@ -174,12 +264,17 @@ std::vector<Moment> moments_of(const OptimizerOptions& o) {
   }
   const Algorithm& kind = kind_of(o);
   std::vector<Moment> moments = kind.moments;
+  if (o.kind == "muon") return moments;
+  if (o.kind == "adafactor") {
+    if (rank < 2) return {{"variance"}};
+    return {{.kind = "row_var", .reduced = -1}, {.kind = "col_var", .reduced = -2}};
+  }
   if (o.kind == "adagrad") moments[0].initial = o.initial_accumulator_value;
   if (o.amsgrad) moments.push_back({"max_exp_avg_sq"});
   if (o.centered) moments.push_back({"grad_avg"});
   const std::vector<std::string_view> numbers = numbers_of(kind.op);
   const bool has_momentum = std::find(numbers.begin(), numbers.end(), "momentum") != numbers.end();
-  if (has_momentum && o.momentum != 0) moments.push_back({"momentum_buffer"});
+  if (has_momentum && momentum_of(o) != 0) moments.push_back({"momentum_buffer"});
   return moments;
 }
 
@@ -204,9 +299,16 @@ std::vector<double> settings_of(const OptimizerOptions& o) {
 }
 
 bool same_update(const OptimizerOptions& a, const OptimizerOptions& b) {
-  if (custom_optimizer(a) && a.weight_decay != b.weight_decay) return false;
-  return a.kind == b.kind && a.attributes == b.attributes && a.maximize == b.maximize &&
-         moments_of(a).size() == moments_of(b).size() &&
+  constexpr int64_t kMatrix = 2;
+  if (a.kind != b.kind) return false;
+  if (custom_optimizer(a)) {
+    if (a.weight_decay != b.weight_decay) return false;
+  } else if (nesterov_of(a) != nesterov_of(b)) {
+    return false;
+  }
+  return a.attributes == b.attributes && a.maximize == b.maximize && a.ns_steps == b.ns_steps &&
+         a.adjust_lr_fn == b.adjust_lr_fn &&
+         moments_of(a, kMatrix).size() == moments_of(b, kMatrix).size() &&
          std::all_of(std::begin(kFlags), std::end(kFlags),
                      [&](const auto& flag) { return a.*flag.second == b.*flag.second; });
 }
@@ -227,7 +329,7 @@ void add_update(Value parameter, const UpdateInputs& in, const OptimizerOptions&
   Graph& g = parameter.graph();
   const Weight weight(parameter, halves);
   std::vector<Value> states;
-  for (const Moment& moment : moments_of(o)) {
+  for (const Moment& moment : moments_of(o, parameter.rank())) {
     states.push_back(add_optimizer_state(g, moment_name(moment.kind, parameter.name()),
                                          type_of(moment, parameter.type())));
   }
@@ -241,11 +343,15 @@ void add_update(Value parameter, const UpdateInputs& in, const OptimizerOptions&
     for (const std::string_view name : numbers_of(op)) attrs.set(name, number(o, name));
   }
   attrs.set("maximize", int64_t{o.maximize});
-  attrs.set("nesterov", int64_t{o.nesterov});
+  attrs.set("nesterov", int64_t{nesterov_of(o)});
   attrs.set("centered", int64_t{o.centered});
   const bool decoupled = o.kind == "adamw" || o.decoupled_weight_decay;
   attrs.set("decoupled", int64_t{o.kind == "transformers_adamw" ? 2 : decoupled});
   attrs.set("bias_correction", int64_t{o.bias_correction});
+  if (is_muon(o)) {
+    attrs.set("ns_steps", o.ns_steps);
+    attrs.set("match_rms", int64_t{o.adjust_lr_fn == kMatchRms});
+  }
   const std::vector<Value> results =
       apply_n(op, operands, static_cast<int>(states.size()) + 1, std::move(attrs));
   if (weight.is_half()) {

@@ -1,7 +1,9 @@
 // Optimizers, as nodes of the step's graph. The arithmetic is in ops/defs/optimizers/.
 #pragma once
 
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ir/graph.h"
@@ -18,19 +20,27 @@ std::vector<std::string> optimizer_kinds();
 /// have and for a value out of range.
 void check_optimizer(const OptimizerOptions& options);
 
+/// Throws ModelError, which names them, for parameters that have another number of axes than their
+/// optimizer updates.
+void check_ranks(std::span<const std::pair<Value, const OptimizerOptions*>> parameters);
+
 /// A state that an optimizer keeps for each parameter.
 struct Moment {
   std::string kind;     ///< PyTorch's name: "exp_avg"
   double initial = 0;   ///< value of each element before the first step
   bool scalar = false;  ///< a float32 scalar; else of the parameter's type, but float32 for 16 bits
+  int reduced = 0;      ///< this axis of the parameter (-1: the last) has extent 1; 0: none
 };
-/// The moments, in the order of the node's states.
-std::vector<Moment> moments_of(const OptimizerOptions& options);
+/// The moments of a parameter with `rank` axes, in the order of the node's states.
+std::vector<Moment> moments_of(const OptimizerOptions& options, int64_t rank);
 /// The value of a moment before the first step. `parameter`: the parameter's type.
 Tensor initial_of(const Moment& moment, const Type& parameter);
 /// The numbers that may change between steps, as the node reads them: the rate, then those of
 /// numbers_of() the operator.
 std::vector<double> settings_of(const OptimizerOptions& options);
+
+/// The momentum, or the default of the kind.
+double momentum_of(const OptimizerOptions& options);
 
 /// Whether these two differ in settings_of() only.
 bool same_update(const OptimizerOptions& a, const OptimizerOptions& b);

@@ -45,7 +45,7 @@ void visit_optimizer_options(Visit&& visit) {
   visit(OptionRow{.field = "momentum",
                   .key = "momentum",
                   .flag = "--momentum",
-                  .help = "Momentum (sgd, rmsprop)",
+                  .help = "Momentum (default: sgd and rmsprop 0, muon 0.95)",
                   .low = 0},
         &O::momentum);
   visit(OptionRow{.field = "dampening",
@@ -56,7 +56,7 @@ void visit_optimizer_options(Visit&& visit) {
   visit(OptionRow{.field = "nesterov",
                   .key = "nesterov",
                   .flag = "--nesterov",
-                  .help = "Nesterov's momentum (sgd)"},
+                  .help = "Nesterov's momentum (default: sgd no, muon yes)"},
         &O::nesterov);
   visit(OptionRow{.field = "beta1",
                   .key = "beta1",
@@ -75,7 +75,8 @@ void visit_optimizer_options(Visit&& visit) {
   visit(OptionRow{.field = "epsilon",
                   .key = "epsilon",
                   .flag = "--epsilon",
-                  .help = "Added to the denominator (default: 1e-8; adagrad 1e-10, adadelta 1e-6)",
+                  .help = "Added to the denominator (default: 1e-8; adagrad 1e-10, adadelta 1e-6, "
+                          "muon 1e-7); with adafactor\nits least value (default: of the type)",
                   .low = 0},
         &O::epsilon);
   visit(OptionRow{.field = "momentum_decay",
@@ -128,6 +129,44 @@ void visit_optimizer_options(Visit&& visit) {
                   .key = "bias_correction",
                   .help = "Correct moments for their start at zero (adam, adamw, lamb)"},
         &O::bias_correction);
+  visit(OptionRow{.field = "beta2_decay",
+                  .key = "beta2_decay",
+                  .flag = "--beta2-decay",
+                  .help = "Exponent of the step in the weight of new squares (adafactor)",
+                  .high = 0},
+        &O::beta2_decay);
+  visit(OptionRow{.field = "epsilon2",
+                  .key = "epsilon2",
+                  .flag = "--epsilon2",
+                  .help = "Least root mean square of a weight (adafactor)",
+                  .low = 0},
+        &O::epsilon2);
+  visit(OptionRow{.field = "clip_threshold",
+                  .key = "clip_threshold",
+                  .flag = "--clip-threshold",
+                  .help = "Greatest root mean square of a step; d in PyTorch (adafactor)",
+                  .low = 1},
+        &O::clip_threshold);
+  visit(OptionRow{.field = "ns_coefficients",
+                  .key = "ns_coefficients",
+                  .flag = "--ns-coefficients",
+                  .help = "The three coefficients of the Newton-Schulz iteration (muon; default: "
+                          "3.4445,-4.775,2.0315)"},
+        &O::ns_coefficients);
+  visit(OptionRow{.field = "ns_steps",
+                  .key = "ns_steps",
+                  .flag = "--ns-steps",
+                  .help = "Steps of the Newton-Schulz iteration (muon)",
+                  .low = 0},
+        &O::ns_steps);
+  visit(OptionRow{.field = "adjust_lr_fn",
+                  .key = "adjust_lr_fn",
+                  .flag = "--adjust-lr-fn",
+                  .help = "Factor of the rate for the shape of a matrix: original (default) or\n"
+                          "match_rms_adamw (muon)",
+                  .choices = "original,match_rms_adamw",
+                  .says_default = false},
+        &O::adjust_lr_fn);
   visit(OptionRow{.field = "maximize",
                   .key = "maximize",
                   .flag = "--maximize",

@@ -291,11 +291,11 @@ class States {
   }
 
   /// Adds a parameter, the moments of its optimizer, and its moving average.
-  void add_trained(const std::string& name, const OptimizerOptions& optimizer,
-                   const TrainingOptions& options, std::vector<std::string>& names_of_moments) {
-    const Value v = graph_.find(name);
+  void add_trained(Value v, const OptimizerOptions& optimizer, const TrainingOptions& options,
+                   std::vector<std::string>& names_of_moments) {
+    const std::string name = v.name();
     add(v);
-    std::vector<Moment> moments = moments_of(optimizer);
+    std::vector<Moment> moments = moments_of(optimizer, v.rank());
     if (options.master_weights && is_half(v.dtype())) moments.push_back({.kind = kMaster});
     for (const Moment& moment : moments) {
       names_of_moments.push_back(moment_name(moment.kind, name));
@@ -339,13 +339,16 @@ TrainingModel prepare_model(Graph graph, std::span<const std::string> initialize
     states.add(v);
   }
   const auto groups = groups_by_name(options);
+  std::vector<std::pair<Value, const OptimizerOptions*>> trained;
   for (const std::string& name : names) {
     const auto found = groups.find(name);
     const bool own = found != groups.end() && found->second->optimizer;
     if (own) model.counts.push_back(count_name(name));
-    states.add_trained(name, own ? *found->second->optimizer : options.optimizer, options,
-                       model.moments);
+    trained.emplace_back(graph.find(name), own ? &*found->second->optimizer : &options.optimizer);
   }
+  check_ranks(trained);
+  for (const auto& [v, optimizer] : trained)
+    states.add_trained(v, *optimizer, options, model.moments);
   run_early_pass(graph, "recognise", disabled(options));
   model.parameters = std::move(names);
   model.graph = std::move(graph);

@@ -53,7 +53,7 @@ struct Trained {
 
 std::vector<Trained> trained() {
   std::vector<Trained> all;
-  for (const char* kind : {"sgd", "adam", "adamw", "rmsprop", "adagrad", "adamax"})
+  for (const char* kind : {"sgd", "adam", "adamw", "rmsprop", "adagrad", "adamax", "adafactor"})
     all.push_back({kind, classifier(kind)});
   TrainingOptions momentum = classifier("sgd");
   momentum.optimizer.momentum = 0.9;
@@ -79,6 +79,9 @@ std::vector<Trained> trained() {
   OptimizerOptions own{.kind = "sgd", .lr = 0.1};
   grouped.groups.push_back({.names = {"w1"}, .optimizer = own});
   all.push_back({"a group with its own optimizer", grouped});
+  TrainingOptions matrices = classifier("muon");
+  matrices.frozen = {"b0", "b1"};
+  all.push_back({"muon for the matrices", matrices});
   return all;
 }
 

@@ -32,6 +32,7 @@ WHOLE_ONLY = {
 OTHERWISE = {"Range", "steep.SoftmaxCrossEntropy"}
 STEPS = {f"steep.{kind}" for kind in ("SGD", "Adam", "Lamb", "NAdam", "RAdam", "Adagrad")}
 STEPS |= {f"steep.{kind}" for kind in ("Adadelta", "RMSprop", "Adamax", "Assign", "GlobalNorm")}
+STEPS |= {"steep.Adafactor", "steep.Muon"}
 
 
 def a_row_of_each_operator():

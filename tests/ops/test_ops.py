@@ -24,6 +24,7 @@ TOLERANCE = {np.float32: {"rtol": 2e-5, "atol": 2e-5}, np.float64: {"rtol": 1e-6
 STEPS = (
     *("steep.SGD", "steep.Adam", "steep.Lamb", "steep.NAdam", "steep.RAdam", "steep.Adagrad"),
     *("steep.Adadelta", "steep.RMSprop", "steep.Adamax", "steep.GlobalNorm", "steep.Assign"),
+    *("steep.Adafactor", "steep.Muon"),
 )
 
 # On subgraphs and sequences: whole models in tests/python/session/test_control_flow.py.

@@ -269,7 +269,8 @@ TEST(Session, RefusesOptionsOutOfRange) {
     change(options);
     EXPECT_THROW(session_of(linear_bytes(), options), ModelError);
   };
-  refused([](auto& o) { o.optimizer.kind = "adafactor"; });
+  refused([](auto& o) { o.optimizer.kind = "adafactors"; });
+  refused([](auto& o) { o.optimizer.kind = "muon"; });  // the bias has one axis
   refused([](auto& o) { o.optimizer.centered = true; });
   refused([](auto& o) { o.optimizer.lr = -1; });
   refused([](auto& o) { o.optimizer.lr = NAN; });

@@ -46,9 +46,9 @@ struct Reference {
       for (size_t i = begin; i < end; ++i) {
         if (o.kind == "sgd") {
           g[i] += o.weight_decay * w[i];
-          if (o.momentum != 0) {
-            m[i] = t == 1 ? g[i] : o.momentum * m[i] + (1 - o.dampening) * g[i];
-            r[i] = o.nesterov ? g[i] + o.momentum * m[i] : m[i];
+          if (const double momentum = o.momentum.value_or(0); momentum != 0) {
+            m[i] = t == 1 ? g[i] : momentum * m[i] + (1 - o.dampening) * g[i];
+            r[i] = o.nesterov.value_or(false) ? g[i] + momentum * m[i] : m[i];
           } else {
             r[i] = g[i];
           }
@@ -219,6 +219,36 @@ TEST(Groups, CountByParameterAndScheduleTheirRates) {
 TEST(Optimizers, RefuseToLeaveMomentsUncorrectedWhereTheyCannot) {
   const OptimizerOptions o{.kind = "nadam", .bias_correction = false};
   EXPECT_THROW(session_of(linear_bytes(), {.loss = "mse", .optimizer = o}), ModelError);
+}
+
+TEST(Optimizers, NameWhatMuonCannotUpdate) {
+  const auto what = [](const TrainingOptions& options) -> std::string {
+    try {
+      session_of(linear_bytes(), options);
+    } catch (const ModelError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const OptimizerOptions muon{.kind = "muon"};
+  EXPECT_NE(what({.loss = "mse", .optimizer = muon}).find("bias float32[1]"), std::string::npos);
+  EXPECT_EQ(what({.loss = "mse", .groups = {{.names = {"weight"}, .optimizer = muon}}}), "");
+  EXPECT_EQ(what({.loss = "mse", .frozen = {"bias"}, .optimizer = muon}), "");
+}
+
+TEST(Groups, RefuseAnotherIterationOfMuon) {
+  const OptimizerOptions own{.kind = "muon"};
+  TrainingSession session = session_of(
+      linear_bytes(), {.loss = "mse", .groups = {{.names = {"weight"}, .optimizer = own}}});
+  OptimizerOptions now = own;
+  now.nesterov = true;  // the default
+  now.momentum = 0;
+  now.ns_coefficients = {2, -1.5, 0.5};
+  session.set_group(0, now);
+  EXPECT_THROW(session.set_group(0, {.kind = "muon", .nesterov = false}), ModelError);
+  EXPECT_THROW(session.set_group(0, {.kind = "muon", .ns_steps = 4}), ModelError);
+  EXPECT_THROW(session.set_group(0, {.kind = "muon", .adjust_lr_fn = "match_rms_adamw"}),
+               ModelError);
 }
 
 TEST(Groups, RefuseWhatIsCompiledIn) {

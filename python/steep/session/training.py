@@ -65,17 +65,22 @@ class TrainingSession(_steep.TrainingSession):
             files, it may be a weight; it is then not an input of ``step``.
         frozen: names that are not trained, even if they are in ``trainable``.
         optimizer: "sgd", "adam", "adamw", "nadam", "radam", "adagrad", "adadelta", "rmsprop",
-            "adamax" or "lamb", with the conventions of ``torch.optim``; "transformers_adamw"; or
-            a registered optimizer (``steep.register_optimizer``).
+            "adamax", "lamb", "adafactor" or "muon" (for matrices only), with the conventions of
+            ``torch.optim``; "transformers_adamw"; or a registered optimizer
+            (``steep.register_optimizer``).
         attributes: values of the attributes of a registered optimizer, by name.
         lr, weight_decay, momentum, dampening, nesterov, betas, eps, bias_correction: settings of
             the optimizer, if it has them.
         maximize, amsgrad, decoupled_weight_decay, momentum_decay, lr_decay: as in ``torch.optim``.
         initial_accumulator_value, rho, alpha, centered: as in ``torch.optim``.
+        beta2_decay, epsilon2, clip_threshold: of "adafactor": in ``torch.optim`` ``beta2_decay``,
+            ``eps[1]`` and ``d``; ``eps`` is ``eps[0]``.
+        ns_coefficients, ns_steps, adjust_lr_fn: of "muon", as in ``torch.optim``.
         groups: parameters with other settings, as pairs of names and settings:
             ``(names, {"lr_multiplier": 0.1})`` or ``(names, {"weight_decay": 0.0})``; or with an
             optimizer of their own, whose numbers ``set_group`` may change: ``(names,
-            OptimizerOptions)``. A name may be in one group only.
+            {"optimizer": "adamw", "lr": 1e-4})``, with the settings of optimizers above, or
+            ``(names, OptimizerOptions)``. A name may be in one group only.
         updates: other initializers that a step writes, such as a moving average or a counter, each
             with the name of the model's output that computes its new value.
         schedule, warmup_steps, total_steps, min_lr_ratio: "constant", "linear" or "cosine", from
@@ -154,9 +159,9 @@ class TrainingSession(_steep.TrainingSession):
         optimizer: str = "adamw",
         lr: float = 1e-3,
         weight_decay: float = 0.0,
-        momentum: float = 0.0,
+        momentum: float | None = None,
         dampening: float = 0.0,
-        nesterov: bool = False,
+        nesterov: bool | None = None,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float | None = None,
         bias_correction: bool = True,
@@ -169,8 +174,14 @@ class TrainingSession(_steep.TrainingSession):
         rho: float = 0.9,
         alpha: float = 0.99,
         centered: bool = False,
+        beta2_decay: float = -0.8,
+        epsilon2: float = 1e-3,
+        clip_threshold: float = 1.0,
+        ns_coefficients: Sequence[float] = (),
+        ns_steps: int = 5,
+        adjust_lr_fn: str = "",
         attributes: Mapping[str, float] | None = None,
-        groups: Sequence[tuple[Sequence[str], Mapping[str, float] | _steep.OptimizerOptions]] = (),
+        groups: Sequence[tuple[Sequence[str], Mapping[str, Any] | _steep.OptimizerOptions]] = (),
         updates: Mapping[str, str] | None = None,
         schedule: str = "constant",
         warmup_steps: int = 0,
@@ -470,8 +481,29 @@ def _group(
     if isinstance(settings, _steep.OptimizerOptions):
         group.optimizer = settings
         return group
+    if "optimizer" in settings:
+        group.optimizer = _optimizer_of(settings)
+        return group
     for name, value in settings.items():
         if name not in ("lr_multiplier", "weight_decay"):
             raise ValueError(f"a parameter group has no setting {name!r}")
         setattr(group, name, value)
     return group
+
+
+def _optimizer_of(settings: Mapping[str, Any]) -> _steep.OptimizerOptions:
+    """Return an optimizer with settings by the keywords of ``TrainingSession``."""
+    values = dict(settings)
+    if "betas" in values:
+        values["beta1"], values["beta2"] = values.pop("betas")
+    if "eps" in values:
+        values["epsilon"] = values.pop("eps")
+    options = _steep.OptimizerOptions()
+    options.attributes = dict(values.pop("attributes", None) or {})
+    for part, field, keyword, _, _ in _steep.option_rows():
+        if part == "optimizer" and keyword in values:
+            value = values.pop(keyword)
+            setattr(options, field, list(value) if isinstance(value, tuple) else value)
+    for name in values:
+        raise ValueError(f"an optimizer has no setting {name!r}")
+    return options

@@ -14,6 +14,10 @@ from steep.errors import DataError, ShapeError
 from steep.session.training import TrainingSession
 
 _STEP = "step"
+# optimizers of PyTorch whose state has no count of steps
+_WITHOUT_COUNT = tuple(
+    getattr(torch.optim, name) for name in ("SGD", "Muon") if hasattr(torch.optim, name)
+)
 _MASTER = "master"  # of a 16-bit parameter; if it is not given, it starts from the parameter
 
 
@@ -52,7 +56,7 @@ class _EngineState:
     """The optimizer state of one parameter in the engine."""
 
     parameter: torch.Tensor
-    count: torch.Tensor  # number of its steps; for SGD only whether there was one
+    count: torch.Tensor  # number of its steps; for SGD and Muon only whether there was one
     tensors: dict[str, torch.Tensor]  # by PyTorch's names
     initial: dict[str, float]  # initial value of each moment
 
@@ -120,7 +124,7 @@ class SharedState:
         for key in session.optimizer_state_names:
             kind, _, name = key.partition("/")
             moments[name][kind] = from_dlpack(session.state(key))
-        counts = not isinstance(optimizer, torch.optim.SGD)
+        counts = not isinstance(optimizer, _WITHOUT_COUNT)
         initial = _initial(optimizer)
         states = []
         for name, own in moments.items():

@@ -29,14 +29,17 @@ _KINDS = {
     getattr(torch.optim, name): name.lower()
     for name in (
         *("SGD", "Adam", "AdamW", "NAdam", "RAdam"),
-        *("Adagrad", "Adadelta", "RMSprop", "Adamax"),
+        *("Adagrad", "Adadelta", "RMSprop", "Adamax", "Adafactor", "Muon"),
     )
+    if hasattr(torch.optim, name)  # Adafactor came with PyTorch 2.5, Muon with 2.9
 }
 # numbers of a parameter group: PyTorch's name → the engine's
 _NUMBERS = {
     **{name: name for name in ("lr", "weight_decay", "momentum", "dampening", "momentum_decay")},
     **{name: name for name in ("lr_decay", "initial_accumulator_value", "rho", "alpha")},
     "eps": "epsilon",
+    "beta2_decay": "beta2_decay",
+    "d": "clip_threshold",
 }
 _FLAGS = ("nesterov", "maximize", "amsgrad", "centered", "decoupled_weight_decay")
 
@@ -50,11 +53,13 @@ class Update:
     has_momentum: bool
     numbers: tuple[tuple[str, float], ...]  # by the engine's names
     own: tuple[tuple[str, float], ...] | None = None  # attributes of a registered optimizer
+    newton_schulz: tuple[tuple[str, Any], ...] = ()  # settings of Muon, by the engine's names
 
     def compiled_in(self) -> tuple[Any, ...]:
         """Return the settings whose change needs another compiled program."""
         decay = None if self.own is None else dict(self.numbers)["weight_decay"]
-        return self.kind, self.flags, self.has_momentum, self.own, decay
+        steps = [value for key, value in self.newton_schulz if key != "ns_coefficients"]
+        return self.kind, self.flags, self.has_momentum, self.own, decay, *steps
 
     def of_session(self) -> dict[str, Any]:
         """Return the optimizer settings of a session whose groups have their own optimizers."""
@@ -64,9 +69,11 @@ class Update:
         """Return the settings as the engine's options."""
         options = _steep.OptimizerOptions()
         options.kind = self.kind
+        if self.kind == "muon":
+            options.nesterov = False  # the default is that of PyTorch
         for flag in self.flags:
             setattr(options, flag, True)
-        for name, value in self.numbers:
+        for name, value in (*self.numbers, *self.newton_schulz):
             setattr(options, name, value)
         if self.own is not None:
             options.attributes = dict(self.own)
@@ -104,7 +111,14 @@ def _read_group(kind: str, group: Mapping[str, Any], own: bool) -> Update:
             "The option differentiable of the optimizer has no counterpart in the engine.",
             remedy="use ORTModule, which works with any optimizer",
         )
-    numbers = {own: float(group[key]) for key, own in _NUMBERS.items() if key in group}
+    numbers = {
+        name: float(group[key])
+        for key, name in _NUMBERS.items()
+        if key in group and (key != "eps" or kind != "adafactor")
+    }
+    if kind == "adafactor":
+        root, size = group["eps"]
+        numbers |= {"epsilon2": float(size)} | ({} if root is None else {"epsilon": float(root)})
     if "betas" in group:
         numbers["beta1"], numbers["beta2"] = (float(beta) for beta in group["betas"])
     has_momentum = numbers.get("momentum", 0) != 0
@@ -112,7 +126,16 @@ def _read_group(kind: str, group: Mapping[str, Any], own: bool) -> Update:
         flag for flag in _FLAGS if group.get(flag) and (flag != "nesterov" or has_momentum)
     )
     attributes = tuple(sorted(group["attributes"].items())) if own else None
-    return Update(kind, flags, has_momentum, tuple(numbers.items()), attributes)
+    newton_schulz = _newton_schulz(group) if kind == "muon" else ()
+    return Update(kind, flags, has_momentum, tuple(numbers.items()), attributes, newton_schulz)
+
+
+def _newton_schulz(group: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    return (
+        ("ns_coefficients", tuple(float(c) for c in group["ns_coefficients"])),
+        ("ns_steps", int(group["ns_steps"])),
+        ("adjust_lr_fn", group["adjust_lr_fn"] or ""),
+    )
 
 
 class _OptimTrainer(Trainer):
@@ -285,10 +308,10 @@ def trainer(
         criterion: called with the model's result and the label; None if the model returns its loss
             first.
         optimizer: ``torch.optim.SGD``, ``Adam``, ``AdamW``, ``NAdam``, ``RAdam``, ``Adagrad``,
-            ``Adadelta``, ``RMSprop`` or ``Adamax``, or a ``steep.Optimizer``. It is read before
-            every step. Rates, betas, momentum and weight decay of each group may change at each
-            step. If its parameters change, or which of them need a gradient, the step is compiled
-            again.
+            ``Adadelta``, ``RMSprop``, ``Adamax``, ``Adafactor`` or ``Muon``, or a
+            ``steep.Optimizer``. It is read before every step. Rates, betas, momentum and weight
+            decay of each group may change at each step. If its parameters change, or which of them
+            need a gradient, the step is compiled again.
             Do not call its ``step``. Its ``state`` has the moments, which are the tensors that the
             trainer writes: its ``state_dict`` is complete, and a state that is loaded into it is
             used.

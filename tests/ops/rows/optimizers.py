@@ -338,6 +338,124 @@ for _name, _names, _variants in (
     for _shape in SHAPES:
         another(_name, {**_variants[-1], "weight_decay": 0.125}, 7, SCALE, _shape)
 
+# The states have other shapes than the parameter, or the parameter is a matrix.
+MATRICES = [(1, 1), (3, 4), (4, 3), (5, 5), (1, 6), (6, 1), (16, 9), (0, 3), (3, 0), (2, 67)]
+MUON_NAMES = ("momentum", "epsilon", "weight_decay", "ns_a", "ns_b", "ns_c")
+MUON = {"momentum": 0.95, "epsilon": 1e-7, "ns_a": 3.4445, "ns_b": -4.775, "ns_c": 2.0315}
+
+
+def muon(param, grad, lr, step, scale, buf, **attrs):
+    """torch.optim.Muon, whose iteration is in bfloat16, with the iteration in the given dtype."""
+    grad = grad * (1 if scale is None else scale.to(grad.dtype))
+    grad = -grad if attrs.get("maximize") else grad
+    momentum = attrs["momentum"]
+    buf = momentum * buf + (1 - momentum) * grad
+    x = momentum * buf + (1 - momentum) * grad if attrs.get("nesterov") else buf
+    rows, columns = param.shape
+    x = x.T if rows > columns else x
+    x = x / x.norm().clamp(min=attrs["epsilon"])
+    for _ in range(attrs.get("ns_steps", 5)):
+        gram = x @ x.T
+        x = attrs["ns_a"] * x + (attrs["ns_b"] * gram + attrs["ns_c"] * gram @ gram) @ x
+    x = x.T if rows > columns else x
+    rate = float(lr.reshape(-1)[0])
+    shrunk = param * (1 - rate * attrs.get("weight_decay", 0.0))
+    if attrs.get("match_rms"):
+        rate *= 0.2 * max(rows, columns) ** 0.5
+    else:
+        rate *= max(1, rows / columns if columns else 1) ** 0.5
+    return shrunk - rate * x, buf
+
+
+def muon_row(shape, attrs, scale=None, fed_numbers=False, grad=None):
+    settings, left = fed(MUON_NAMES, attrs) if fed_numbers else (LR, attrs)
+    row(
+        "steep.Muon",
+        floats(*shape),
+        floats(*shape) if grad is None else grad,
+        settings,
+        np.array(2, np.float32) if fed_numbers else STEP,
+        scale,
+        floats(*shape) if grad is None else exactly(np.zeros(shape)),
+        attrs=left,
+        outputs=2,
+        smooth=False,
+        note="fed" if fed_numbers else "",
+        torch=partial(muon, **attrs),
+    )
+
+
+for _shape in MATRICES:
+    muon_row(_shape, {**MUON, "nesterov": 1}, SCALE)
+    muon_row(_shape, {**MUON, "weight_decay": 0.125, "match_rms": 1}, fed_numbers=True)
+for _attrs in (
+    {"nesterov": 0},
+    {"nesterov": 1, "maximize": 1, "weight_decay": 0.125},
+    {"ns_steps": 0},
+    {"ns_steps": 2, "ns_a": 2.0, "ns_b": -1.5, "ns_c": 0.5, "epsilon": 0.5},
+    {"momentum": 0.0, "nesterov": 1},
+):
+    muon_row((4, 6), {**MUON, **_attrs})
+muon_row((4, 6), {**MUON, "weight_decay": 0.125}, grad=exactly(np.zeros((4, 6))))
+
+ADAFACTOR_NAMES = ("beta2_decay", "epsilon", "epsilon2", "clip_threshold", "weight_decay")
+ADAFACTOR = {"beta2_decay": -0.8, "epsilon": -1.0, "epsilon2": 1e-3, "clip_threshold": 1.0}
+
+
+def adafactor(param, grad, lr, step, scale, *states, **attrs):
+    """torch.optim.Adafactor; what is empty stays as it is."""
+    kept = ("row_var", "col_var") if param.dim() > 1 else ("variance",)
+    if param.numel() == 0:
+        less = 1 - float(step) ** attrs["beta2_decay"]
+        return param, *(less * state for state in states)
+    o = partial(
+        torch.optim.Adafactor,
+        lr=float(lr.reshape(-1)[0]),
+        beta2_decay=attrs["beta2_decay"],
+        eps=(attrs["epsilon"] if attrs["epsilon"] >= 0 else None, attrs["epsilon2"]),
+        d=attrs["clip_threshold"],
+        weight_decay=attrs.get("weight_decay", 0.0),
+        maximize=bool(attrs.get("maximize")),
+    )
+    state = {"step": torch.tensor(float(step) - 1), **dict(zip(kept, states, strict=True))}
+    new, state = torch_step(o, param, grad, state, scale)
+    return new, *(state[kind] for kind in kept)
+
+
+def adafactor_row(shape, attrs, step=3, scale=None, fed_numbers=False, grad=None, lr=LR):
+    settings, left = fed(ADAFACTOR_NAMES, attrs) if fed_numbers else (lr, attrs)
+    kept = [(*shape[:-1], 1), (*shape[:-2], 1, shape[-1])] if len(shape) > 1 else [shape]
+    row(
+        "steep.Adafactor",
+        floats(*shape),
+        floats(*shape) if grad is None else grad,
+        settings,
+        np.array(step, np.float32) if fed_numbers else integer(step),
+        scale,
+        *[floats(*each, low=0.25, high=0.5) for each in kept],
+        attrs=left,
+        outputs=1 + len(kept),
+        smooth=False,
+        note=f"{'fed, ' if fed_numbers else ''}step {step}",
+        torch=partial(adafactor, **attrs),
+    )
+
+
+for _shape in [*SHAPES, *MATRICES]:
+    adafactor_row(_shape, ADAFACTOR, 3, SCALE)
+    adafactor_row(_shape, {**ADAFACTOR, "weight_decay": 0.125}, 5, fed_numbers=True)
+for _shape in ((7,), (3, 4), (2, 3, 4)):
+    for _attrs in (
+        {"maximize": 1, "weight_decay": 0.125},
+        {"beta2_decay": -0.5, "epsilon": 0.5},
+        {"epsilon2": 4.0, "clip_threshold": 2.0},
+    ):
+        adafactor_row(_shape, {**ADAFACTOR, **_attrs}, 1)
+        adafactor_row(_shape, {**ADAFACTOR, **_attrs}, 40, fed_numbers=True)
+    # The rate is 1 over the root of the step, and there is no gradient.
+    adafactor_row(_shape, ADAFACTOR, 9, lr=np.array(2.0, np.float32))
+    adafactor_row(_shape, ADAFACTOR, 1, grad=exactly(np.zeros(_shape)))
+
 for _shapes in (
     *([shape] for shape in SHAPES),
     [(3, 4)],

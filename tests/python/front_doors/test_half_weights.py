@@ -17,7 +17,7 @@ import steep
 
 HALVES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 KINDS = ["adam", "adamw", "transformers_adamw", "nadam", "radam", "adagrad", "adadelta"]
-KINDS += ["rmsprop", "adamax", "lamb", "sgd"]
+KINDS += ["rmsprop", "adamax", "lamb", "sgd", "adafactor", "muon"]
 each_half = pytest.mark.parametrize("half", HALVES.values(), ids=HALVES.keys())
 
 

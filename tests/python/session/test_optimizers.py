@@ -51,3 +51,17 @@ def test_gradients_of_weights_are_not_rounded_in_bf16(kind):
     trainer.step(torch.randn(8, 16), torch.randn(8, 16))
     gradient = optimizer.state[net.weight]["exp_avg"]  # half of it
     assert (gradient != gradient.bfloat16().float()).float().mean() > 0.9
+
+
+@pytest.mark.parametrize("kind", ["muon", "adafactor"])
+def test_products_that_an_update_reads_are_not_rounded_in_bf16(kind):
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17]>
+        g (float[n, 16] x) => (float[n, 16] y) <float[16, 16] w> { y = MatMul(x, w) }""")
+    weight = torch.randn(16, 16, generator=torch.Generator().manual_seed(0)).numpy()
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    session = steep.TrainingSession(model, loss="mse", optimizer=kind, precision="bf16")
+    x, y = torch.randn(8, 16), torch.randn(8, 16)
+    plan = session.dump(x, y)
+    wide = [line for line in plan.splitlines() if "float32[16, 16]" in line and "MatMul(" in line]
+    assert len(wide) >= (2 if kind == "muon" else 1), plan  # the gradient, and Muon's last product

@@ -13,6 +13,8 @@ OTHERS = {
     "RMSprop": {"weight_decay": 0.1},
     "RMSprop centered": {"momentum": 0.5, "centered": True},
     "Adamax": {"weight_decay": 0.1},
+    "Adafactor": {"weight_decay": 0.1},
+    "Adafactor up": {"beta2_decay": -0.5, "maximize": True},
     "Adam amsgrad": {"amsgrad": True},
     "AdamW amsgrad": {"amsgrad": True, "maximize": True},
     "SGD up": {"momentum": 0.5, "maximize": True},

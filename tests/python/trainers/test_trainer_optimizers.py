@@ -186,6 +186,7 @@ SCHEDULED = {
     **{"weight_decay": lambda t: 0.01 * t, "eps": lambda t: 1e-4 * (t + 1)},
     **{"momentum_decay": lambda t: 0.1 * t, "lr_decay": lambda t: 0.1 * t},
     **{"rho": lambda t: 0.9 - 0.05 * t, "alpha": lambda t: 0.9 - 0.05 * t},
+    **{"beta2_decay": lambda t: 0.05 * t - 0.8, "d": lambda t: 1 + 0.1 * t},
 }
 
 
@@ -207,7 +208,8 @@ def test_numbers_of_each_kind_are_fed(name, monkeypatch):
         group["lr"] = 0.05 / (step + 1)
         for key, value in SCHEDULED.items():
             if key in group and (key != "momentum" or group[key]):
-                group[key] = value(step)
+                pair = isinstance(group[key], tuple) and key == "eps"
+                group[key] = (value(step), 0.01 * (step + 1)) if pair else value(step)
 
     monkeypatch.setattr(steep.trainers.base, "TrainingSession", build)
     compare(lambda net, _: (other(name, net), None), change)
