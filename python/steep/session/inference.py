@@ -24,6 +24,20 @@ _ONNX_NAMES = {"float32": "float", "float64": "double"}
 _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
 
 
+def _set_level(level: int | None) -> None:
+    if level is None or level == -1:
+        return
+    if level not in range(len(_LEVELS)):
+        raise DataError(
+            "The log level is out of range.",
+            node="SessionOptions.log_severity_level",
+            expected=f"-1 to {len(_LEVELS) - 1}",
+            received=repr(level),
+            remedy="Use 2 for warnings and errors.",
+        )
+    log.setLevel(_LEVELS[level])
+
+
 class GraphOptimizationLevel(enum.IntEnum):
     """How much a session rewrites the graph: not at all, or fully (every other level)."""
 
@@ -35,19 +49,32 @@ class GraphOptimizationLevel(enum.IntEnum):
 
 
 class SessionOptions:
-    """Options of an ``InferenceSession``.
+    """Options of an ``InferenceSession``. Any other name raises AttributeError.
 
     Attributes:
         intra_op_num_threads: greatest number of threads in a run; 0: the number of OpenMP.
         graph_optimization_level: ``ORT_DISABLE_ALL`` runs the model's operators unchanged.
         enable_profiling: record every kernel; ``end_profiling()`` writes the trace.
         profile_file_prefix: first part of the name of the trace's file.
-        log_severity_level: of the logger ``steep``, 0 (all) to 4 (fatal only); None: unchanged.
+        log_severity_level: of the logger ``steep``, 0 (all) to 4 (fatal only); None or -1:
+            unchanged.
         seed: seed of operators that draw random numbers.
         check_finite: raise DataError at the first node that produces NaN or infinity; slow.
         limits: a ``steep.Limits``: bounds on memory, nodes and loops.
         disabled_passes: rewrites of the graph that are left out, by name (docs/look_inside.md).
     """
+
+    __slots__ = (
+        "check_finite",
+        "disabled_passes",
+        "enable_profiling",
+        "graph_optimization_level",
+        "intra_op_num_threads",
+        "limits",
+        "log_severity_level",
+        "profile_file_prefix",
+        "seed",
+    )
 
     def __init__(self) -> None:
         self.intra_op_num_threads = 0
@@ -100,6 +127,7 @@ class InferenceSession:
         ModelError: the model cannot be read, or has operators that Steep does not know; or a pass
             to be disabled does not exist.
         ProviderError: none of ``providers`` is there.
+        DataError: ``log_severity_level`` is not a level.
         IoError: the file cannot be opened.
     """
 
@@ -111,8 +139,7 @@ class InferenceSession:
     ) -> None:
         choices = choices_of(providers)
         settings = sess_options or SessionOptions()
-        if settings.log_severity_level is not None:
-            log.setLevel(_LEVELS[settings.log_severity_level])
+        _set_level(settings.log_severity_level)
         options = _steep.InferenceOptions()
         options.optimize = (
             settings.graph_optimization_level != GraphOptimizationLevel.ORT_DISABLE_ALL

@@ -193,6 +193,18 @@ def test_options(tmp_path: Path, x: np.ndarray) -> None:
     assert session.get_session_options() is options
 
 
+def test_an_option_that_is_not_there_is_refused() -> None:
+    with pytest.raises(AttributeError, match="intra_op_threads"):
+        steep.SessionOptions().intra_op_threads = 1  # type: ignore[attr-defined]
+
+
+def test_a_log_level_that_is_not_there_is_refused() -> None:
+    options = steep.SessionOptions()
+    options.log_severity_level = 5
+    with pytest.raises(steep.DataError, match="-1 to 4"):
+        steep.InferenceSession(model(), options)
+
+
 def test_check_finite_names_the_node() -> None:
     graph = one_node("Log", ["x"], [TensorProto.FLOAT], TensorProto.FLOAT)
     options = steep.SessionOptions()

@@ -121,6 +121,9 @@ _INFERENCE = {
     "OrtValue": f"{_COMPAT}.inference.ort_value:PythonOrtValue",
     **_of(f"{_COMPAT}.inference.ort_device", "OrtDevice"),
 }
+_SESSION_OPTIONS = _of(
+    f"{_COMPAT}.inference.session_options", "ExecutionMode", "ExecutionOrder", "SessionOptions"
+)
 _PROVIDERS = {
     **_of("steep", "get_available_providers"),
     "get_all_providers": "steep:get_available_providers",
@@ -170,14 +173,16 @@ _AGENT = {
     **_ARENA,
     **_ERRORS,
     **_of(f"{_COMPAT}.ortmodule.settings", "get_device", "set_default_logger_severity", "set_seed"),
-    **_of("steep", "GraphOptimizationLevel", "SessionOptions"),
+    **_of("steep", "GraphOptimizationLevel"),
+    **_SESSION_OPTIONS,
     **_of(f"{_COMPAT}.inference.session", "InferenceSession"),
 }
 _INSTALL = f"{_COMPAT}.import_hook.nothing_to_install:main"
 
 MODULES: dict[str, dict[str, str]] = {
     "onnxruntime": {
-        **_of("steep", "GraphOptimizationLevel", "NodeArg", "SessionOptions"),
+        **_of("steep", "GraphOptimizationLevel", "NodeArg"),
+        **_SESSION_OPTIONS,
         **_INFERENCE,
         **_PROVIDERS,
         **_of(
@@ -341,7 +346,8 @@ MODULES: dict[str, dict[str, str]] = {
     "onnxruntime.capi.onnxruntime_pybind11_state": _AGENT,
     "onnxruntime.capi.onnxruntime_inference_collection": {
         **_INFERENCE,
-        **_of("steep", "GraphOptimizationLevel", "NodeArg", "SessionOptions"),
+        **_of("steep", "GraphOptimizationLevel", "NodeArg"),
+        **_SESSION_OPTIONS,
     },
     "onnxruntime.capi.training": {**_OLDEST, **_OLD_SESSION},
     "onnxruntime.capi.ort_trainer": _OLDEST,
@@ -413,7 +419,7 @@ _PYBIND = {
 REFUSED: dict[str, dict[str, str]] = {
     "onnxruntime": {
         **_explain_all(["SparseTensor", "OrtMemoryInfo"], _STOCK),
-        **_explain_all(["ExecutionMode", "ExecutionOrder", "OrtAllocatorType"], _STOCK),
+        **_explain_all(["OrtAllocatorType"], _STOCK),
         **_explain_all(["AdapterFormat", "LoraAdapter", "preload_dlls", "get_build_info"], _STOCK),
         **_explain_all(["quantization", "transformers", "backend", "datasets"], _STOCK),
         **_explain_all(["enable_telemetry_events", "disable_telemetry_events"], _STOCK),

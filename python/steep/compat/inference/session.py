@@ -26,7 +26,7 @@ _DIFFER_IN_TRAINING = ("Dropout", "BatchNormalization")
 
 
 class RunOptions:
-    """Options of one run.
+    """Options of one run. Any other name raises AttributeError.
 
     Attributes:
         terminate: if set, a run raises an error, as if it had been terminated.
@@ -38,6 +38,17 @@ class RunOptions:
         log_severity_level, log_verbosity_level, logid, synchronize_execution_providers: accepted;
             without effect.
     """
+
+    __slots__ = (
+        "_entries",
+        "log_severity_level",
+        "log_verbosity_level",
+        "logid",
+        "only_execute_path_to_fetches",
+        "synchronize_execution_providers",
+        "terminate",
+        "training_mode",
+    )
 
     def __init__(self) -> None:
         self.terminate = False

@@ -129,6 +129,40 @@ def test_options_of_a_run(caplog):
         session().run(None, {"x": X}, options)
 
 
+def test_options_of_a_session(caplog):
+    from onnxruntime import ExecutionMode, ExecutionOrder, InferenceSession, SessionOptions
+
+    from steep.compat import notices
+
+    notices.forget()
+    options = SessionOptions()
+    assert isinstance(options, steep.SessionOptions) and not options.has_providers()
+    options.execution_order = ExecutionOrder.DEFAULT
+    assert not caplog.text  # a default is not worth a message
+    options.execution_mode = ExecutionMode.ORT_PARALLEL
+    options.enable_mem_pattern = False
+    options.log_severity_level = -1
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
+    for name in ("execution_mode", "enable_mem_pattern", "allow_spinning"):
+        assert name in caplog.text
+    assert InferenceSession(doubling(), options).run(["total"], {"x": X})[0] == 30
+    with pytest.raises(AttributeError):
+        options.intra_op_threads = 1
+    with pytest.raises(steep.ModelError, match=r"steep\.register_op"):
+        options.register_custom_ops_library("libops.so")
+    for refused in (options.add_initializer, options.add_external_initializers):
+        with pytest.raises(steep.ModelError, match="the model's initializers"):
+            refused("w", X)
+
+
+def test_options_of_a_run_have_only_their_names():
+    from onnxruntime import RunOptions
+
+    with pytest.raises(AttributeError):
+        RunOptions().log_level = 0
+
+
 @pytest.mark.parametrize("kind", ["bytes", "file"])
 def test_training_mode_of_a_model_that_differs_in_it(kind, tmp_path):
     from onnxruntime import InferenceSession, RunOptions
