@@ -55,7 +55,7 @@ from steep.session.training import TrainingSession, check
 if TYPE_CHECKING:
     from steep.module.ort_module import ORTModule
     from steep.trainers.base import Trainer
-    from steep.trainers.optimizer import Optimizer
+    from steep.trainers.optimizer import Lamb, Optimizer
     from steep.trainers.ort_trainer import IODescription, ModelDescription, ORTTrainer
     from steep.trainers.trainer import trainer
 
@@ -67,6 +67,7 @@ _LAZY = {
     "ModelDescription": "steep.trainers.ort_trainer",
     "ORTModule": "steep.module.ort_module",
     "ORTTrainer": "steep.trainers.ort_trainer",
+    "Lamb": "steep.trainers.optimizer",
     "Optimizer": "steep.trainers.optimizer",
     "Trainer": "steep.trainers.base",
     "trainer": "steep.trainers.trainer",
@@ -85,6 +86,7 @@ __all__ = [
     "InstallationError",
     "InternalError",
     "IoError",
+    "Lamb",
     "Limits",
     "ModelDescription",
     "ModelError",

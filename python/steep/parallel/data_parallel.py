@@ -197,15 +197,22 @@ class DataParallel:
             return self._finish(session, [])
 
     @contextlib.contextmanager
-    def agree(self) -> Iterator[None]:
-        """Tell the other processes of an error in the ``with`` block before the session's step."""
+    def agree(self, applies: _steep.TrainingSession | None = None) -> Iterator[None]:
+        """Tell the other processes of an error in the ``with`` block before the session's step.
+
+        Args:
+            applies: the session, if the block applies accumulated gradients. If the block adds a
+                part of them, the others learn of an error when they apply.
+        """
         with self._lock:
             before = self._exchanges
             try:
                 yield
             except Exception as error:
-                if self._exchanges == before:
+                if self._exchanges == before and not self._opened:
                     self._say(_StepHeader(failed=1), error)
+                elif self._exchanges == before and applies is not None:
+                    self._close(applies, error)
                 raise
 
     # --- the parts of a step ----------------------------------------------------------------------
@@ -283,7 +290,8 @@ class DataParallel:
         waiting = session.accumulated_gradients()
         own = every[self.rank]
         # If the loss is weighted, the session's sums are already multiplied by the weights.
-        factor = (1 if own.weighs else own.weight / max(waiting.parts, 1)) / total
+        # Else their weight is the number of parts, also of those that another session computed.
+        factor = (1 if own.weighs else own.weight / (waiting.weight or 1)) / total
         try:
             self._peers.add([_tensor(s) for _, s in sorted(waiting.sums.items())], factor)
             if self._old_statistics:  # running statistics are those of one process, as with DDP

@@ -11,7 +11,6 @@ buffers that forward writes.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import logging
 import os
@@ -34,6 +33,8 @@ from steep.providers import choices_of
 from steep.session.processes import require_alone
 from steep.session.training import TrainingSession, join_processes
 from steep.torch_internals.dynamo import TorchRuntimeError
+from steep.trainers.captured_step import CapturedStep, Roles, StepCompiled
+from steep.trainers.carried_gradients import CarriedGradients, take_gradients
 from steep.trainers.loss_module import WithLoss, the_loss
 from steep.trainers.optimizer_state import require_counts
 from steep.trainers.parameter_checks import check_apart, check_gradients, check_hooks
@@ -62,52 +63,6 @@ def _convert(t: torch.Tensor, dtype: torch.dtype, name: str) -> torch.Tensor:
     if (t.dtype, dtype) not in _CONVERTED:
         return t
     return torch.from_dlpack(_steep.convert(t.detach(), str(dtype).removeprefix("torch."), name))
-
-
-class _Compiled(Exception):
-    """Raised after compilation if the step should not run.
-
-    An exception, since the code that Dynamo runs after the graph must not run either: it writes the
-    attributes that forward changes, such as a count of calls. There was no step to count.
-    """
-
-
-@dataclasses.dataclass(frozen=True)
-class _Roles:
-    """Maps the arguments and results of a captured graph to the states and inputs of a session."""
-
-    lowered: LoweredGraph | None = None
-    loss: int = 0  # position of the loss among lowered.values
-    # (position in a call, tensor in the session, its address)
-    bindings: Sequence[tuple[int, torch.Tensor, int]] = ()
-    input_positions: Sequence[int] = ()  # positions of the call's tensors that are session inputs
-    targets: Sequence[int] = ()  # arguments to which the session's first outputs are copied
-    types: Sequence[torch.Tensor] = ()  # meta tensors like the session's inputs
-    # the model's names → the session's, of trained parameters and of buffers that steps write
-    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    statistics: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-    def hold(self, lowered: LoweredGraph, tensors: list[torch.Tensor]) -> bool:
-        """Return whether the session is of this graph, and its states are these tensors."""
-        return lowered is self.lowered and all(
-            tensors[i] is tensor and tensor.data_ptr() == pointer
-            for i, tensor, pointer in self.bindings
-        )
-
-
-class _Step:
-    """A captured graph, which the trainer runs as a step."""
-
-    def __init__(
-        self, lowered: LoweredGraph, run: Callable[[LoweredGraph, tuple[Any, ...]], object]
-    ) -> None:
-        if lowered.checks:  # the engine would have updated weights before the check
-            raise RuntimeError("forward raises an error that depends on values")
-        self.lowered = lowered
-        self.run = run
-
-    def __call__(self, *arguments: object) -> object:
-        return self.run(self.lowered, arguments)
 
 
 class Trainer:
@@ -147,12 +102,14 @@ class Trainer:
         self._evaluation: tuple[torch.nn.Module, CapturedModule] | None = None
         self._reports: list[GraphReport] = []
         self._session: TrainingSession | None = None
-        self._roles = _Roles()  # set together with the session
+        self._roles = Roles()  # set together with the session
         self._varies = False  # whether extents change from step to step
         self._holds = False  # whether the session fits the present model and optimizer
         self._first: list[torch.Tensor] = []  # meta tensors like the first inputs
         self._lr: float | None = None
         self._given_lr: float | None = None
+        self._accumulates = False  # the step that runs is a part of an accumulated one
+        self._carried: CarriedGradients | None = None
         self._rebuilt_in_a_row, self._only_compile = 0, False
         self._pending_state: dict[str, Any] | None = None
 
@@ -165,26 +122,59 @@ class Trainer:
                 self._only_compile = True
                 try:
                     self._call(inputs)
-                except _Compiled:
+                except StepCompiled:
                     self._remember(inputs)
                 finally:
                     self._only_compile = False
 
-    def step(self, *inputs: torch.Tensor, lr: float | None = None) -> Any:
+    def step(self, *inputs: torch.Tensor, lr: float | None = None, accumulate: bool = False) -> Any:
         """Run one training step: ``loss, y_pred = trainer.step(x, y)``.
 
         The last input is the label; the others go to the model. ``lr`` replaces the learning rate
         from this step on. Returns the loss (a scalar) and the model's result, or only the loss if
-        the trainer was made with ``predictions=False``. Raises ShapeError and DataError before any
-        weight changes.
+        the trainer was made with ``predictions=False``. With ``accumulate``, no weight changes: the
+        gradients are added to those that wait for ``apply_gradients``. Raises ShapeError and
+        DataError before any weight changes.
         """
         with self._lock, contextlib.ExitStack() as stack:
             if self._parallel is not None:
                 stack.enter_context(self._parallel.agree())
                 self._parallel.count_and_form = count_rows(self._net.criterion, inputs)
             self._believe()
-            self._given_lr = lr
+            self._given_lr, self._accumulates = lr, accumulate
             return self._call(inputs)
+
+    def apply_gradients(self, lr: float | None = None) -> torch.Tensor:
+        """Clip the mean of the accumulated gradients, and update the weights by it.
+
+        The result is that of one step of all rows, if the parts have one size and the loss is a
+        mean. ``lr`` replaces the learning rate from this step on. Returns the mean of the parts'
+        losses.
+
+        Raises:
+            DataError: no gradients were accumulated, or the optimizer's parameters or flags changed
+                since.
+        """
+        with self._lock, contextlib.ExitStack() as stack:
+            if self._parallel is not None:
+                stack.enter_context(self._parallel.agree(self._session))
+            self._add_carried()
+            if not self._fits():
+                raise DataError(
+                    "The optimizer's parameters or flags changed since the last step.",
+                    expected="those of the accumulated steps",
+                    remedy="change them after apply_gradients(), or call drop_gradients()",
+                )
+            self._believe()
+            self._feed(session := self.session, lr)
+            return torch.tensor(session.apply_gradients().loss)
+
+    def drop_gradients(self) -> None:
+        """Discard the accumulated gradients."""
+        with self._lock:
+            self._carried = None
+            if self._session is not None:
+                self._session.drop_gradients()
 
     def _call(self, inputs: Sequence[torch.Tensor]) -> Any:
         tensors = self._like_the_first(inputs)
@@ -202,7 +192,7 @@ class Trainer:
                 lambda: self._settings.get("precision", "fp32"),
                 self._reports.append,
                 whole=True,
-                graph_factory=lambda lowered: _Step(lowered, self._run),
+                graph_factory=lambda lowered: CapturedStep(lowered, self._run),
                 fallback_advice=_WITH_ORTMODULE,
                 first=[t.shape for t in self._first] if varies else None,
             )
@@ -237,11 +227,16 @@ class Trainer:
         else:
             roles = self._build(lowered, tensors)
         if self._only_compile:
-            raise _Compiled
+            raise StepCompiled
         check_hooks(tensor for _, tensor, _ in roles.bindings)
         self._feed(session := self.session, self._given_lr)
         with errors_of_pytorch():
-            result = session.step(*(tensors[i].detach() for i in roles.input_positions))
+            arrays = [tensors[i].detach() for i in roles.input_positions]
+            if self._accumulates:
+                result = session.step(*arrays, accumulate=True)
+            self._add_carried()
+            if not self._accumulates:
+                result = session.step(*arrays)
         if result.skipped and self._writes:
             log.info("skipped a step: gradients overflowed at loss scale %g", result.loss_scale)
         outputs = [from_dlpack(o) for o in result.outputs]
@@ -374,6 +369,7 @@ class Trainer:
         With ``parallel``, rank 0 writes it, and the others return at once.
         """
         self._agree()
+        self._add_carried()  # the session then refuses
         self.session.save_checkpoint(os.fspath(path), json.dumps(user))
 
     def load_checkpoint(self, path: str | os.PathLike[str]) -> Any:
@@ -433,7 +429,7 @@ class Trainer:
     def _has_float64(self) -> bool:
         return any(p.dtype == torch.float64 for p in self._net.parameters())
 
-    def _build(self, lowered: LoweredGraph, tensors: list[torch.Tensor]) -> _Roles:
+    def _build(self, lowered: LoweredGraph, tensors: list[torch.Tensor]) -> Roles:
         """Make the session that trains the parameters of a captured graph."""
         self._rebuilt_in_a_row += 1
         if self._rebuilt_in_a_row > _REBUILT_IN_A_ROW:
@@ -444,6 +440,8 @@ class Trainer:
                 remedy="ORTModule works with any optimizer",
             )
         old_state = {} if (before := self._session) is None else self._carry_over()
+        if before is not None and before.accumulated:
+            self._carried = take_gradients(before, self._accumulates)
         trained, buffers = self._trained_names(), dict(self._net.named_buffers())
         names = {id(t): n for n, t in (*buffers.items(), *self._net.named_parameters())}
         outputs = [o.name for o in lowered.model.graph.output]
@@ -469,7 +467,7 @@ class Trainer:
         input_positions = [i for i in lowered.inputs if i not in states]
         own = set(states.values()) - set(of_graph)
         other_writes = [write for write in lowered.writes if write.tensor not in states]
-        roles = _Roles(
+        roles = Roles(
             lowered,
             loss=next(k for k, v in enumerate(lowered.values) if v.node.target is the_loss),
             bindings=[(i, tensors[i], tensors[i].data_ptr()) for i in states],
@@ -514,6 +512,12 @@ class Trainer:
             self._pending_state = None
         return roles
 
+    def _add_carried(self) -> None:
+        """Add gradients of the session before to those of the present one."""
+        if self._carried is not None:
+            self._carried.add_to(self.session)
+            self._carried = None
+
     def _feed(self, session: TrainingSession, lr: float | None) -> None:
         if lr is not None and lr != self._lr:
             session.lr = self._lr = lr
@@ -523,6 +527,10 @@ class Trainer:
 
     def _believe(self) -> None:
         """Check whether the compiled step is still valid."""
+
+    def _fits(self) -> bool:
+        """Return whether the optimizer is still the one that the session has."""
+        return True
 
     def _step_mode(self) -> contextlib.AbstractContextManager[None]:
         return in_mode(self._net, True)

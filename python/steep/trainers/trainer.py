@@ -21,7 +21,7 @@ from steep.trainers.base import (
     Groups,
     Trainer,
 )
-from steep.trainers.optimizer import Optimizer
+from steep.trainers.optimizer import Lamb, Optimizer
 from steep.trainers.optimizer_state import SharedState
 from steep.trainers.step_options import StepOptions
 
@@ -32,7 +32,7 @@ _KINDS = {
         *("Adagrad", "Adadelta", "RMSprop", "Adamax", "Adafactor", "Muon"),
     )
     if hasattr(torch.optim, name)  # Adafactor came with PyTorch 2.5, Muon with 2.9
-}
+} | {Lamb: "lamb"}
 # numbers of a parameter group: PyTorch's name → the engine's
 _NUMBERS = {
     **{name: name for name in ("lr", "weight_decay", "momentum", "dampening", "momentum_decay")},
@@ -41,7 +41,9 @@ _NUMBERS = {
     "beta2_decay": "beta2_decay",
     "d": "clip_threshold",
 }
-_FLAGS = ("nesterov", "maximize", "amsgrad", "centered", "decoupled_weight_decay")
+_FLAGS = (
+    *("nesterov", "maximize", "amsgrad", "centered", "decoupled_weight_decay", "bias_correction"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +73,8 @@ class Update:
         options.kind = self.kind
         if self.kind == "muon":
             options.nesterov = False  # the default is that of PyTorch
+        if self.kind == "lamb":
+            options.bias_correction = False
         for flag in self.flags:
             setattr(options, flag, True)
         for name, value in (*self.numbers, *self.newton_schulz):
@@ -220,12 +224,19 @@ class _OptimTrainer(Trainer):
         self._optimizer.param_groups[0]["lr"] = lr
         self._updates = read_updates(self._optimizer)
 
-    def step(self, *inputs: torch.Tensor, lr: float | None = None) -> Any:
+    def step(self, *inputs: torch.Tensor, lr: float | None = None, accumulate: bool = False) -> Any:
         """As ``Trainer.step``; ``lr`` is also written to the optimizer."""
-        result = super().step(*inputs, lr=lr)
+        result = super().step(*inputs, lr=lr, accumulate=accumulate)
         if self._state is not None:
             self._state.show()
         return result
+
+    def apply_gradients(self, lr: float | None = None) -> torch.Tensor:
+        """As ``Trainer.apply_gradients``; ``lr`` is also written to the optimizer."""
+        loss = super().apply_gradients(lr)
+        if self._state is not None:
+            self._state.show()
+        return loss
 
     def _step_mode(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
@@ -247,13 +258,14 @@ class _OptimTrainer(Trainer):
         return {n for n, p in self._net.named_parameters() if p.requires_grad and id(p) in ids}
 
     def _believe(self) -> None:
-        self._updates = read_updates(self._optimizer)
-        if self._session is None:
-            return
-        if self._holds_for() == self._held_for:
-            self._agree()
-        else:
+        if not self._fits():
             self._holds = False
+        elif self._session is not None:
+            self._agree()
+
+    def _fits(self) -> bool:
+        self._updates = read_updates(self._optimizer)
+        return self._session is None or self._holds_for() == self._held_for
 
     # --- moments ----------------------------------------------------------------------------------
 
@@ -308,7 +320,7 @@ def trainer(
         criterion: called with the model's result and the label; None if the model returns its loss
             first.
         optimizer: ``torch.optim.SGD``, ``Adam``, ``AdamW``, ``NAdam``, ``RAdam``, ``Adagrad``,
-            ``Adadelta``, ``RMSprop``, ``Adamax``, ``Adafactor`` or ``Muon``, or a
+            ``Adadelta``, ``RMSprop``, ``Adamax``, ``Adafactor`` or ``Muon``, or a ``steep.Lamb`` or
             ``steep.Optimizer``. It is read before every step. Rates, betas, momentum and weight
             decay of each group may change at each step. If its parameters change, or which of them
             need a gradient, the step is compiled again.

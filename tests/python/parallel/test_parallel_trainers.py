@@ -86,6 +86,38 @@ def equal_pytorch(rank):
         assert_same(model, expected, name)
 
 
+def accumulate(rank):
+    expected, model = Net(), Net(seed=rank)
+    theirs = torch.optim.AdamW(expected.parameters(), lr=0.01)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    trainer = steep.trainer(model, nn.MSELoss(), optimizer, clip_norm=0.5, parallel="torch")
+    for _ in range(2):
+        theirs.zero_grad()
+        wanted = nn.functional.mse_loss(expected(X), Y)
+        wanted.backward()
+        nn.utils.clip_grad_norm_(expected.parameters(), 0.5)
+        theirs.step()
+        for part in range(2):
+            mine = slice(8 * rank + 4 * part, 8 * rank + 4 * part + 4)
+            trainer.step(X[mine], Y[mine], accumulate=True)
+        assert float(trainer.apply_gradients()) == pytest.approx(wanted.item(), abs=1e-6)
+    expected.calls *= 2
+    assert_same(model, expected, "accumulated")
+    # a part that fails on one rank is that rank's affair; the others learn nothing of it
+    trainer.step(X[:4], Y[:4], accumulate=True)
+    if rank == 1:
+        with pytest.raises(steep.DataError, match="loss of step"):
+            trainer.step(X[:4], Y[:4] * np.nan, accumulate=True)
+    trainer.apply_gradients()
+    # an error before the update is everybody's
+    trainer.step(X[:4], Y[:4], accumulate=True)
+    optimizer.param_groups[0]["amsgrad"] = rank == 1
+    with pytest.raises(steep.DataError, match="flags changed" if rank == 1 else "Rank 1 failed"):
+        trainer.apply_gradients()
+    optimizer.param_groups[0]["amsgrad"] = False
+    trainer.step(X[:4], Y[:4])
+
+
 def fail_together(rank):
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -146,7 +178,7 @@ def run_all(rank, names):
 
 
 def test_two_processes_equal_pytorch():
-    in_processes(2, run_all, ["equal_pytorch"])
+    in_processes(2, run_all, ["equal_pytorch", "accumulate"])
 
 
 def test_what_one_process_meets_all_are_told():
