@@ -21,6 +21,7 @@ from steep import _steep
 from steep.dynamo.report import Report
 from steep.errors import Error, ModelError, ProviderError
 from steep.inspection import StrPath, join_pages, make_dump, trace_of
+from steep.module.module_with_loss import ModuleWithLoss
 from steep.module.other_methods import OtherMethods
 from steep.patching.torch_versions import is_tested
 from steep.providers import Providers
@@ -110,8 +111,18 @@ class ORTModule(torch.nn.Module):
 
     The seeds of dropout come from PyTorch's generator: ``torch.manual_seed`` makes runs repeatable.
 
+    With ``loss``, the loss is a part of the graph. Scores and other values that only the loss reads
+    need not be kept, nor computed where labels are ignored (docs/sparsity.md):
+
+    >>> model = ORTModule(model, loss=torch.nn.CrossEntropyLoss())
+    >>> model(x, label).backward()
+
     Args:
         module: any module with parameters in CPU memory, contiguous.
+        loss: called with the module's result and the label. A call of the ORTModule then takes the
+            module's arguments and the label, as the last one without a name, and returns the loss
+            alone. ``ORTModule(model.module)`` returns the result, with the same parameters.
+            Parameters of the loss itself are not among those of the ORTModule.
         fallback: ``"parts"``: PyTorch runs what the engine cannot run, and functions that would
             become too many graphs; it is an error if no part ever runs in the engine. None: the
             engine runs everything as one graph, or raises an error. ``"torch"``: as None, but
@@ -142,7 +153,15 @@ class ORTModule(torch.nn.Module):
     # Attributes that the constructor makes; a copy or a pickle takes only the others, such as
     # hooks that a framework added.
     _MADE = _OWN | {
-        *("_module", "_verify", "_providers", "_disabled_passes", "_memory_limit"),
+        *(
+            "_module",
+            "_loss",
+            "_called",
+            "_verify",
+            "_providers",
+            "_disabled_passes",
+            "_memory_limit",
+        ),
         *("_captured", "_other_methods", "_mixed", "_reports"),
         *_SHARED,
     }
@@ -151,6 +170,7 @@ class ORTModule(torch.nn.Module):
         self,
         module: torch.nn.Module,
         *,
+        loss: Callable[..., torch.Tensor] | None = None,
         fallback: str | None = "parts",
         precision: str | None = None,
         verify: bool | None = None,
@@ -160,6 +180,8 @@ class ORTModule(torch.nn.Module):
     ) -> None:
         if not isinstance(module, torch.nn.Module):
             raise TypeError(f"ORTModule wraps a torch.nn.Module, not a {type(module).__name__}")
+        if loss is not None and not callable(loss):
+            raise TypeError(f"loss must be a function or a module, not a {type(loss).__name__}")
         if fallback not in (None, "parts", "torch"):
             raise ValueError(f'fallback must be None, "parts" or "torch", not {fallback!r}')
         if precision not in (None, "fp32", "bf16", "fp16"):
@@ -168,10 +190,12 @@ class ORTModule(torch.nn.Module):
         memory_limit = limit_text(memory_limit)
         _refuse_what_belongs_around(module)
         # not in __new__: inspect.signature() would show its parameters
-        _set_type(self, _with_signature(type(self), module))
+        _set_type(self, _with_signature(type(self), module, with_label=loss is not None))
         super().__init__()
         own = self.__dict__
         own["_module"] = module
+        own["_loss"] = loss
+        own["_called"] = module if loss is None else ModuleWithLoss(innermost(module), loss)
         own["training"] = module.training
         own["fallback"] = fallback
         own["fallback_calls"] = 0
@@ -316,7 +340,7 @@ class ORTModule(torch.nn.Module):
     def forward(self, *args: object, **kwargs: object) -> Any:
         """Run the wrapped module's ``forward``; this method has the same signature."""
         if torch.compiler.is_dynamo_compiling() or capture_backend.only_observed(args, kwargs):
-            return self._module(*args, **kwargs)
+            return self._called(*args, **kwargs)
         precision, whole = self.precision, self.fallback != "parts"
         # autocast's dtype decides what autocast regions inside forward compute in; Dynamo does not
         # guard it
@@ -324,7 +348,7 @@ class ORTModule(torch.nn.Module):
         capture = self._captured.get(held_for)
         if capture is None:
             capture = self._captured[held_for] = capture_backend.make_captured_module(
-                innermost(self._module),
+                innermost(self._called),
                 precision,
                 self._reports.append,
                 whole=whole,
@@ -361,7 +385,7 @@ class ORTModule(torch.nn.Module):
             self.__dict__["fallback_calls"] += 1
             if self.fallback_calls == 1:
                 log.warning("running in PyTorch instead: %s", e)
-        return self._module(*args, **kwargs)
+        return self._called(*args, **kwargs)
 
     # --- forwarded to the wrapped module ----------------------------------------------------------
 
@@ -430,6 +454,7 @@ class ORTModule(torch.nn.Module):
     def _how_made(self) -> tuple[Callable[..., ORTModule], tuple[Any, ...]]:
         """Return a function that makes a copy, and the function's arguments."""
         options = {
+            "loss": self._loss,
             "fallback": self.fallback,
             "precision": self.precision,
             "verify": self._verify,
@@ -501,22 +526,23 @@ def innermost(module: torch.nn.Module) -> torch.nn.Module:
     return module
 
 
-_Classes = dict[tuple[type, frozenset[str]], type]
+_Classes = dict[tuple[type, frozenset[str], bool], type]
 _classes: weakref.WeakKeyDictionary[type, _Classes] = weakref.WeakKeyDictionary()
 _MODULES_FIRST = ("plan", "memory_report", "dump", "profile")
 
 
-def _with_signature(cls: type, module: torch.nn.Module) -> type:
+def _with_signature(cls: type, module: torch.nn.Module, with_label: bool) -> type:
     """Return the subclass of ``cls`` for wrapped modules of one class.
 
-    Its ``forward`` has the signature of the wrapped ``forward``: frameworks pick the columns of a
-    batch by the names of its parameters, and a method has the signature of its function. Where the
+    Its ``forward`` has the signature of the wrapped ``forward``, unless it takes a label as well:
+    frameworks pick the columns of a batch by the names of its parameters, and a method has the
+    signature of its function. Where the
     module has an attribute ``plan``, ``memory_report``, ``dump`` or ``profile``, the subclass
     returns the module's.
     """
     module_class = type(module)
     classes = _classes.setdefault(module_class, {})
-    key = cls, frozenset(name for name in _MODULES_FIRST if hasattr(module, name))
+    key = cls, frozenset(name for name in _MODULES_FIRST if hasattr(module, name)), with_label
     if key not in classes:
 
         def forward(self: ORTModule, *args: object, **kwargs: object) -> Any:
@@ -524,7 +550,8 @@ def _with_signature(cls: type, module: torch.nn.Module) -> type:
 
         # Without a signature, the forward keeps (*args, **kwargs).
         with contextlib.suppress(AttributeError, TypeError, ValueError):
-            forward.__signature__ = inspect.signature(module_class.forward)  # type: ignore[attr-defined]
+            own = None if with_label else inspect.signature(module_class.forward)
+            forward.__signature__ = own  # type: ignore[attr-defined]
         forward.__doc__ = cls.forward.__doc__  # type: ignore[attr-defined]
         names: dict[str, object] = {name: _modules_own(name) for name in key[1]}
         names |= {"forward": forward, "__module__": __name__}
