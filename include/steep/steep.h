@@ -197,6 +197,16 @@ struct TrainingOptions {
   /// the same bits. "least": the smallest plan that is found; "": no limit. Another text is a
   /// ModelError. If no plan of a call fits, the call throws OutOfMemoryError.
   std::string memory_limit{};
+  /// Folder of a file for states (docs/memory.md), which is mapped into memory: the system writes
+  /// its pages to the disk when memory is short, and reads them when a step needs them. The file
+  /// has no name, and its space is free again when the session ends. memory_limit does not bound
+  /// these states. A forked process cannot use the session. "": states are in memory. The
+  /// constructor throws IoError if the folder cannot be written to or has too little space.
+  std::string offload_folder{};
+  /// Which states lie in that file: "moments" (of the optimizer, and the other states in a
+  /// checkpoint only), or "all": parameters and running statistics too, except those whose data
+  /// the caller gave as `weights`. Another text is a ModelError.
+  std::string offload = "moments";
   Limits limits{};
   /// Where steps run. A node runs on the first of these that has a kernel for it, else on the CPU.
   /// Weights, moments, inputs and results stay in the host's memory. Empty: only the CPU.
@@ -265,6 +275,9 @@ struct StepPlan {
   size_t peak_bytes = 0;      ///< of all the above together, while a step runs
   size_t run_bytes = 0;       ///< inputs included: what a memory limit bounds
   size_t memory_limit = 0;    ///< 0: none
+  /// Parameters and moments in the file of offload_folder; in parameter_bytes and optimizer_bytes,
+  /// but not in peak_bytes and run_bytes.
+  size_t offloaded_bytes = 0;
   size_t kernels = 0;
   double specialise_ms = 0;
   std::vector<CompileStage> stages{};  ///< parts of specialise_ms, in the order in which they ran

@@ -232,6 +232,8 @@ void init_results(nb::module_& m) {
       .def_ro("run_bytes", &StepPlan::run_bytes,
               "With the inputs, and with moments: what a memory limit bounds.")
       .def_ro("memory_limit", &StepPlan::memory_limit, "In bytes; 0 for none.")
+      .def_ro("offloaded_bytes", &StepPlan::offloaded_bytes,
+              "Of parameters and moments in the file of offload_folder, which is not memory.")
       .def("__str__", &StepPlan::text);
 }
 

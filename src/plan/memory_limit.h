@@ -11,13 +11,19 @@ namespace steep {
 constexpr std::string_view kLeast = "least";
 
 struct MemoryLimit {
-  size_t bytes = 0;    ///< 0: no limit
-  size_t held = 0;     ///< the part of it that the caller holds and that a plan does not include
+  size_t bytes = 0;  ///< 0: no limit
+  /// Bytes that the caller holds and that a plan does not include, less bytes of the plan that are
+  /// not in memory; may be negative.
+  ptrdiff_t held = 0;
   bool least = false;  ///< replaces `bytes`: take the smallest plan that is found
 
   /// Whether there is no limit.
   bool is_none() const { return bytes == 0 && !least; }
-  bool allows(size_t run_bytes) const { return is_none() || (!least && run_bytes + held <= bytes); }
+  /// What counts for the limit when a plan takes `run_bytes`.
+  size_t counted(size_t run_bytes) const { return run_bytes + static_cast<size_t>(held); }
+  bool allows(size_t run_bytes) const {
+    return is_none() || (!least && counted(run_bytes) <= bytes);
+  }
 };
 
 /// "2GiB", "512M", "1048576", kLeast; "": no limit. Throws ModelError for anything else, 0 too.

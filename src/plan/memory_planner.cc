@@ -441,14 +441,14 @@ const MemoryPoint& fastest_within(std::span<const MemoryPoint> points, const Mem
     if (limit.allows(point.bytes)) return point;
   }
   if (limit.least) return points.back();
-  const size_t least = points.back().bytes + limit.held;
+  const size_t least = limit.counted(points.back().bytes);
   throw OutOfMemoryError(
       {.what = "No plan fits the memory limit.",
        .expected = "at most " + exact_bytes_text(limit.bytes),
        .received = fmt::format(
            "at least {} for parameters, moments, inputs, results and intermediate values; "
            "{} without a limit",
-           exact_bytes_text(least), exact_bytes_text(plain + limit.held)),
+           exact_bytes_text(least), exact_bytes_text(limit.counted(plain))),
        .remedy =
            "Use a memory limit of at least that, a smaller batch, or accumulate the gradients "
            "of parts of it."});

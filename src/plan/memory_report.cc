@@ -35,7 +35,7 @@ MemoryReport memory_report(Graph graph, const Devices& devices, const MemoryLimi
   const MemoryPoint& point =
       limit.allows(plain.bytes) ? plain : fastest_within(points, limit, plain.bytes);
   const auto with_held = [&](const MemoryPoint& p) {
-    return MemoryPlan{.bytes = p.bytes + limit.held, .ms = p.ms};
+    return MemoryPlan{.bytes = limit.counted(p.bytes), .ms = p.ms};
   };
   MemoryReport report{.limit = limit.bytes, .planned = with_held(point), .plain = with_held(plain)};
   for (const MemoryPoint& p : points) report.plans.push_back(with_held(p));

@@ -139,7 +139,7 @@ class Program {
   MemoryReport memory_report(std::span<const Type> inputs);
   /// Sets the memory that the caller holds besides (MemoryLimit::held). Plans that no longer fit
   /// are made again.
-  void set_held_bytes(size_t held);
+  void set_held_bytes(ptrdiff_t held);
   /// The specialised graph, after its passes, as a model for viewers: see write_compiled(). For a
   /// graph that runs in segments: the graph before segmentation.
   std::string compiled_model(std::span<const Type> inputs);

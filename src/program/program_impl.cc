@@ -153,7 +153,7 @@ PlanInfo Program::Impl::plan(std::span<const Type> input_types) {
   const Plan& plan = s->executable.plan();
   PlanInfo info{.arena_bytes = plan.arena_bytes,
                 .constant_bytes = s->constant_bytes(),
-                .run_bytes = run_bytes(plan) + options.memory_limit.held,
+                .run_bytes = options.memory_limit.counted(run_bytes(plan)),
                 .memory_limit = options.memory_limit.bytes,
                 .kernels = plan.steps.size(),
                 .specialise_ms = s->specialise_ms,
@@ -176,7 +176,7 @@ MemoryReport Program::Impl::memory_report(std::span<const Type> input_types) {
                               s->executable.plan().found);
 }
 
-void Program::Impl::set_held_bytes(size_t bytes) {
+void Program::Impl::set_held_bytes(ptrdiff_t bytes) {
   MemoryLimit& limit = options.memory_limit;
   limit.held = bytes;
   if (limit.bytes == 0) return;

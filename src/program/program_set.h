@@ -7,6 +7,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -28,6 +29,7 @@ class ProgramSet {
   /// The lock of the owner's calls, held while another member or a program is in use.
   CallLock call_lock;
   std::map<std::string, Tensor> states{};  ///< by name; set them before their programs are made
+  std::set<std::string> offloaded{};       ///< the states that lie in a file; as `states`
 
   /// The program of `key`. If there is none, it is made from the graph that `make()` returns. The
   /// reference is valid until get() was called for `most` other keys. Throws as Program's
@@ -61,9 +63,11 @@ class ProgramSet {
     for (const auto& [key, program] : programs_) bytes += program.peak_bytes();
     return bytes;
   }
+  /// The bytes of states in memory.
   size_t state_bytes() const {
     size_t bytes = 0;
-    for (const auto& [name, tensor] : states) bytes += tensor.nbytes();
+    for (const auto& [name, tensor] : states)
+      bytes += offloaded.count(name) == 0 ? tensor.nbytes() : 0;
     return bytes;
   }
 
@@ -83,10 +87,11 @@ class ProgramSet {
   }
 
  private:
-  /// Bytes of the states that the graph does not use.
-  size_t held_beside(const Graph& graph) const {
-    size_t bytes = state_bytes();
-    for (const Value state : graph.states()) bytes -= states.at(state.name()).nbytes();
+  /// Bytes in memory of the states that the graph does not use, less those of its offloaded states.
+  ptrdiff_t held_beside(const Graph& graph) const {
+    auto bytes = static_cast<ptrdiff_t>(state_bytes());
+    for (const Value state : graph.states())
+      bytes -= static_cast<ptrdiff_t>(states.at(state.name()).nbytes());
     return bytes;
   }
   Profiler& recorded() const {

@@ -133,7 +133,7 @@ void write_file(const std::filesystem::path& path, const std::function<void(File
 /// A system call that is about to be made.
 struct DiskCall {
   std::string_view name;     ///< "open", "write", "fsync", "rename", "exchange", "mkdir", "unlink",
-                             ///< "rmdir"; "read" by a FileSource
+                             ///< "rmdir"; "read" by a FileSource, "reserve" by move_to_file()
   std::string_view path{};   ///< of the file or folder
   std::string_view to{};     ///< of rename and exchange: the other path
   std::string_view bytes{};  ///< of write

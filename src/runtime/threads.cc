@@ -2,6 +2,7 @@
 
 #include <omp.h>
 #include <pthread.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <climits>
@@ -153,10 +154,19 @@ void CallLock::lock() {
          .remedy = "Let the handler of a signal, or the destructor of what was fed, set a flag, "
                    "and call the session when the call has returned."});
   }
+  if (process_ != 0 && process_ != getpid()) {
+    throw ProviderError(
+        {.what = "A forked process cannot use a session whose states lie in a file.",
+         .expected = "the process that made the session",
+         .remedy = "Make the session in this process, or start the process by \"spawn\" "
+                   "(multiprocessing.set_start_method)."});
+  }
   enter_call();  // a waiting thread counts as in a call, because the holder of the lock is
   mutex_.lock();
   holder_ = std::this_thread::get_id();
 }
+
+void CallLock::hold_process() { process_ = getpid(); }
 
 void CallLock::unlock() {
   holder_ = std::thread::id();

@@ -1,6 +1,8 @@
 // Threads that compute (OpenMP's) and threads that call the engine.
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <mutex>
 #include <thread>
@@ -46,9 +48,13 @@ class CallLock {
  public:
   void lock();
   void unlock();
+  /// From now on lock() throws ProviderError in a process that is forked from this one, which
+  /// shares memory that calls write.
+  void hold_process();
 
  private:
   std::mutex mutex_;
+  pid_t process_ = 0;  // 0: any
   std::atomic<std::thread::id> holder_{};
 };
 

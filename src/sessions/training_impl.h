@@ -98,6 +98,8 @@ struct TrainingSession::Impl {
   Program& begin_accumulation();
   /// Takes the initial states of prepare_model(); other states of `graph` get zeros.
   void take_states(const Graph& graph, std::map<std::string, Tensor> initial);
+  /// Moves the states that `offload` names to a file in `offload_folder`.
+  void offload_states();
   /// Sets the descriptions of inputs, outputs and labels.
   void describe_ends(const Graph& graph);
   /// Throws DataError if the number of steps is at its limit.

@@ -92,6 +92,8 @@ std::string StepPlan::text() const {
   add("arena", arena_bytes);
   std::string text =
       fmt::format("{} {} ({})", number(peak_bytes), kib ? "KiB" : "MiB", fmt::join(parts, ", "));
+  if (offloaded_bytes > 0)
+    text += fmt::format("; {} of these on disk", bytes_text(offloaded_bytes));
   if (memory_limit == 0) return text;
   return text + fmt::format("; with inputs {}, within the memory limit of {}",
                             bytes_text(run_bytes), bytes_text(memory_limit));
@@ -417,6 +419,8 @@ StepPlan TrainingSession::plan(std::span<const Tensor> inputs) try {
   StepPlan plan = step_plan(info, bytes_of(impl_->shared(impl_->model.parameters)));
   plan.optimizer_bytes = bytes_of(impl_->shared(impl_->model.moments));
   plan.peak_bytes += impl_->programs.state_bytes() - plan.parameter_bytes;
+  for (const std::string& name : impl_->programs.offloaded)
+    plan.offloaded_bytes += impl_->programs.states.at(name).nbytes();
   return plan;
 } catch (const std::bad_alloc&) {
   throw_out_of_memory();

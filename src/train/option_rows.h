@@ -376,6 +376,19 @@ void visit_step_options(Visit&& visit) {
                           "does not fit",
                   .says_default = false},
         &O::memory_limit);
+  visit(OptionRow{.field = "offload_folder",
+                  .key = "offload_folder",
+                  .flag = "--offload-folder",
+                  .help = "Folder of a temporary file for states that do not fit in memory, as in "
+                          "/var/tmp",
+                  .says_default = false},
+        &O::offload_folder);
+  visit(OptionRow{.field = "offload",
+                  .key = "offload",
+                  .flag = "--offload",
+                  .help = "States in that file: moments of the optimizer, or all with parameters",
+                  .choices = "moments,all"},
+        &O::offload);
   visit(OptionRow{.field = "disabled_passes",
                   .key = "disabled_passes",
                   .flag = "--disable-pass",

@@ -114,6 +114,11 @@ class TrainingSession(_steep.TrainingSession):
             parameters, moments, inputs, constants, results and intermediate values. If a step does
             not fit, backward recomputes values of forward instead of keeping them; results are
             the same bits (docs/memory.md). "least" is the smallest plan that is found, "" none.
+        offload_folder: folder of a file for states that do not fit in memory (docs/memory.md). The
+            file has no name, and is gone when the session ends. A forked process cannot use the
+            session. "" for none.
+        offload: the states in that file: "moments" of the optimizer, or "all": parameters too,
+            except those in ``weights``.
         disabled_passes: rewrites of the graph to turn off, by name (docs/look_inside.md).
         limits: a ``steep.Limits``: bounds on memory, nodes and loops.
         providers: where steps run, as for ``InferenceSession``. Weights stay in the host's memory.
@@ -129,6 +134,7 @@ class TrainingSession(_steep.TrainingSession):
             ``memory_limit`` is not a size. With ``parallel``, at the first step: the processes
             train different models.
         DataError: a trained array of ``weights`` cannot be updated in place.
+        IoError: ``offload_folder`` cannot be written to, or has too little space.
         OutOfMemoryError: at a call with new shapes: no plan fits ``memory_limit``; the error has
             the least limit that would do.
         ProviderError: a launcher (torchrun, mpirun, srun) or PyTorch's process group has several
@@ -201,6 +207,8 @@ class TrainingSession(_steep.TrainingSession):
         stochastic_rounding: bool = False,
         bound_to_graph: bool = True,
         memory_limit: str | int = "",
+        offload_folder: str | os.PathLike[str] = "",
+        offload: str = "moments",
         disabled_passes: Sequence[str] = (),
         limits: _steep.Limits | None = None,
         providers: Providers | None = None,
@@ -463,6 +471,7 @@ def _options_of(settings: Mapping[str, Any]) -> _steep.TrainingOptions:
     beta1, beta2 = settings["betas"]
     values = {**settings, "beta1": beta1, "beta2": beta2, "epsilon": settings["eps"]}
     values["memory_limit"] = limit_text(settings["memory_limit"])
+    values["offload_folder"] = os.fspath(settings["offload_folder"])
     options = _steep.TrainingOptions()
     for part, field, keyword, _, _ in _steep.option_rows():
         if keyword not in values:

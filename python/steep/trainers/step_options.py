@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ class StepOptions:
     master_weights: bool
     stochastic_rounding: bool
     memory_limit: str | int
+    offload_folder: str | os.PathLike[str] = ""
     disabled_passes: Sequence[str]
     providers: Providers | None
 

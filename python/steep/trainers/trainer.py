@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -305,6 +306,7 @@ def trainer(
     master_weights: bool = True,
     stochastic_rounding: bool = False,
     memory_limit: str | int = "",
+    offload_folder: str | os.PathLike[str] = "",
     disabled_passes: Sequence[str] = (),
     providers: Providers | None = None,
     opset: int | None = None,
@@ -333,8 +335,8 @@ def trainer(
         precision: "fp32", or "bf16" or "fp16": matrix products in 16 bits, weights in float32.
         loss_scale, loss_scale_window: with "fp16", as for ``TrainingSession``.
         seed: seed of dropout; by default PyTorch's.
-        check_finite, master_weights, stochastic_rounding, memory_limit, disabled_passes: as for
-            ``TrainingSession``.
+        check_finite, master_weights, stochastic_rounding, memory_limit, offload_folder,
+            disabled_passes: as for ``TrainingSession``.
         providers: where steps run, as for ``InferenceSession``.
         opset: opset of the files of ``save_as_onnx``.
         parallel: "torch": the processes of ``torch.distributed`` train this model together, each
@@ -368,6 +370,7 @@ def trainer(
         master_weights=master_weights,
         stochastic_rounding=stochastic_rounding,
         memory_limit=memory_limit,
+        offload_folder=offload_folder,
         disabled_passes=disabled_passes,
         providers=providers,
     ).settings()
