@@ -22,6 +22,7 @@ class StepOptions:
     check_finite: bool
     master_weights: bool
     stochastic_rounding: bool
+    state_precision: str
     memory_limit: str | int
     disabled_passes: Sequence[str]
     providers: Providers | None
