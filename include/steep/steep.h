@@ -78,6 +78,12 @@ struct OptimizerOptions {
   /// muon: the factor of the rate for a matrix [n, m]: "original" or "" max(1, n/m)^½,
   /// "match_rms_adamw" 0.2 · max(n, m)^½
   std::string adjust_lr_fn{};
+  /// How the moments of weights of at least 4,096 elements are kept between steps: "float32";
+  /// "bfloat16"; or "int8", floats of 8 bits with one scale for each block of 256 (docs/memory.md).
+  /// Updates are computed in float32, and moments rounded at random: a run with the same seed has
+  /// the same bits. Only sgd, adam, adamw, transformers_adamw (all without amsgrad) and lamb have
+  /// the last two; moments of float64 weights stay as they are.
+  std::string state_precision = "float32";
   /// For a registered optimizer: values of its function's attributes, by name.
   std::map<std::string, double> attributes{};
   /// The registered optimizer that `kind` names; the session fills it in.
@@ -395,14 +401,17 @@ class TrainingSession {
   /// TrainingOptions::master_weights.
   std::vector<std::string> optimizer_state_names() const;
 
-  /// Copies by name: of the trained parameters; of the optimizer's states.
+  /// Copies by name: of the trained parameters; of the optimizer's states. Moments that are kept in
+  /// fewer bits (OptimizerOptions::state_precision) are float32 here, without loss.
   std::map<std::string, Tensor> weights() const;
   std::map<std::string, Tensor> optimizer_state() const;
-  /// The session's own memory of a parameter or state, shared: each step changes it.
+  /// The session's own memory of a parameter or state, shared: each step changes it. With the state
+  /// precision "int8", "exp_avg/NAME" has codes, and "exp_avg_scale/NAME" the scales of its blocks.
   Tensor state(const std::string& name) const;
   /// Copies values into trained parameters and running statistics, or into the optimizer's states.
   /// Every tensor is checked (ModelError for an unknown name, ShapeError for another shape or
-  /// dtype) before the first is written. Names left out keep their values.
+  /// dtype) before the first is written. Names left out keep their values. Moments are float32, as
+  /// optimizer_state() gives them; those that are kept in fewer bits are rounded to nearest.
   void set_weights(const std::map<std::string, Tensor>& weights);
   void set_optimizer_state(const std::map<std::string, Tensor>& moments);
 
@@ -439,10 +448,11 @@ class TrainingSession {
   /// Verifies everything, then loads; returns `user`. Throws CheckpointError that names file and
   /// reason (damaged, or of another model or optimizer); then nothing has changed. The base
   /// learning rate and the seed become those of the checkpoint; the schedule stays that of the
-  /// options.
+  /// options. Moments of another state precision are converted, and checkpoint_note() says so.
   std::string load_checkpoint(const std::filesystem::path& path);
   /// A note on the checkpoint that was loaded last: it was saved with another number of threads, so
-  /// that results may differ in their last bits from those of an uninterrupted run. Else "".
+  /// that results may differ in their last bits from those of an uninterrupted run; or its moments
+  /// were converted to the state precision of this session. Else "".
   std::string checkpoint_note() const;
 
   /// Writes a file that trains and predicts without the model and without ONNX: steep/artifact.h,

@@ -1,8 +1,10 @@
 // steep.Adam: one pass over parameter, gradient and both moments. Rounds as torch.optim's fused
-// Adam and AdamW, and as transformers' AdamW in PyTorch.
+// Adam and AdamW, and as transformers' AdamW in PyTorch. steep.NarrowAdam: the same, with moments
+// that are kept in fewer bits.
 
 #include <functional>
 
+#include "providers/cpu/narrow_moments.h"
 #include "providers/cpu/optimizer.h"
 #include "providers/cpu/parallel.h"
 
@@ -163,10 +165,43 @@ std::unique_ptr<Kernel> make_adam(const NodeSpec& node, std::string* why_not) {
   return inputs ? std::make_unique<Adam>(node, *inputs) : nullptr;
 }
 
+class NarrowAdam final : public Kernel {
+ public:
+  NarrowAdam(const NodeSpec& node, StepInputs inputs, NarrowMoments moments)
+      : decoupled_(node.attrs.integer("decoupled")),
+        correct_(node.attrs.integer("bias_correction") != 0),
+        options_(node.attrs),
+        inputs_(inputs),
+        moments_(moments) {
+    may_share = moments_.shared();
+  }
+
+  void execute(const KernelArgs& args) const override {
+    const AdamStep step = options_.at(inputs_, args, correct_);
+    moments_.update(args, [&](NarrowMoments::Part& part) {
+      HWY_DYNAMIC_DISPATCH(adam_f32)(decoupled_, step, part.args(), 0, part.count);
+    });
+  }
+
+ private:
+  int64_t decoupled_;
+  bool correct_;
+  AdamOptions options_;
+  StepInputs inputs_;
+  NarrowMoments moments_;
+};
+
+std::unique_ptr<Kernel> make_narrow_adam(const NodeSpec& node, std::string* why_not) {
+  const auto moments = NarrowMoments::of(node, 2, why_not);
+  const auto inputs = moments ? step_numbers(node, 4, why_not) : std::nullopt;
+  return inputs ? std::make_unique<NarrowAdam>(node, *inputs, *moments) : nullptr;
+}
+
 }  // namespace
 
 void register_adam(std::vector<Candidate>& list) {
   list.push_back({"steep.Adam", "simd", make_adam});
+  list.push_back({"steep.NarrowAdam", "simd", make_narrow_adam});
 }
 
 }  // namespace steep::cpu

@@ -1,8 +1,11 @@
 // steep.Lamb: the first pass updates the moments and computes the norms of parameter and step, the
 // second pass updates the parameter. The step is computed twice instead of being stored.
+// steep.NarrowLamb keeps moments in fewer bits: both passes compute them in float32, and the second
+// one rounds them.
 
 #include <functional>
 
+#include "providers/cpu/narrow_moments.h"
 #include "providers/cpu/optimizer.h"
 #include "providers/cpu/parallel.h"
 
@@ -109,6 +112,17 @@ HWY_EXPORT(measure_f64);
 HWY_EXPORT(move_f32);
 HWY_EXPORT(move_f64);
 
+/// The norm of the parameter by that of the step, from the squares of all parts.
+double trust_of(const double* squares, int64_t parts) {
+  double w_squares = 0, r_squares = 0;
+  for (int64_t part = 0; part < parts; ++part) {
+    w_squares += squares[2 * part];
+    r_squares += squares[2 * part + 1];
+  }
+  const bool degenerate = w_squares == 0 || r_squares == 0;
+  return degenerate ? 1 : std::sqrt(w_squares) / std::sqrt(r_squares);
+}
+
 class Lamb final : public Kernel {
  public:
   Lamb(const NodeSpec& node, StepInputs inputs)
@@ -133,13 +147,7 @@ class Lamb final : public Kernel {
              : HWY_DYNAMIC_DISPATCH(measure_f64)(step, args, begin, end, squares + 2 * part);
       }
     });
-    double w_squares = 0, r_squares = 0;
-    for (int64_t part = 0; part < parts; ++part) {
-      w_squares += squares[2 * part];
-      r_squares += squares[2 * part + 1];
-    }
-    const bool degenerate = w_squares == 0 || r_squares == 0;
-    const double trust = degenerate ? 1 : std::sqrt(w_squares) / std::sqrt(r_squares);
+    const double trust = trust_of(squares, parts);
     parallel_for(size_, kSumPart, [&](int64_t begin, int64_t end) {
       f32_ ? HWY_DYNAMIC_DISPATCH(move_f32)(step, args, step.lr * trust, begin, end)
            : HWY_DYNAMIC_DISPATCH(move_f64)(step, args, step.lr * trust, begin, end);
@@ -158,9 +166,54 @@ std::unique_ptr<Kernel> make_lamb(const NodeSpec& node, std::string* why_not) {
   return inputs ? std::make_unique<Lamb>(node, *inputs) : nullptr;
 }
 
+class NarrowLamb final : public Kernel {
+ public:
+  NarrowLamb(const NodeSpec& node, StepInputs inputs, NarrowMoments moments)
+      : parts_(narrow_parts(node.in(0).size())),
+        bias_correction_(node.attrs.integer("bias_correction") != 0),
+        options_(node.attrs),
+        inputs_(inputs),
+        moments_(moments) {
+    may_share = moments_.shared();
+    scratch_bytes = static_cast<size_t>(parts_) * 2 * sizeof(double);
+  }
+
+  void execute(const KernelArgs& args) const override {
+    const AdamStep step = options_.at(inputs_, args, bias_correction_);
+    auto* squares = static_cast<double*>(args.scratch);
+    parallel_for(parts_, 16, [&](int64_t first, int64_t last) {
+      NarrowMoments::Part part;
+      for (int64_t i = first; i < last; ++i) {
+        moments_.read(args, i, part);
+        HWY_DYNAMIC_DISPATCH(measure_f32)(step, part.args(), 0, part.count, squares + 2 * i);
+      }
+    });
+    const double rate = step.lr * trust_of(squares, parts_);
+    moments_.update(args, [&](NarrowMoments::Part& part) {
+      double unused[2];
+      HWY_DYNAMIC_DISPATCH(measure_f32)(step, part.args(), 0, part.count, unused);
+      HWY_DYNAMIC_DISPATCH(move_f32)(step, part.args(), rate, 0, part.count);
+    });
+  }
+
+ private:
+  int64_t parts_;
+  bool bias_correction_;
+  AdamOptions options_;
+  StepInputs inputs_;
+  NarrowMoments moments_;
+};
+
+std::unique_ptr<Kernel> make_narrow_lamb(const NodeSpec& node, std::string* why_not) {
+  const auto moments = NarrowMoments::of(node, 2, why_not);
+  const auto inputs = moments ? step_numbers(node, 4, why_not) : std::nullopt;
+  return inputs ? std::make_unique<NarrowLamb>(node, *inputs, *moments) : nullptr;
+}
+
 }  // namespace
 
 void register_lamb(std::vector<Candidate>& list) {
+  list.push_back({"steep.NarrowLamb", "simd", make_narrow_lamb});
   list.push_back({"steep.Lamb", "simd", make_lamb});
 }
 

@@ -41,8 +41,30 @@ struct StepInputs {
   }
 };
 
-/// Checks dtypes and extents: gradient and states must match the parameter. `settings`: the number
-/// of settings besides lr. std::nullopt with the reason otherwise.
+/// Checks the dtypes of the numbers that a step reads. `settings`: the number of settings besides
+/// lr. std::nullopt with the reason otherwise.
+inline std::optional<StepInputs> step_numbers(const NodeSpec& node, int64_t settings,
+                                              std::string* why_not) {
+  const Operand& scale = node.in(StepInputs::kGradScale);
+  const Operand& rate = node.in(StepInputs::kLr);
+  const bool has_settings = rate.dtype == DType::f64 && rate.dims == Dims{1 + settings};
+  const DType number = node.in(StepInputs::kStep).dtype;
+  const bool scalars = (has_settings || (rate.dtype == DType::f32 && rate.size() == 1)) &&
+                       (number == DType::i64 || number == DType::f32) &&
+                       (!scale.present() || scale.dtype == DType::f32);
+  if (!scalars) {
+    *why_not =
+        "lr must be float32 or all settings in float64, grad_scale float32, step int64 or "
+        "float32";
+    return std::nullopt;
+  }
+  return StepInputs{.has_settings = has_settings,
+                    .float_step = number == DType::f32,
+                    .has_scale = scale.present(),
+                    .maximize = node.attrs.integer("maximize") != 0};
+}
+
+/// As step_numbers(), and checks dtypes and extents: gradient and states must match the parameter.
 inline std::optional<StepInputs> step_inputs(const NodeSpec& node, int64_t settings,
                                              std::string* why_not) {
   const Operand& param = node.in(0);
@@ -61,23 +83,7 @@ inline std::optional<StepInputs> step_inputs(const NodeSpec& node, int64_t setti
     *why_not = "gradient or state differs from the parameter in dtype or shape";
     return std::nullopt;
   }
-  const Operand& scale = node.in(StepInputs::kGradScale);
-  const Operand& rate = node.in(StepInputs::kLr);
-  const bool has_settings = rate.dtype == DType::f64 && rate.dims == Dims{1 + settings};
-  const DType number = node.in(StepInputs::kStep).dtype;
-  const bool scalars = (has_settings || (rate.dtype == DType::f32 && rate.size() == 1)) &&
-                       (number == DType::i64 || number == DType::f32) &&
-                       (!scale.present() || scale.dtype == DType::f32);
-  if (!scalars) {
-    *why_not =
-        "lr must be float32 or all settings in float64, grad_scale float32, step int64 or "
-        "float32";
-    return std::nullopt;
-  }
-  return StepInputs{.has_settings = has_settings,
-                    .float_step = number == DType::f32,
-                    .has_scale = scale.present(),
-                    .maximize = node.attrs.integer("maximize") != 0};
+  return step_numbers(node, settings, why_not);
 }
 
 /// The inputs that hold the states of an Adam-like update.

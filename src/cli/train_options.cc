@@ -16,6 +16,7 @@
 #include "cli/keep.h"
 #include "cli/option_flags.h"
 #include "cli/scores.h"
+#include "data/block_float.h"
 #include "runtime/disk.h"
 #include "steep/error.h"
 
@@ -225,7 +226,12 @@ void check_destinations(const TrainArguments& choice) {
 void check_room(const TrainArguments& choice, const TrainingSession& session) {
   const auto bytes_of = [&](const std::vector<std::string>& names) {
     uint64_t bytes = 0;
-    for (const std::string& name : names) bytes += session.state(name).nbytes();
+    for (const std::string& name : names) {
+      const Tensor state = session.state(name);
+      const bool has_scales = state.dtype() == DType::i8 || state.dtype() == DType::u8;
+      bytes +=
+          state.nbytes() + (has_scales ? 4 * static_cast<uint64_t>(float_blocks(state.size())) : 0);
+    }
     return bytes;
   };
   const uint64_t weights = bytes_of(session.parameter_names());

@@ -226,6 +226,9 @@ namespace steep {
   X(SteepMaxRoiPoolGrad) \
   X(SteepMuon) \
   X(SteepNAdam) \
+  X(SteepNarrowAdam) \
+  X(SteepNarrowLamb) \
+  X(SteepNarrowSGD) \
   X(SteepRAdam) \
   X(SteepRMSprop) \
   X(SteepRandomNormal) \

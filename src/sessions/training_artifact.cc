@@ -78,6 +78,11 @@ Artifact TrainingSession::Impl::artifact(std::span<const std::vector<Tensor>> ba
   if (scales_loss(options)) refuse("a loss that is scaled (precision \"fp16\")");
   if (options.ema_decay > 0) refuse("moving averages (ema_decay)");
   if (!options.memory_limit.empty()) refuse("a memory limit (memory_limit)");
+  for (const std::string& name : model.moments) {
+    const DType dtype = programs.states.at(name).dtype();
+    if (dtype != DType::f32 && dtype != DType::f64)
+      refuse("moments in fewer bits (state_precision)");
+  }
   if (batches.empty()) {
     throw DataError(ErrorParts{.what = "An artifact needs the shapes of a batch.",
                                .expected = "at least one batch",

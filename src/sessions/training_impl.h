@@ -44,6 +44,17 @@ struct TrainingSession::Impl {
   std::vector<std::string> stored() const;
   /// The states in a checkpoint only: moments, and counts of steps.
   std::vector<std::string> optimizer_states() const;
+  /// The same as they are kept: also the scales of moments that have some.
+  std::vector<std::string> kept_states() const;
+  /// A copy of a state of optimizer_states(); of moments in fewer bits, in float32.
+  Tensor wide_state(const std::string& name) const;
+  /// Values of optimizer_states() as they are kept. Throws ModelError for a name of kept_states()
+  /// only, and ShapeError for a moment in fewer bits that is not given in float32.
+  std::map<std::string, Tensor> kept(std::map<std::string, Tensor> values) const;
+  /// Converts moments that a checkpoint holds in another precision than this session. Returns a
+  /// note on it, or "". Throws CheckpointError for scales that cannot be.
+  std::string convert_states(std::map<std::string, Tensor>& values,
+                             const std::filesystem::path& file) const;
   /// The name of the first value that should be a count of steps but is not a whole number of at
   /// least 0; "" if there is none.
   std::string no_count(const std::map<std::string, Tensor>& values) const;
@@ -70,7 +81,8 @@ struct TrainingSession::Impl {
   size_t label_at = 0;              ///< index of the label among the inputs
   double base_lr = 0;
   int64_t steps = 0;
-  int saved_threads = 0;  ///< of the loaded checkpoint; 0: no checkpoint, or unknown
+  int saved_threads = 0;       ///< of the loaded checkpoint; 0: no checkpoint, or unknown
+  std::string converted_note;  ///< on moments of the loaded checkpoint that were converted
   double loss_scale = 1;
   int64_t clean_steps = 0;         ///< steps since the loss scale last changed
   bool torn = false;               ///< an update was incomplete: the states may belong to two steps
@@ -105,7 +117,7 @@ struct TrainingSession::Impl {
   /// Throws DataError if the number of steps is at its limit.
   void require_step() const;
   /// The number of states that assign() can write.
-  size_t assignable() const { return stored().size() + optimizer_states().size(); }
+  size_t assignable() const { return stored().size() + kept_states().size(); }
   /// Writes the loss scale to the state that the programs read.
   void write_loss_scale();
   /// The backward inputs, as step_graph() defines them.

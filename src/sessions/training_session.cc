@@ -204,7 +204,9 @@ std::map<std::string, Tensor> TrainingSession::weights() const {
 std::map<std::string, Tensor> TrainingSession::optimizer_state() const {
   const std::lock_guard lock(impl_->programs.call_lock);
   impl_->require_whole();
-  return clones(impl_->shared(impl_->optimizer_states()));
+  std::map<std::string, Tensor> states;
+  for (const std::string& name : impl_->optimizer_states()) states[name] = impl_->wide_state(name);
+  return states;
 }
 Tensor TrainingSession::state(const std::string& name) const {
   const auto found = impl_->programs.states.find(name);
@@ -226,7 +228,7 @@ void TrainingSession::set_optimizer_state(const std::map<std::string, Tensor>& m
                                .expected = "a whole number of at least 0",
                                .received = fmt::format("{}", moments.at(name).data<float>()[0])});
   }
-  impl_->assign(moments, impl_->optimizer_states(), "optimizer moment");
+  impl_->assign(impl_->kept(moments), impl_->kept_states(), "optimizer moment");
 }
 
 int64_t TrainingSession::step_count() const {
@@ -322,7 +324,7 @@ void TrainingSession::save_checkpoint(const std::filesystem::path& path,
   write_checkpoint(
       path, {.fingerprint = impl_->fingerprint,
              .weights = impl_->shared(impl_->stored()),
-             .moments = impl_->shared(impl_->optimizer_states()),
+             .moments = impl_->shared(impl_->kept_states()),
              .step = impl_->steps,
              .seed = impl_->options.seed,
              .run_count = impl_->program->run_count(),
@@ -345,7 +347,8 @@ std::string TrainingSession::load_checkpoint(const std::filesystem::path& path) 
   for (const std::string& name : impl_->model.counts) {  // older checkpoints have one count
     checkpoint.moments.try_emplace(name, Tensor::scalar(static_cast<float>(checkpoint.step)));
   }
-  require_same_states(checkpoint.moments, impl_->shared(impl_->optimizer_states()), path);
+  std::string converted_note = impl_->convert_states(checkpoint.moments, path);
+  require_same_states(checkpoint.moments, impl_->shared(impl_->kept_states()), path);
   if (const std::string name = impl_->no_count(checkpoint.moments); !name.empty()) {
     throw CheckpointError(ErrorParts{.what = fmt::format("{} is damaged.", path.string()),
                                      .node = name,
@@ -361,13 +364,14 @@ std::string TrainingSession::load_checkpoint(const std::filesystem::path& path) 
                   "with the model and options it was saved with; nothing was changed."});
   }
   std::vector<std::string> names = impl_->stored();
-  for (std::string& name : impl_->optimizer_states()) names.push_back(std::move(name));
+  for (std::string& name : impl_->kept_states()) names.push_back(std::move(name));
   checkpoint.weights.merge(checkpoint.moments);
   impl_->assign(checkpoint.weights, names, "parameter or moment");  // from here on nothing fails
   impl_->accumulated = {};
   impl_->steps = checkpoint.step;
   impl_->base_lr = checkpoint.lr;
   impl_->saved_threads = checkpoint.threads;
+  impl_->converted_note = std::move(converted_note);
   if (scales_loss(impl_->options) && checkpoint.loss_scale > 0) {
     const LossScaleOptions& o = impl_->options.loss_scale;
     impl_->loss_scale = std::clamp(checkpoint.loss_scale, o.min, o.max);
@@ -384,13 +388,17 @@ std::string TrainingSession::load_checkpoint(const std::filesystem::path& path) 
 std::string TrainingSession::checkpoint_note() const {
   const std::lock_guard lock(impl_->programs.call_lock);
   const int then = impl_->saved_threads, now = omp_get_max_threads();
-  if (then == 0 || then == now) return "";
-  return fmt::format(
-      "the checkpoint was saved with {} threads, there are {} now: results may differ in their "
-      "last "
-      "bits from those of a run that was not interrupted (gradients of convolutions and recurrent "
-      "layers are summed by thread; set OMP_NUM_THREADS={} to go on bit for bit)",
-      then, now, then);
+  std::string note = impl_->converted_note;
+  if (then == 0 || then == now) return note;
+  if (!note.empty()) note += "; ";
+  return note + fmt::format(
+                    "the checkpoint was saved with {} threads, there are {} now: results may "
+                    "differ in their "
+                    "last "
+                    "bits from those of a run that was not interrupted (gradients of convolutions "
+                    "and recurrent "
+                    "layers are summed by thread; set OMP_NUM_THREADS={} to go on bit for bit)",
+                    then, now, then);
 }
 
 std::string TrainingSession::export_onnx_bytes(bool for_inference) const try {
@@ -417,7 +425,8 @@ StepPlan TrainingSession::plan(std::span<const Tensor> inputs) try {
   std::vector<Tensor> storage;
   const PlanInfo info = impl_->program->plan(types_of(impl_->adopt(inputs, &storage)));
   StepPlan plan = step_plan(info, bytes_of(impl_->shared(impl_->model.parameters)));
-  plan.optimizer_bytes = bytes_of(impl_->shared(impl_->model.moments));
+  plan.optimizer_bytes =
+      bytes_of(impl_->shared(impl_->model.moments)) + bytes_of(impl_->shared(impl_->model.scales));
   plan.peak_bytes += impl_->programs.state_bytes() - plan.parameter_bytes;
   for (const std::string& name : impl_->programs.offloaded)
     plan.offloaded_bytes += impl_->programs.states.at(name).nbytes();

@@ -8,6 +8,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "data/block_float.h"
 #include "data/convert.h"
 #include "model/export/for_inference.h"
 #include "model/export/strip_loss.h"
@@ -21,6 +22,53 @@ namespace {
 
 std::string type_text(const Tensor& tensor) {
   return fmt::format("{}{}", name_of(tensor.dtype()), to_string(tensor.dims()));
+}
+
+bool has_scales(DType dtype) { return dtype == DType::i8 || dtype == DType::u8; }
+
+/// Whether a moment of this dtype is kept in fewer bits.
+bool is_narrow(DType dtype) { return dtype == DType::bf16 || has_scales(dtype); }
+
+/// The moment `name`, in float32 and exactly. REQUIRES: its scales are there, if it has some.
+Tensor wide(const std::map<std::string, Tensor>& states, const std::string& name) {
+  const Tensor& state = states.at(name);
+  if (has_scales(state.dtype())) return widened({state, states.at(scale_name(name))});
+  return state.dtype() == DType::bf16 ? convert(state, DType::f32, name) : state.clone();
+}
+
+/// Sets the moment `name`, and its scales, to these values, rounded to `dtype`.
+void put(std::map<std::string, Tensor>& states, const std::string& name, const Tensor& values,
+         DType dtype) {
+  if (!has_scales(dtype)) {
+    states[name] = convert(values, dtype, name);
+    return;
+  }
+  BlockFloats blocks = narrowed(values, dtype);
+  states[name] = std::move(blocks.codes);
+  states[scale_name(name)] = std::move(blocks.scales);
+}
+
+/// Throws CheckpointError unless the moment `name` has valid scales.
+void require_scales(const std::map<std::string, Tensor>& states, const std::string& name,
+                    const std::filesystem::path& file) {
+  const auto refuse = [&](std::string received) {
+    throw CheckpointError(ErrorParts{.what = fmt::format("{} is damaged.", file.string()),
+                                     .node = scale_name(name),
+                                     .expected = "a power of two for each block of 256 elements",
+                                     .received = std::move(received)});
+  };
+  const auto found = states.find(scale_name(name));
+  if (found == states.end()) return refuse("no value of this name");
+  const Tensor& scales = found->second;
+  if (scales.dtype() != DType::f32 || scales.dims() != Dims{float_blocks(states.at(name).size())})
+    return refuse(type_text(scales));
+  for (const float scale : std::span(scales.data<float>(), static_cast<size_t>(scales.size()))) {
+    if (!is_float8_scale(scale)) return refuse(fmt::format("{}", scale));
+  }
+}
+
+const char* precision_name(DType dtype) {
+  return has_scales(dtype) ? "int8" : dtype == DType::bf16 ? "bfloat16" : "float32";
 }
 
 }  // namespace
@@ -87,6 +135,64 @@ std::vector<std::string> TrainingSession::Impl::optimizer_states() const {
   std::vector<std::string> names = model.moments;
   names.insert(names.end(), model.counts.begin(), model.counts.end());
   return names;
+}
+
+std::vector<std::string> TrainingSession::Impl::kept_states() const {
+  std::vector<std::string> names = optimizer_states();
+  names.insert(names.end(), model.scales.begin(), model.scales.end());
+  return names;
+}
+
+Tensor TrainingSession::Impl::wide_state(const std::string& name) const {
+  return wide(programs.states, name);
+}
+
+std::map<std::string, Tensor> TrainingSession::Impl::kept(
+    std::map<std::string, Tensor> values) const {
+  for (const std::string& name : model.scales) {
+    if (values.count(name) == 0) continue;
+    throw ModelError(ErrorParts{.what = "Scales of a moment cannot be set.",
+                                .node = name,
+                                .expected = "the moment itself, in float32",
+                                .received = name});
+  }
+  for (const std::string& name : model.moments) {
+    const auto value = values.find(name);
+    const Tensor& state = programs.states.at(name);
+    if (value == values.end() || !is_narrow(state.dtype())) continue;
+    if (value->second.dtype() != DType::f32 || value->second.dims() != state.dims()) {
+      throw ShapeError(ErrorParts{.what = "An optimizer moment has another type.",
+                                  .node = name,
+                                  .expected = "float32" + to_string(state.dims()),
+                                  .received = type_text(value->second)});
+    }
+    put(values, name, Tensor(value->second), state.dtype());
+  }
+  return values;
+}
+
+std::string TrainingSession::Impl::convert_states(std::map<std::string, Tensor>& values,
+                                                  const std::filesystem::path& file) const {
+  std::string note;
+  for (const std::string& name : model.moments) {
+    const auto value = values.find(name);
+    if (value == values.end()) continue;
+    const DType before = value->second.dtype(), now = programs.states.at(name).dtype();
+    if (has_scales(before)) require_scales(values, name, file);
+    if (before == now || (!is_narrow(before) && !is_narrow(now))) continue;
+    const bool floats =
+        (is_narrow(before) || before == DType::f32) && (is_narrow(now) || now == DType::f32);
+    if (!floats || (has_scales(before) && has_scales(now))) continue;  // another model's
+    const Tensor exact = wide(values, name);
+    values.erase(scale_name(name));
+    put(values, name, exact, now);
+    note = fmt::format(
+        "the checkpoint holds moments in {}, this session keeps them in {} (state_precision): they "
+        "were converted{}",
+        precision_name(before), precision_name(now),
+        now == DType::f32 ? " without loss" : ", rounded to nearest");
+  }
+  return note;
 }
 
 void TrainingSession::Impl::assign(const std::map<std::string, Tensor>& values,

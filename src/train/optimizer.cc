@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "data/block_float.h"
+#include "ir/seed.h"
 #include "ops/defs/optimizers/optimizers.h"
 #include "runtime/zeros.h"
 #include "steep/error.h"
@@ -18,6 +20,10 @@ namespace {
 /// As Algorithm::epsilon: the distance from 1 to the next number of the update's type.
 constexpr double kOfType = -1;
 
+/// The values of OptimizerOptions::state_precision.
+constexpr const char *kFloatStates = "float32", *kBfloat16States = "bfloat16",
+                     *kInt8States = "int8";
+
 struct Algorithm {
   const char* name;
   const char* op;
@@ -26,15 +32,30 @@ struct Algorithm {
   double epsilon = 1e-8;
   double momentum = 0;
   bool nesterov = false;
+  /// The operator for moments of other precisions than float32; nullptr: there is none.
+  const char* narrow = nullptr;
 };
 
 const std::vector<Algorithm>& kinds() {
-  static const std::vector<Moment> adams{{"exp_avg"}, {"exp_avg_sq"}};
+  static const std::vector<Moment> adams{{"exp_avg"}, {.kind = "exp_avg_sq", .square = true}};
   static const std::vector<Algorithm> table{
-      {"sgd", "steep.SGD", {}, {"nesterov"}},
-      {"adam", "steep.Adam", adams, {"amsgrad", "decoupled_weight_decay", "bias_correction"}},
-      {"adamw", "steep.Adam", adams, {"amsgrad", "decoupled_weight_decay", "bias_correction"}},
-      {"transformers_adamw", "steep.Adam", adams, {"bias_correction"}, 1e-6},
+      {.name = "sgd", .op = "steep.SGD", .flags = {"nesterov"}, .narrow = "steep.NarrowSGD"},
+      {.name = "adam",
+       .op = "steep.Adam",
+       .moments = adams,
+       .flags = {"amsgrad", "decoupled_weight_decay", "bias_correction"},
+       .narrow = "steep.NarrowAdam"},
+      {.name = "adamw",
+       .op = "steep.Adam",
+       .moments = adams,
+       .flags = {"amsgrad", "decoupled_weight_decay", "bias_correction"},
+       .narrow = "steep.NarrowAdam"},
+      {.name = "transformers_adamw",
+       .op = "steep.Adam",
+       .moments = adams,
+       .flags = {"bias_correction"},
+       .epsilon = 1e-6,
+       .narrow = "steep.NarrowAdam"},
       {"nadam",
        "steep.NAdam",
        {adams[0], adams[1], {.kind = "mu_product", .initial = 1, .scalar = true}},
@@ -44,7 +65,11 @@ const std::vector<Algorithm>& kinds() {
       {"adadelta", "steep.Adadelta", {{"square_avg"}, {"acc_delta"}}, {}, 1e-6},
       {"rmsprop", "steep.RMSprop", {{"square_avg"}}, {"centered"}},
       {"adamax", "steep.Adamax", {{"exp_avg"}, {"exp_inf"}}},
-      {"lamb", "steep.Lamb", adams, {"bias_correction"}},
+      {.name = "lamb",
+       .op = "steep.Lamb",
+       .moments = adams,
+       .flags = {"bias_correction"},
+       .narrow = "steep.NarrowLamb"},
       {"adafactor", "steep.Adafactor", {}, {}, kOfType},
       {"muon", "steep.Muon", {{"momentum_buffer"}}, {"nesterov"}, 1e-7, 0.95, true},
   };
@@ -144,9 +169,24 @@ void check_range(const char* field, double value, double low, double high, bool 
 
 Type type_of(const Moment& moment, const Type& parameter) {
   if (moment.scalar) return {DType::f32, Shape{}};
-  Type type{update_dtype(parameter), parameter.shape};
+  const bool narrow = moment.narrow != DType::undefined;
+  Type type{narrow ? moment.narrow : update_dtype(parameter), parameter.shape};
   if (moment.reduced != 0) *(type.shape->end() + moment.reduced) = 1;
   return type;
+}
+
+/// The dtype of a moment of a parameter, or DType::undefined if it is that of the update.
+DType narrow_dtype(const OptimizerOptions& o, const Moment& moment, const Type& parameter) {
+  const bool large = parameter.concrete() && element_count(parameter.dims()) >= kLeastNarrow;
+  if (o.state_precision == kFloatStates || !large || update_dtype(parameter) != DType::f32)
+    return DType::undefined;
+  if (o.state_precision == kBfloat16States) return DType::bf16;
+  return moment.square ? DType::u8 : DType::i8;
+}
+
+/// The type of the scales of a moment of this parameter.
+Type scale_type(const Type& parameter) {
+  return {DType::f32, Shape{float_blocks(element_count(parameter.dims()))}};
 }
 
 bool is_muon(const OptimizerOptions& o) { return !custom_optimizer(o) && o.kind == "muon"; }
@@ -182,6 +222,31 @@ void check_flags(const OptimizerOptions& o) {
   };
   for (const auto& [name, flag] : kFlags) check(name, is_asked_for(o, flag), o.*flag);
   check("nesterov", o.nesterov.value_or(false), true);
+}
+
+/// Checks that the kind has the precision of states that is asked for.
+void check_state_precision(const OptimizerOptions& o) {
+  const std::string& precision = o.state_precision;
+  if (precision == kFloatStates) return;
+  if (precision != kBfloat16States && precision != kInt8States) {
+    throw ModelError(ErrorParts{
+        .what = "The precision of the optimizer's states is unknown.",
+        .expected = fmt::format("{}, {} or {}", kFloatStates, kBfloat16States, kInt8States),
+        .received = precision});
+  }
+  const bool built_in = custom_optimizer(o) == nullptr;
+  if (built_in && kind_of(o).narrow != nullptr && !o.amsgrad) return;
+  std::vector<std::string> others;
+  for (const Algorithm& kind : kinds()) {
+    if (kind.narrow != nullptr) others.emplace_back(kind.name);
+  }
+  throw ModelError(ErrorParts{
+      .what = "The optimizer keeps its states in float32 only.",
+      .expected = fmt::format("state_precision {}; {} or {} with {}, all without amsgrad",
+                              kFloatStates, kBfloat16States, kInt8States, fmt::join(others, ", ")),
+      .received = fmt::format("{}{} with state_precision {}", o.kind, o.amsgrad ? " (amsgrad)" : "",
+                              precision),
+      .remedy = "Leave state_precision out, or choose one of these optimizers."});
 }
 
 void check_newton_schulz(const OptimizerOptions& o) {
@@ -222,6 +287,7 @@ void check_optimizer(const OptimizerOptions& o) {
                                 .received = o.kind});
   }
   for (const Number& n : kNumbers) check_range(n.name, o.*n.field, n.low, n.high, n.or_high);
+  check_state_precision(o);
   if (const auto own = custom_optimizer(o)) return check_own(*own, o);
   if (!o.attributes.empty()) refuse_setting(o, o.attributes.begin()->first.c_str());
   check_range("momentum", momentum_of(o), 0, INFINITY, false);
@@ -256,7 +322,10 @@ double momentum_of(const OptimizerOptions& o) {
   return o.momentum.value_or(custom_optimizer(o) ? 0 : kind_of(o).momentum);
 }
 
-std::vector<Moment> moments_of(const OptimizerOptions& o, int64_t rank) {
+namespace {
+
+/// As moments_of(), in float32.
+std::vector<Moment> wide_moments(const OptimizerOptions& o, int64_t rank) {
   if (const auto own = custom_optimizer(o)) {
     std::vector<Moment> states;
     for (const std::string& name : own->states) states.push_back({.kind = name});
@@ -275,6 +344,14 @@ std::vector<Moment> moments_of(const OptimizerOptions& o, int64_t rank) {
   const std::vector<std::string_view> numbers = numbers_of(kind.op);
   const bool has_momentum = std::find(numbers.begin(), numbers.end(), "momentum") != numbers.end();
   if (has_momentum && momentum_of(o) != 0) moments.push_back({"momentum_buffer"});
+  return moments;
+}
+
+}  // namespace
+
+std::vector<Moment> moments_of(const OptimizerOptions& o, const Type& parameter) {
+  std::vector<Moment> moments = wide_moments(o, static_cast<int64_t>(parameter.shape->size()));
+  for (Moment& moment : moments) moment.narrow = narrow_dtype(o, moment, parameter);
   return moments;
 }
 
@@ -300,7 +377,7 @@ std::vector<double> settings_of(const OptimizerOptions& o) {
 
 bool same_update(const OptimizerOptions& a, const OptimizerOptions& b) {
   constexpr int64_t kMatrix = 2;
-  if (a.kind != b.kind) return false;
+  if (a.kind != b.kind || a.state_precision != b.state_precision) return false;
   if (custom_optimizer(a)) {
     if (a.weight_decay != b.weight_decay) return false;
   } else if (nesterov_of(a) != nesterov_of(b)) {
@@ -308,13 +385,18 @@ bool same_update(const OptimizerOptions& a, const OptimizerOptions& b) {
   }
   return a.attributes == b.attributes && a.maximize == b.maximize && a.ns_steps == b.ns_steps &&
          a.adjust_lr_fn == b.adjust_lr_fn &&
-         moments_of(a, kMatrix).size() == moments_of(b, kMatrix).size() &&
+         wide_moments(a, kMatrix).size() == wide_moments(b, kMatrix).size() &&
          std::all_of(std::begin(kFlags), std::end(kFlags),
                      [&](const auto& flag) { return a.*flag.second == b.*flag.second; });
 }
 
 std::string moment_name(const std::string& kind, const std::string& parameter) {
   return kind + "/" + parameter;
+}
+
+std::string scale_name(const std::string& moment) {
+  std::string name = moment;
+  return name.insert(name.find('/'), "_scale");
 }
 
 Value add_optimizer_state(Graph& graph, const std::string& name, const Type& type) {
@@ -328,17 +410,28 @@ void add_update(Value parameter, const UpdateInputs& in, const OptimizerOptions&
                 const Halves& halves) {
   Graph& g = parameter.graph();
   const Weight weight(parameter, halves);
-  std::vector<Value> states;
-  for (const Moment& moment : moments_of(o, parameter.rank())) {
-    states.push_back(add_optimizer_state(g, moment_name(moment.kind, parameter.name()),
-                                         type_of(moment, parameter.type())));
+  std::vector<Value> states, scales;
+  bool narrow = false;
+  for (const Moment& moment : moments_of(o, parameter.type())) {
+    const std::string name = moment_name(moment.kind, parameter.name());
+    states.push_back(add_optimizer_state(g, name, type_of(moment, parameter.type())));
+    narrow = narrow || moment.narrow != DType::undefined;
+    if (moment.has_scales())
+      scales.push_back(add_optimizer_state(g, scale_name(name), scale_type(parameter.type())));
   }
   if (const auto own = custom_optimizer(o)) return add_own_update(*own, weight, states, in, o);
-  const char* op = kind_of(o).op;
+  const char* op = narrow ? kind_of(o).narrow : kind_of(o).op;
   std::vector<Value> operands{weight.now(), cast_like(in.gradient, weight.now()), in.lr, in.step,
                               in.grad_scale};
   operands.insert(operands.end(), states.begin(), states.end());
   Attrs attrs;
+  if (narrow) {
+    operands.resize(operands.size() + states.size());  // places of the scales
+    std::copy(scales.rbegin(), scales.rend(), operands.rbegin());
+    operands.push_back(seed_of(g));
+    attrs.set("stream", halves.moments);
+    states.insert(states.end(), scales.begin(), scales.end());
+  }
   if (in.lr.rank() == 0) {  // if in.lr has settings_of(), the node reads the numbers there instead
     for (const std::string_view name : numbers_of(op)) attrs.set(name, number(o, name));
   }

@@ -30,11 +30,19 @@ struct Moment {
   double initial = 0;   ///< value of each element before the first step
   bool scalar = false;  ///< a float32 scalar; else of the parameter's type, but float32 for 16 bits
   int reduced = 0;      ///< this axis of the parameter (-1: the last) has extent 1; 0: none
+  bool square = false;  ///< never negative
+  /// Another dtype, by OptimizerOptions::state_precision; int8 and uint8 have scales in a state of
+  /// their own (data/block_float.h).
+  DType narrow = DType::undefined;
+
+  bool has_scales() const { return narrow == DType::i8 || narrow == DType::u8; }
 };
-/// The moments of a parameter with `rank` axes, in the order of the node's states.
-std::vector<Moment> moments_of(const OptimizerOptions& options, int64_t rank);
+/// The moments of a parameter of this type, in the order of the node's states.
+std::vector<Moment> moments_of(const OptimizerOptions& options, const Type& parameter);
 /// The value of a moment before the first step. `parameter`: the parameter's type.
 Tensor initial_of(const Moment& moment, const Type& parameter);
+/// Weights with fewer elements keep moments of float32 in every state precision.
+inline constexpr int64_t kLeastNarrow = 4096;
 /// The numbers that may change between steps, as the node reads them: the rate, then those of
 /// numbers_of() the operator.
 std::vector<double> settings_of(const OptimizerOptions& options);
@@ -50,6 +58,7 @@ struct Halves {
   bool masters = true;      ///< TrainingOptions::master_weights
   bool stochastic = false;  ///< TrainingOptions::stochastic_rounding
   int64_t stream = 0;       ///< of the random numbers for rounding; each weight has its own stream
+  int64_t moments = 0;      ///< the same for its moments
 };
 /// The moment that holds the master weight of a 16-bit weight: float32, of the weight's shape. If
 /// the weight is not the rounded master, other code wrote the weight, and the master takes its
@@ -62,6 +71,8 @@ inline constexpr const char* kAverage = "ema";
 
 /// "exp_avg/encoder.weight"
 std::string moment_name(const std::string& kind, const std::string& parameter);
+/// "exp_avg_scale/encoder.weight": the state with the scales of that moment's blocks.
+std::string scale_name(const std::string& moment);
 
 /// Adds a state that an optimizer keeps for a parameter. Throws ModelError if the model has a value
 /// of this name.

@@ -167,6 +167,14 @@ void visit_optimizer_options(Visit&& visit) {
                   .choices = "original,match_rms_adamw",
                   .says_default = false},
         &O::adjust_lr_fn);
+  visit(OptionRow{.field = "state_precision",
+                  .key = "state_precision",
+                  .flag = "--state-precision",
+                  .help = "How moments are kept between steps: float32, bfloat16 or int8 (sgd, "
+                          "adam, adamw, lamb), as in\n--state-precision int8: a quarter of the "
+                          "memory",
+                  .choices = "float32,bfloat16,int8"},
+        &O::state_precision);
   visit(OptionRow{.field = "maximize",
                   .key = "maximize",
                   .flag = "--maximize",

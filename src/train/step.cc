@@ -77,6 +77,8 @@ std::unordered_map<std::string, const ParameterGroup*> groups_by_name(
 /// The first stream of random numbers for stochastic rounding. Streams count downwards from it;
 /// those of the model itself count upwards from 0.
 constexpr int64_t kRoundingStreams = -1;
+/// The same for moments that are kept in fewer bits.
+constexpr int64_t kMomentStreams = kRoundingStreams - (int64_t{1} << 30);
 
 std::string count_name(const std::string& parameter) { return "step/" + parameter; }
 
@@ -292,14 +294,17 @@ class States {
 
   /// Adds a parameter, the moments of its optimizer, and its moving average.
   void add_trained(Value v, const OptimizerOptions& optimizer, const TrainingOptions& options,
-                   std::vector<std::string>& names_of_moments) {
+                   TrainingModel& model) {
     const std::string name = v.name();
     add(v);
-    std::vector<Moment> moments = moments_of(optimizer, v.rank());
+    std::vector<std::string>& names_of_moments = model.moments;
+    std::vector<Moment> moments = moments_of(optimizer, v.type());
     if (options.master_weights && is_half(v.dtype())) moments.push_back({.kind = kMaster});
     for (const Moment& moment : moments) {
       names_of_moments.push_back(moment_name(moment.kind, name));
       initial_[names_of_moments.back()] = initial_of(moment, v.type());
+      // Scales of 0 stand for zeros, which a session gives them.
+      if (moment.has_scales()) model.scales.push_back(scale_name(names_of_moments.back()));
     }
     if (!(options.ema_decay > 0)) return;
     const Tensor& weight = initial_.at(name);
@@ -347,8 +352,7 @@ TrainingModel prepare_model(Graph graph, std::span<const std::string> initialize
     trained.emplace_back(graph.find(name), own ? &*found->second->optimizer : &options.optimizer);
   }
   check_ranks(trained);
-  for (const auto& [v, optimizer] : trained)
-    states.add_trained(v, *optimizer, options, model.moments);
+  for (const auto& [v, optimizer] : trained) states.add_trained(v, *optimizer, options, model);
   run_early_pass(graph, "recognise", disabled(options));
   model.parameters = std::move(names);
   model.graph = std::move(graph);
@@ -413,7 +417,8 @@ void add_parameter_updates(Graph& graph, const TrainingModel& model, const Train
   for (size_t i = 0; i < gradients.size(); ++i) {
     Graph::Scope scope(graph, Phase::backward, "update/" + model.parameters[i]);
     const Halves halves{options.master_weights, options.stochastic_rounding,
-                        kRoundingStreams - static_cast<int64_t>(i)};
+                        kRoundingStreams - static_cast<int64_t>(i),
+                        kMomentStreams - static_cast<int64_t>(i)};
     const Value weight = graph.find(model.parameters[i]);
     const bool bounds = options.clip_value > 0;
     const Value gradient =

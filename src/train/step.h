@@ -20,6 +20,7 @@ struct TrainingModel {
   Graph graph;
   std::vector<std::string> parameters;
   std::vector<std::string> moments;  ///< of all parameters
+  std::vector<std::string> scales;   ///< scale_name() of the moments that have scales
   /// Names of the states that count the steps of parameters in groups with an optimizer of their
   /// own.
   std::vector<std::string> counts;

@@ -25,6 +25,7 @@ STEPS = (
     *("steep.SGD", "steep.Adam", "steep.Lamb", "steep.NAdam", "steep.RAdam", "steep.Adagrad"),
     *("steep.Adadelta", "steep.RMSprop", "steep.Adamax", "steep.GlobalNorm", "steep.Assign"),
     *("steep.Adafactor", "steep.Muon"),
+    *("steep.NarrowAdam", "steep.NarrowLamb", "steep.NarrowSGD"),
 )
 
 # On subgraphs and sequences: whole models in tests/python/session/test_control_flow.py.

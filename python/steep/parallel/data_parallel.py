@@ -554,7 +554,12 @@ def _states(
             *session.statistic_names,
             *session.optimizer_state_names,
         ]
-    return [_tensor(session.state(name)) for name in sorted(names)]
+    tensors = {name: _tensor(session.state(name)) for name in sorted(names)}
+    for name, tensor in list(tensors.items()):
+        if tensor.dtype in (torch.int8, torch.uint8) and name in session.optimizer_state_names:
+            scale = name.replace("/", "_scale/", 1)
+            tensors[scale] = _tensor(session.state(scale))
+    return [tensors[name] for name in sorted(tensors)]
 
 
 def _count_rows(

@@ -76,6 +76,10 @@ class TrainingSession(_steep.TrainingSession):
         beta2_decay, epsilon2, clip_threshold: of "adafactor": in ``torch.optim`` ``beta2_decay``,
             ``eps[1]`` and ``d``; ``eps`` is ``eps[0]``.
         ns_coefficients, ns_steps, adjust_lr_fn: of "muon", as in ``torch.optim``.
+        state_precision: how moments are kept between steps: "float32"; "bfloat16"; or "int8",
+            floats of 8 bits with a scale for each block of 256, a quarter of the memory. For "sgd",
+            "adam", "adamw" and "lamb". Updates are computed in float32. Moments of weights of fewer
+            than 4,096 elements, and of float64, stay as they are (docs/memory.md).
         groups: parameters with other settings, as pairs of names and settings:
             ``(names, {"lr_multiplier": 0.1})`` or ``(names, {"weight_decay": 0.0})``; or with an
             optimizer of their own, whose numbers ``set_group`` may change: ``(names,
@@ -186,6 +190,7 @@ class TrainingSession(_steep.TrainingSession):
         ns_coefficients: Sequence[float] = (),
         ns_steps: int = 5,
         adjust_lr_fn: str = "",
+        state_precision: str = "float32",
         attributes: Mapping[str, float] | None = None,
         groups: Sequence[tuple[Sequence[str], Mapping[str, Any] | _steep.OptimizerOptions]] = (),
         updates: Mapping[str, str] | None = None,
@@ -346,7 +351,8 @@ class TrainingSession(_steep.TrainingSession):
         """Verify a checkpoint completely, then load it; return ``user``.
 
         The logger ``steep`` warns if it was saved with another number of threads: results may then
-        differ in their last bits from those of an uninterrupted run.
+        differ in their last bits from those of an uninterrupted run. Moments of another
+        ``state_precision`` are converted, and it warns of that too.
 
         With ``parallel``, every rank loads it; the next step begins with the state of rank 0.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from collections.abc import Mapping
 from itertools import chain
 from typing import Any
@@ -18,6 +19,8 @@ _STEP = "step"
 _WITHOUT_COUNT = tuple(
     getattr(torch.optim, name) for name in ("SGD", "Muon") if hasattr(torch.optim, name)
 )
+# of moments that the engine keeps in fewer bits (``state_precision``)
+_NARROW = (torch.int8, torch.uint8, torch.bfloat16)
 _MASTER = "master"  # of a 16-bit parameter; if it is not given, it starts from the parameter
 
 
@@ -53,40 +56,55 @@ def require_counts(state: Mapping[str, Any], prefix: str = "") -> None:
 
 @dataclasses.dataclass(eq=False)
 class _EngineState:
-    """The optimizer state of one parameter in the engine."""
+    """The optimizer state of one parameter in the engine.
 
+    Moments that the engine keeps in fewer bits cannot be shared. The optimizer's state has them
+    only while its ``state_dict`` runs; values that are put there are copied and removed again.
+    """
+
+    session: TrainingSession
     parameter: torch.Tensor
     count: torch.Tensor  # number of its steps; for SGD and Muon only whether there was one
     tensors: dict[str, torch.Tensor]  # by PyTorch's names
+    narrow: dict[str, str]  # moments in fewer bits: PyTorch's name → the session's
     initial: dict[str, float]  # initial value of each moment
+
+    def is_in(self, state: Mapping[torch.Tensor, dict[str, Any]]) -> bool:
+        """Return whether the optimizer's state is as ``show`` left it."""
+        if self.parameter not in state:
+            return False
+        values = state[self.parameter]
+        return all(values.get(kind) is own for kind, own in self.tensors.items()) and not any(
+            kind in values for kind in self.narrow
+        )
 
     def take(self, state: dict[str, Any]) -> bool:
         """Copy values from the optimizer's state, and put the engine's tensors into it.
 
         Return False if the optimizer has no state yet. Raises DataError, ShapeError.
         """
-        values = {kind: state.get(kind) for kind in self.tensors}
+        values = {kind: state.get(kind) for kind in (*self.tensors, *self.narrow)}
         if values.get(_MASTER, self) is None:
             values[_MASTER] = self.tensors[_MASTER].zero_()
         # as SGD's state before the first step
         if _STEP not in self.tensors and None in values.values():
             return False
-        for kind, own in self.tensors.items():
-            value = values[kind]
+        for kind, value in values.items():
             if value is None:
                 raise DataError(
                     "The optimizer's state lacks a moment of a parameter.",
                     node=f"a parameter of shape {list(self.parameter.shape)}",
-                    expected=", ".join(self.tensors),
+                    expected=", ".join(values),
                     received=f"no {kind}",
                     remedy="load a state_dict of this kind of optimizer, or clear the state",
                 )
             shape = list(torch.as_tensor(value).shape)
-            if shape != list(own.shape):
+            expected = list(self.tensors.get(kind, self.parameter).shape)
+            if shape != expected:
                 raise ShapeError(
                     "A moment has another shape than its parameter.",
                     node=kind,
-                    expected=str(list(own.shape)),
+                    expected=str(expected),
                     received=str(shape),
                 )
             if kind == _STEP:
@@ -95,6 +113,7 @@ class _EngineState:
             if values[kind] is not own:
                 own.copy_(torch.as_tensor(values[kind]))
             state[kind] = own
+        self._set_narrow({kind: torch.as_tensor(state.pop(kind)) for kind in self.narrow})
         if _STEP not in self.tensors:
             self.count.clamp_(min=1)
         return True
@@ -104,6 +123,15 @@ class _EngineState:
         self.count.zero_()
         for kind, own in self.tensors.items():
             own.fill_(self.initial[kind])
+        self._set_narrow({kind: torch.zeros_like(self.parameter) for kind in self.narrow})
+
+    def _set_narrow(self, values: Mapping[str, torch.Tensor]) -> None:
+        self.session.set_optimizer_state(
+            {
+                self.narrow[kind]: value.detach().to(torch.float32).contiguous()
+                for kind, value in values.items()
+            }
+        )
 
 
 class SharedState:
@@ -120,20 +148,29 @@ class SharedState:
         parameters: Mapping[str, torch.Tensor],
     ) -> None:
         self._optimizer = optimizer
+        self._session = session
         moments: dict[str, dict[str, torch.Tensor]] = {name: {} for name in parameters}
+        narrow: dict[str, dict[str, str]] = {name: {} for name in parameters}
         for key in session.optimizer_state_names:
             kind, _, name = key.partition("/")
-            moments[name][kind] = from_dlpack(session.state(key))
+            tensor = from_dlpack(session.state(key))
+            if tensor.dtype in _NARROW:
+                narrow[name][kind] = key
+            else:
+                moments[name][kind] = tensor
         counts = not isinstance(optimizer, _WITHOUT_COUNT)
         initial = _initial(optimizer)
         states = []
         for name, own in moments.items():
-            if not own:  # no gradient reaches it
+            if not own and not narrow[name]:  # no gradient reaches it
                 continue
             visible = own if counts else _without_step(own)
             begin = {kind: initial.get((kind, id(parameters[name])), 0.0) for kind in visible}
-            states.append(_EngineState(parameters[name], own[_STEP], visible, begin))
-        self._hidden_states = [h for h in states if h.tensors]
+            states.append(
+                _EngineState(session, parameters[name], own[_STEP], visible, narrow[name], begin)
+            )
+        self._hidden_states = [h for h in states if h.tensors or h.narrow]
+        self._hooks = self._add_hooks() if any(h.narrow for h in states) else ()
         self._in_state: list[_EngineState] = []
         self._last_ids: list[int] = []
         self.agree()
@@ -156,9 +193,9 @@ class SharedState:
         state = self._optimizer.state
         removals = []
         for own_state in self._in_state:
-            values = state.get(own_state.parameter)
-            if values and all(values.get(kind) is own for kind, own in own_state.tensors.items()):
+            if own_state.is_in(state):
                 continue
+            values = state.get(own_state.parameter)
             if not values or not own_state.take(values):
                 own_state.begin_anew()
                 removals.append(own_state)
@@ -180,6 +217,52 @@ class SharedState:
         self._in_state += states
         self._hidden_states = [h for h in self._hidden_states if h.count == 0]
         self._last_ids = self._ids()
+
+    # --- moments in fewer bits --------------------------------------------------------------------
+
+    def put_copies(self) -> None:
+        """Put moments that cannot be shared into the optimizer's state, as float32.
+
+        The next ``agree``, or that of another session, takes them over and removes them.
+        """
+        if not self._hooks:
+            return
+        self.agree()
+        moments = self._session.optimizer_state()
+        for own_state in self._in_state:
+            values = self._optimizer.state[own_state.parameter]
+            for kind, key in own_state.narrow.items():
+                values[kind] = from_dlpack(moments[key])
+
+    def close(self) -> None:
+        """Leave the optimizer alone from now on."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def _remove_copies(self) -> None:
+        for own_state in self._in_state:
+            values = self._optimizer.state.get(own_state.parameter, {})
+            for kind in own_state.narrow:
+                values.pop(kind, None)
+
+    def _add_hooks(self) -> tuple[Any, ...]:
+        """Let the optimizer's ``state_dict`` contain moments that cannot be shared."""
+        reference = weakref.ref(self)  # the optimizer may outlive the session
+
+        def before(_: object) -> None:
+            if (shared := reference()) is not None:
+                shared.put_copies()
+
+        def after(_: object, result: dict[str, Any]) -> None:
+            # its dicts are those of the optimizer's state
+            result["state"] = {key: dict(values) for key, values in result["state"].items()}
+            if (shared := reference()) is not None:
+                shared._remove_copies()
+
+        return (
+            self._optimizer.register_state_dict_pre_hook(before),
+            self._optimizer.register_state_dict_post_hook(after),
+        )
 
 
 def _initial(optimizer: torch.optim.Optimizer) -> dict[tuple[str, int], float]:

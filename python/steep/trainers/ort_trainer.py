@@ -65,7 +65,7 @@ class ORTTrainer(Trainer):
         clip_norm, clip_value, predictions, precision: as for ``steep.trainer``.
         loss_scale, loss_scale_window: as for ``steep.trainer``.
         seed, check_finite, master_weights, stochastic_rounding: as for ``steep.trainer``.
-        memory_limit, disabled_passes, providers: as for ``steep.trainer``.
+        state_precision, memory_limit, disabled_passes, providers: as for ``steep.trainer``.
         _opset_version: ONNX opset of ``save_as_onnx``; at least 18.
     """
 
@@ -91,6 +91,7 @@ class ORTTrainer(Trainer):
         check_finite: bool = False,
         master_weights: bool = True,
         stochastic_rounding: bool = False,
+        state_precision: str = "float32",
         memory_limit: str | int = "",
         disabled_passes: Sequence[str] = (),
         providers: Providers | None = None,
@@ -123,6 +124,7 @@ class ORTTrainer(Trainer):
             check_finite=check_finite,
             master_weights=master_weights,
             stochastic_rounding=stochastic_rounding,
+            state_precision=state_precision,
             memory_limit=memory_limit,
             disabled_passes=disabled_passes,
             providers=providers,

@@ -23,6 +23,7 @@ class StepOptions:
     check_finite: bool
     master_weights: bool
     stochastic_rounding: bool
+    state_precision: str
     memory_limit: str | int
     offload_folder: str | os.PathLike[str] = ""
     disabled_passes: Sequence[str]

@@ -57,6 +57,7 @@ class Update:
     numbers: tuple[tuple[str, float], ...]  # by the engine's names
     own: tuple[tuple[str, float], ...] | None = None  # attributes of a registered optimizer
     newton_schulz: tuple[tuple[str, Any], ...] = ()  # settings of Muon, by the engine's names
+    state_precision: str = "float32"
 
     def compiled_in(self) -> tuple[Any, ...]:
         """Return the settings whose change needs another compiled program."""
@@ -71,7 +72,7 @@ class Update:
     def options(self) -> _steep.OptimizerOptions:
         """Return the settings as the engine's options."""
         options = _steep.OptimizerOptions()
-        options.kind = self.kind
+        options.kind, options.state_precision = self.kind, self.state_precision
         if self.kind == "muon":
             options.nesterov = False  # the default is that of PyTorch
         if self.kind == "lamb":
@@ -85,8 +86,14 @@ class Update:
         return options
 
 
-def read_updates(optimizer: torch.optim.Optimizer) -> list[Update]:
+def read_updates(
+    optimizer: torch.optim.Optimizer, state_precision: str = "float32"
+) -> list[Update]:
     """Return the present settings of each group of an optimizer.
+
+    Args:
+        optimizer: one of PyTorch's, or a ``steep.Optimizer``.
+        state_precision: the precision of its moments in the engine.
 
     Raises:
         ModelError: the optimizer has no counterpart in the engine, or has hooks on its step.
@@ -107,7 +114,8 @@ def read_updates(optimizer: torch.optim.Optimizer) -> list[Update]:
             "The optimizer has hooks on its step, which is not called.",
             remedy="do what they do around trainer.step(), or use ORTModule",
         )
-    return [_read_group(kind, group, own) for group in optimizer.param_groups]
+    updates = [_read_group(kind, group, own) for group in optimizer.param_groups]
+    return [dataclasses.replace(u, state_precision=state_precision) for u in updates]
 
 
 def _read_group(kind: str, group: Mapping[str, Any], own: bool) -> Update:
@@ -164,7 +172,8 @@ class _OptimTrainer(Trainer):
     ) -> None:
         self._optimizer = optimizer
         self._state: SharedState | None = None
-        self._updates = read_updates(optimizer)
+        self._state_precision: str = settings["state_precision"]
+        self._updates = self._read_updates()
         super().__init__(
             model,
             criterion,
@@ -175,6 +184,9 @@ class _OptimTrainer(Trainer):
             parallel=parallel,
         )
         self._check_groups()
+
+    def _read_updates(self) -> list[Update]:
+        return read_updates(self._optimizer, self._state_precision)
 
     def _check_groups(self) -> None:
         """Refuse a parameter that is in groups twice; ``torch.optim`` detects some cases only."""
@@ -223,7 +235,7 @@ class _OptimTrainer(Trainer):
                 remedy='set group["lr"] of the optimizer\'s param_groups',
             )
         self._optimizer.param_groups[0]["lr"] = lr
-        self._updates = read_updates(self._optimizer)
+        self._updates = self._read_updates()
 
     def step(self, *inputs: torch.Tensor, lr: float | None = None, accumulate: bool = False) -> Any:
         """As ``Trainer.step``; ``lr`` is also written to the optimizer."""
@@ -252,7 +264,7 @@ class _OptimTrainer(Trainer):
 
     def _trained_names(self) -> set[str]:
         self._check_groups()
-        self._updates = read_updates(self._optimizer)
+        self._updates = self._read_updates()
         self._held_for = self._holds_for()
         self._settings.update(self._updates[0].of_session())
         ids = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
@@ -265,12 +277,14 @@ class _OptimTrainer(Trainer):
             self._agree()
 
     def _fits(self) -> bool:
-        self._updates = read_updates(self._optimizer)
+        self._updates = self._read_updates()
         return self._session is None or self._holds_for() == self._held_for
 
     # --- moments ----------------------------------------------------------------------------------
 
     def _share(self, session: TrainingSession, parameters: dict[str, torch.Tensor]) -> None:
+        if self._state is not None:
+            self._state.close()
         self._state = SharedState(self._optimizer, session, parameters)
 
     def _agree(self) -> None:
@@ -278,8 +292,11 @@ class _OptimTrainer(Trainer):
             self._state.agree()
 
     def _carry_over(self) -> dict[str, torch.Tensor]:
-        # moments are in the optimizer's state
-        return {k: v for k, v in super()._carry_over().items() if k in (STEP, LOSS_SCALE)}
+        # moments are in the optimizer's state, or are put there
+        carried = {k: v for k, v in super()._carry_over().items() if k in (STEP, LOSS_SCALE)}
+        if self._state is not None:
+            self._state.put_copies()
+        return carried
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor], strict: bool = True) -> None:
         """As ``Trainer.load_state_dict``; a step count for all parameters becomes that of each."""
@@ -305,6 +322,7 @@ def trainer(
     check_finite: bool = False,
     master_weights: bool = True,
     stochastic_rounding: bool = False,
+    state_precision: str = "float32",
     memory_limit: str | int = "",
     offload_folder: str | os.PathLike[str] = "",
     disabled_passes: Sequence[str] = (),
@@ -328,15 +346,16 @@ def trainer(
             need a gradient, the step is compiled again.
             Do not call its ``step``. Its ``state`` has the moments, which are the tensors that the
             trainer writes: its ``state_dict`` is complete, and a state that is loaded into it is
-            used.
+            used. With another ``state_precision`` than "float32", moments of large parameters are
+            in its ``state_dict`` only, as float32.
         clip_norm: bound of the gradients' global norm; 0 for none.
         clip_value: bound of each element of the gradients; 0 for none.
         predictions: whether steps return the model's result besides the loss.
         precision: "fp32", or "bf16" or "fp16": matrix products in 16 bits, weights in float32.
         loss_scale, loss_scale_window: with "fp16", as for ``TrainingSession``.
         seed: seed of dropout; by default PyTorch's.
-        check_finite, master_weights, stochastic_rounding, memory_limit, offload_folder,
-            disabled_passes: as for ``TrainingSession``.
+        check_finite, master_weights, stochastic_rounding, state_precision, memory_limit,
+            offload_folder, disabled_passes: as for ``TrainingSession``.
         providers: where steps run, as for ``InferenceSession``.
         opset: opset of the files of ``save_as_onnx``.
         parallel: "torch": the processes of ``torch.distributed`` train this model together, each
@@ -369,6 +388,7 @@ def trainer(
         check_finite=check_finite,
         master_weights=master_weights,
         stochastic_rounding=stochastic_rounding,
+        state_precision=state_precision,
         memory_limit=memory_limit,
         offload_folder=offload_folder,
         disabled_passes=disabled_passes,
