@@ -78,6 +78,7 @@ Artifact TrainingSession::Impl::artifact(std::span<const std::vector<Tensor>> ba
   if (scales_loss(options)) refuse("a loss that is scaled (precision \"fp16\")");
   if (options.ema_decay > 0) refuse("moving averages (ema_decay)");
   if (!options.memory_limit.empty()) refuse("a memory limit (memory_limit)");
+  if (!packed.empty()) refuse("quantised weights beside adapters (lora_rank)");
   if (batches.empty()) {
     throw DataError(ErrorParts{.what = "An artifact needs the shapes of a batch.",
                                .expected = "at least one batch",
