@@ -189,14 +189,15 @@ typedef enum steep_options_kind {
  *
  *   training   TrainingOptions (steep/steep.h)
  *     strings   loss, output, label, optimizer ("adamw"), schedule ("constant"), memory_limit,
- *               precision ("fp32"), state_precision, adjust_lr_fn;  lists (an item a call)
- *               trainable, frozen, step_outputs, disabled_passes, class_weights, ns_coefficients
+ *               precision ("fp32"), state_precision, adjust_lr_fn, offload_folder, offload;  lists
+ *               (an item a call)  trainable, frozen, lora_targets, step_outputs, disabled_passes,
+ *               class_weights, ns_coefficients
  *     numbers   lr (1e-3), weight_decay, momentum, dampening, beta1, beta2, epsilon, epsilon2,
  *               momentum_decay, lr_decay, initial_accumulator_value, rho, alpha, min_lr_ratio,
  *               clip_norm, clip_value, loss_scale, loss_scale_min, loss_scale_max, huber_delta,
- *               label_smoothing, ema_decay, beta2_decay, clip_threshold;
- *               attributes.NAME of a registered optimizer
- *     integers  ignore_index, warmup_steps, total_steps, seed, loss_scale_window, ns_steps
+ *               label_smoothing, ema_decay, beta2_decay, clip_threshold, lora_alpha, attributes.NAME
+ *     integers  ignore_index, warmup_steps, total_steps, seed, loss_scale_window, ns_steps,
+ *               lora_rank
  *     0 or 1    maximize, nesterov, amsgrad, decoupled_weight_decay, centered, bias_correction,
  *               grad_norm, master_weights, stochastic_rounding, check_finite, bound_to_graph
  *   inference  InferenceOptions (steep/inference.h)
@@ -206,7 +207,7 @@ typedef enum steep_options_kind {
  *   group      ParameterGroup
  *     numbers   lr_multiplier, weight_decay; or the string `optimizer` and its settings, as above
  *   export     ExportOptions (steep/export.h)
- *     0 or 1    for_inference, external_data;  integers  max_file_bytes
+ *     0 or 1    for_inference, external_data, merge_adapters;  integers  max_file_bytes
  *   gradients  GradientSessionOptions (steep/gradient_session.h)
  *     lists     wrt, outputs, disabled_passes;  strings  precision, memory_limit;  integers  seed
  *
@@ -216,8 +217,7 @@ typedef enum steep_options_kind {
 STEEP_API steep_code steep_options_new(int32_t kind, steep_options** options, steep_error** error);
 STEEP_API steep_code steep_options_free(steep_options* options);
 
-/* STEEP_ERROR_ARGUMENT for a key of another type and for an unknown key; the error lists the known
- * keys. */
+/* STEEP_ERROR_ARGUMENT for a key of another type and for an unknown key; the error lists all. */
 STEEP_API steep_code steep_options_set_string(steep_options* options, const char* key,
                                               const char* value, steep_error** error);
 STEEP_API steep_code steep_options_set_number(steep_options* options, const char* key, double value,

@@ -17,6 +17,11 @@ struct ExportOptions {
   /// option, that is done only for a model that would be larger than `max_file_bytes`.
   bool external_data = false;
   size_t max_file_bytes = INT_MAX;  ///< protobuf's own limit is INT_MAX
+  /// Of a session with adapters (TrainingOptions::lora_rank): write W + factor · A · B as the
+  /// weight W, and no adapters. False: write W as it was, A and B as initializers, and the products
+  /// that read them. This is always done for a weight that the file stores in another type than its
+  /// product reads (int8 or int4, which DequantizeLinear reads): it stays packed.
+  bool merge_adapters = true;
 };
 
 /// Copies a serialised model for inference:

@@ -151,6 +151,15 @@ struct TrainingOptions {
   /// TrainingSession::left_out() for those that do not.
   std::vector<std::string> trainable{};
   std::vector<std::string> frozen{};  ///< not trained, even if listed above
+  /// > 0: train low-rank adapters instead of whole weights (LoRA). A product x · W with a matrix
+  /// [k, n] becomes x · W + lora_alpha / lora_rank · (x · A) · B. A is "W.lora_A" [k, lora_rank],
+  /// with random initial values, and B is "W.lora_B" [lora_rank, n], with zeros. Only these and
+  /// `trainable` are trained; a weight that `trainable` or `frozen` selects has no adapter.
+  int64_t lora_rank = 0;
+  std::optional<double> lora_alpha{};  ///< by default lora_rank: the factor is 1
+  /// Names of weights, or patterns, that get adapters. Empty: all matrices that only right operands
+  /// of products read. Throws ModelError for a name that cannot have an adapter, with the reason.
+  std::vector<std::string> lora_targets{};
   std::vector<ParameterGroup> groups{};
   /// Other initializers that a step writes: the name of each, and the output of the model that
   /// gives its new value (a moving average, a counter). They are not trained; checkpoints contain
@@ -170,7 +179,7 @@ struct TrainingOptions {
   bool grad_norm = false;                   ///< report the global norm even without clipping
   std::vector<std::string> step_outputs{};  ///< outputs of the model that step() returns
 
-  uint64_t seed = 0;  ///< seed of dropout
+  uint64_t seed = 0;  ///< seed of dropout, and of the initial values of adapters
   /// Arithmetic of matrix products: "fp32"; or "bf16" or "fp16" (mixed precision): products read
   /// bfloat16 or float16; weights, moments, norms, softmax, losses, sums and updates stay float32.
   std::string precision = "fp32";
@@ -384,6 +393,9 @@ class TrainingSession {
   const std::vector<TensorInfo>& input_info() const;
   std::vector<TensorInfo> output_info() const;       ///< the model's outputs
   std::vector<std::string> parameter_names() const;  ///< the trained ones, in the order of the file
+  /// The weights that have adapters (TrainingOptions::lora_rank), in the order of the file. Those
+  /// of parameter_names() are then "NAME.lora_A" and "NAME.lora_B", behind the model's own.
+  std::vector<std::string> adapted_names() const;
   /// Float constants that are not trained: they scale or shift inputs, weigh the loss, are settings
   /// or scales of quantisation, single numbers outside of a layer, sparse, or Constant nodes. Names
   /// in TrainingOptions::frozen are not among them.
@@ -469,17 +481,18 @@ class TrainingSession {
     save_artifact(path, std::span<const std::vector<Tensor>>(batches.begin(), batches.size()));
   }
 
-  /// Writes a copy of the model with the trained weights; the rest of the file does not change. For
-  /// inference, model_for_inference() rewrites it (steep/export.h). Then a loss that is an output
-  /// of the model is removed, with the outputs that depend on the input TrainingOptions::label, and
-  /// with inputs that nothing else reads. Throws ModelError if no output is left.
+  /// Writes a copy of the model with the trained weights; the rest of the file does not change.
+  /// Adapters are merged into their weights, or written beside them: ExportOptions. For inference,
+  /// model_for_inference() rewrites it (steep/export.h). Then a loss that is an output of the model
+  /// is removed, with the outputs that depend on the input TrainingOptions::label, and with inputs
+  /// that nothing else reads. Throws ModelError if no output is left.
   /// The data of a model of more than 2 GiB is written beside the file: ExportOptions. External
   /// data that is not trained stays where it is if `path` is in the model's folder; else it is
   /// copied. Throws IoError; then a file that was at `path` does not change.
   void export_onnx(const std::filesystem::path& path, bool for_inference = false) const;
   void export_onnx(const std::filesystem::path& path, const ExportOptions& options) const;
   /// As one message that includes external data. Throws ModelError for more than 2 GiB.
-  std::string export_onnx_bytes(bool for_inference = false) const;
+  std::string export_onnx_bytes(bool for_inference = false, bool merge_adapters = true) const;
 
   // --- looking inside ---------------------------------------------------------------------------
 

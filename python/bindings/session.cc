@@ -378,6 +378,8 @@ void bind_description(nb::class_<Session>& session) {
       .def("output_info", &Session::output_info,
            nb::sig("def output_info(self) -> list[TensorInfo]"))
       .def_prop_ro("parameter_names", &Session::parameter_names)
+      .def_prop_ro("adapted_names", &Session::adapted_names,
+                   "The weights that have adapters (lora_rank), in the order of the file.")
       .def_prop_ro("left_out", &Session::left_out, nb::sig("def left_out(self) -> list[LeftOut]"),
                    "Float constants on the loss's path that are not trained unless `trainable` "
                    "names them, each with its reason.")
@@ -469,27 +471,29 @@ void bind_files(nb::class_<Session>& session) {
       .def(
           "export_onnx",
           [](const Session& s, const std::filesystem::path& path, bool for_inference,
-             bool external_data, size_t max_file_bytes) {
+             bool external_data, size_t max_file_bytes, bool merge_adapters) {
             s.export_onnx(path, {.for_inference = for_inference,
                                  .external_data = external_data,
-                                 .max_file_bytes = max_file_bytes});
+                                 .max_file_bytes = max_file_bytes,
+                                 .merge_adapters = merge_adapters});
           },
           nb::arg("path"), nb::arg("for_inference") = false, nb::arg("external_data") = false,
-          nb::arg("max_file_bytes") = size_t{INT_MAX}, Unlocked(),
+          nb::arg("max_file_bytes") = size_t{INT_MAX}, nb::arg("merge_adapters") = true, Unlocked(),
           "Writes a copy of the model with the trained weights; if it is not to be trained on, as "
           "steep.model_for_inference() rewrites it, and without a loss inside of the model and "
           "the labels that it reads. With external_data, and for a model of more than "
           "max_file_bytes, tensors of 1 KiB and more go into the file PATH.data beside it. "
           "External data of the model that is not trained stays where it is when path is in its "
-          "folder; else it is copied.")
+          "folder; else it is copied. Adapters are merged into weights of their own type, or with "
+          "merge_adapters=False written beside them.")
       .def(
           "export_onnx_bytes",
-          [](const Session& s, bool for_inference) {
+          [](const Session& s, bool for_inference, bool merge_adapters) {
             const std::string bytes =
-                unlocked_call([&] { return s.export_onnx_bytes(for_inference); });
+                unlocked_call([&] { return s.export_onnx_bytes(for_inference, merge_adapters); });
             return nb::bytes(bytes.data(), bytes.size());
           },
-          nb::arg("for_inference") = false);
+          nb::arg("for_inference") = false, nb::arg("merge_adapters") = true);
 }
 
 void bind_plans(nb::class_<Session>& session) {

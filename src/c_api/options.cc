@@ -76,7 +76,8 @@ Fields fields_of(GroupOptions& o) {
 Fields fields_of(ExportOptions& o) {
   return {{"for_inference", &o.for_inference},
           {"external_data", &o.external_data},
-          {"max_file_bytes", &o.max_file_bytes}};
+          {"max_file_bytes", &o.max_file_bytes},
+          {"merge_adapters", &o.merge_adapters}};
 }
 
 Fields fields_of(GradientSessionOptions& o) {

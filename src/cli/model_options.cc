@@ -196,6 +196,7 @@ void check_usage(const CLI::App& app, const ModelChoice& choice) {
   only_with(app, loss == "softmax_cross_entropy", "--loss softmax_cross_entropy",
             {"--label-smoothing"});
   only_with(app, loss == "huber", "--loss huber", {"--huber-delta"});
+  only_with(app, choice.options.lora_rank > 0, "--lora", {"--lora-alpha", "--targets"});
   only_with(app, !loss.empty(), "--loss", {"--label", "--label-array"});
 }
 

@@ -313,6 +313,10 @@ class Run {
     if (const std::string note = session_.batch_note(); !note.empty() || !cut_.text.empty()) {
       progress.line(note.empty() ? cut_.text : note + cut_.left_out_text());
     }
+    if (const auto adapted = session_.adapted_names(); !adapted.empty()) {
+      progress.line(fmt::format("adapters of rank {}: {}", session_.options().lora_rank,
+                                list_names(adapted)));
+    }
     progress.line("trained: " + list_names(session_.parameter_names()));
     for (const std::string& line : describe(session_.left_out())) progress.line(line);
     for (const std::string& text : session_.warnings()) progress.line("warning: " + text);
@@ -513,7 +517,8 @@ class Run {
       const std::string path =
           keep_result(choice_.out, progress, [&](const std::filesystem::path& file) {
             session_.export_onnx(file, {.for_inference = choice_.for_inference,
-                                        .external_data = choice_.external_data});
+                                        .external_data = choice_.external_data,
+                                        .merge_adapters = !choice_.lora_apart});
           });
       progress.line("wrote " + destination_text(path));
     }

@@ -146,6 +146,11 @@ void add_train_options(CLI::App& app, TrainArguments& choice) {
                "Write the tensors to OUT.data beside it, as is always done for a model of more\n"
                "than 2 GiB. Copy both files")
       ->needs(out);
+  app.add_flag(
+         "--lora-apart", choice.lora_apart,
+         "With --lora: leave the weights as they are, and write the adapters as initializers\n"
+         "beside them, instead of merging them. Weights in int8 or int4 always stay")
+      ->needs(out);
   app.add_flag("--json", choice.json,
                "Print each report as a line of JSON: {\"report\": \"epoch\", \"loss\": …}");
   add_threads_option(app, choice.threads);
@@ -174,6 +179,8 @@ void add_train_options(CLI::App& app, TrainArguments& choice) {
       "  steep train mlp.onnx --data digits.npz --loss softmax_cross_entropy --label-smoothing 0.1 "
       "\\\n"
       "      --validation-split 0.1 --early-stopping 3 --metric accuracy,top5 --out mlp2.onnx\n"
+      "  steep train network.onnx --data train.npz --loss mse --lora 2 --targets 'encoder.*' \\\n"
+      "      --out adapted.onnx\n"
       "  steep train network.onnx --data train.npz --loss huber --freeze 'encoder.*' \\\n"
       "      --rate 'head.*=0.01' --accumulate 4 --clip-value 1 --ema 0.999 --out trained.onnx");
 }
@@ -189,6 +196,7 @@ void check_train_usage(const CLI::App& app, TrainArguments& choice) {
             {"--loss-scale", "--loss-scale-window"});
   only_with(app, choice.validates(), "--validation or --validation-split",
             {"--early-stopping", "--metric"});
+  only_with(app, o.lora_rank > 0, "--lora", {"--lora-apart"});
   choice.lr_given = app.count("--lr") > 0;
 }
 

@@ -30,6 +30,7 @@ struct TrainArguments {
   std::string out;
   bool for_inference = false;
   bool external_data = false;
+  bool lora_apart = false;
   std::string metrics;
   std::string tensorboard;
   std::string profile;

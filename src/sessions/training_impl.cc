@@ -110,15 +110,7 @@ TrainingSession::Impl::Impl(std::string model_bytes, std::filesystem::path model
   check_passes(programs.options().disabled_passes);
   check_offload(options.offload);
   hold_own_optimizers(&options);
-  std::set<std::string> changing;
-  for (const auto& update : options.updates) changing.insert(update.first);
-  ImportedModel source = import_model(std::as_bytes(std::span(bytes)),
-                                      {.limits = options.limits,
-                                       .leave_out = true,
-                                       .states = std::move(changing),
-                                       .named = named_in(options),
-                                       .open_batch = !options.loss.empty()},
-                                      folder, weight_data);
+  ImportedModel source = import_adapted();
   batch_note = note_on_rows(source);
   source.require(options.output.empty() ? "loss" : options.output);
   for (const std::string& name : options.step_outputs) source.require(name);
@@ -126,8 +118,12 @@ TrainingSession::Impl::Impl(std::string model_bytes, std::filesystem::path model
   require_known(weight_data, names);
   expand_groups(&options.groups, names, source.constants);
   std::map<std::string, Tensor> initial;
+  TrainingOptions chosen = options;
+  for (const Adapter& adapter : adapters)
+    chosen.trainable.insert(chosen.trainable.end(), {adapter.a(), adapter.b()});
   model = prepare_model(std::move(source.graph), source.initializers, source.constants,
-                        left_inside(source.inside), options, weight_data, &initial);
+                        left_inside(source.inside), chosen, weight_data, &initial);
+  leave_out_unused_adapters();
   fingerprint = model_fingerprint(model, options);
 
   Graph graph = step_graph(model, options);

@@ -9,8 +9,10 @@
 
 #include "artifact/artifact.h"
 #include "model/export/detached.h"
+#include "model/import/import.h"
 #include "program/program_set.h"
 #include "steep/steep.h"
+#include "train/adapters.h"
 #include "train/labels.h"
 #include "train/step.h"
 
@@ -65,13 +67,15 @@ struct TrainingSession::Impl {
   double rate() const;
   /// The current session as an artifact, with a step and a prediction for each batch.
   Artifact artifact(std::span<const std::vector<Tensor>> batches) const;
-  /// The model with the current weights.
-  std::unique_ptr<DetachedModel> detached(bool for_inference) const;
+  /// The model with the current weights. Adapters are merged into theirs, or stay beside them.
+  std::unique_ptr<DetachedModel> detached(bool for_inference, bool merge_adapters) const;
 
   std::string bytes;                          ///< the serialised model, for export
   std::filesystem::path folder;               ///< of its external data; empty: refused
   std::map<std::string, Tensor> weight_data;  ///< initializers whose data need not be in `bytes`
   TrainingOptions options;
+  std::vector<Adapter> adapters;  ///< of the trained model; `bytes` is without them
+  std::set<std::string> packed;   ///< quantised weights, which are states if there are adapters
   TrainingModel model;
   std::string fingerprint;
   std::vector<TensorInfo> inputs;
@@ -96,6 +100,9 @@ struct TrainingSession::Impl {
   Accumulated accumulated{};  ///< describes the sums in the states accumulator_name(), if parts > 0
 
  private:
+  /// Adds the adapters, with these values, to a copy of the file.
+  void write_adapters(DetachedModel& file, const std::map<std::string, Tensor>& values,
+                      bool merge) const;
   /// Runs the backward phase. If it fails after the first update, marks the states as torn.
   std::vector<Tensor> update(Program& updating, std::unique_ptr<PendingRun> pending,
                              std::span<const Tensor> arrays);
@@ -108,6 +115,11 @@ struct TrainingSession::Impl {
   Program& accumulation();
   /// Returns the program. If there are no parts, it zeroes the states accumulator_name().
   Program& begin_accumulation();
+  /// Imports the model, with adapters if the options ask for them.
+  ImportedModel import_adapted();
+  /// Removes adapters that are not trained, with a note in model.left_out. Throws ModelError if one
+  /// half of an adapter is frozen.
+  void leave_out_unused_adapters();
   /// Takes the initial states of prepare_model(); other states of `graph` get zeros.
   void take_states(const Graph& graph, std::map<std::string, Tensor> initial);
   /// Moves the states that `offload` names to a file in `offload_folder`.

@@ -187,6 +187,11 @@ std::vector<TensorInfo> TrainingSession::output_info() const { return impl_->out
 std::vector<std::string> TrainingSession::parameter_names() const {
   return impl_->model.parameters;
 }
+std::vector<std::string> TrainingSession::adapted_names() const {
+  std::vector<std::string> names;
+  for (const Adapter& adapter : impl_->adapters) names.push_back(adapter.weight);
+  return names;
+}
 std::vector<LeftOut> TrainingSession::left_out() const { return impl_->model.left_out; }
 std::string TrainingSession::batch_note() const { return impl_->batch_note; }
 std::vector<std::string> TrainingSession::statistic_names() const {
@@ -401,9 +406,9 @@ std::string TrainingSession::checkpoint_note() const {
                     then, now, then);
 }
 
-std::string TrainingSession::export_onnx_bytes(bool for_inference) const try {
+std::string TrainingSession::export_onnx_bytes(bool for_inference, bool merge_adapters) const try {
   const std::lock_guard lock(impl_->programs.call_lock);
-  return impl_->detached(for_inference)->whole();
+  return impl_->detached(for_inference, merge_adapters)->whole();
 } catch (const std::bad_alloc&) {
   throw_out_of_memory();
 }
@@ -415,7 +420,7 @@ void TrainingSession::export_onnx(const std::filesystem::path& path, bool for_in
 void TrainingSession::export_onnx(const std::filesystem::path& path,
                                   const ExportOptions& options) const try {
   const std::lock_guard lock(impl_->programs.call_lock);
-  impl_->detached(options.for_inference)->write(path, options);
+  impl_->detached(options.for_inference, options.merge_adapters)->write(path, options);
 } catch (const std::bad_alloc&) {
   throw_out_of_memory();
 }

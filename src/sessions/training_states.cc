@@ -104,7 +104,8 @@ std::map<std::string, Tensor> TrainingSession::Impl::shared(
   return result;
 }
 
-std::unique_ptr<DetachedModel> TrainingSession::Impl::detached(bool for_inference) const {
+std::unique_ptr<DetachedModel> TrainingSession::Impl::detached(bool for_inference,
+                                                               bool merge) const {
   require_whole();
   std::map<std::string, Tensor> weights = shared(stored());
   for (const std::string& name : model.parameters) {
@@ -114,8 +115,14 @@ std::unique_ptr<DetachedModel> TrainingSession::Impl::detached(bool for_inferenc
   }
   // the data of initializers that are not trained
   weights.insert(weight_data.begin(), weight_data.end());
+  std::map<std::string, Tensor> factors;
+  for (const Adapter& adapter : adapters) {
+    factors.insert(weights.extract(adapter.a()));
+    factors.insert(weights.extract(adapter.b()));
+  }
   auto detached_model = std::make_unique<DetachedModel>(std::as_bytes(std::span(bytes)), weights,
                                                         folder, options.limits);
+  write_adapters(*detached_model, factors, merge);
   if (!for_inference) return detached_model;
   if (!model.loss_output.empty()) {
     detached_model->set_skeleton(strip_loss(std::as_bytes(std::span(detached_model->skeleton())),

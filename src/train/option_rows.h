@@ -304,6 +304,26 @@ void visit_model_options(Visit&& visit) {
                   .flag = "--freeze",
                   .help = "Initializers not to train, or patterns as 'encoder.*'"},
         &O::frozen);
+  visit(OptionRow{.field = "lora_rank",
+                  .key = "lora_rank",
+                  .flag = "--lora",
+                  .help = "Rank of low-rank adapters, as in 8: these and what --train names are "
+                          "trained, all else stays",
+                  .low = 1,
+                  .says_default = false},
+        &O::lora_rank);
+  visit(OptionRow{.field = "lora_alpha",
+                  .key = "lora_alpha",
+                  .flag = "--lora-alpha",
+                  .help = "Adapters count by this number / their rank (default: the rank)",
+                  .low = std::numeric_limits<double>::min()},
+        &O::lora_alpha);
+  visit(OptionRow{.field = "lora_targets",
+                  .key = "lora_targets",
+                  .flag = "--targets",
+                  .help = "Weights that get adapters, or patterns as '*.q_proj.*' (default: the "
+                          "matrices of all products)"},
+        &O::lora_targets);
 }
 
 /// The same for the fields of TrainingOptions that define how a step is made and run.
@@ -351,7 +371,7 @@ void visit_step_options(Visit&& visit) {
   visit(OptionRow{.field = "seed",
                   .key = "seed",
                   .flag = "--seed",
-                  .help = "Seed of shuffling and dropout",
+                  .help = "Seed of shuffling, dropout and adapters",
                   .low = 0},
         &O::seed);
   visit(OptionRow{.field = "check_finite",

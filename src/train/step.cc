@@ -343,6 +343,9 @@ TrainingModel prepare_model(Graph graph, std::span<const std::string> initialize
     model.statistics.push_back(v.name());
     states.add(v);
   }
+  for (Value v : std::vector<Value>(graph.states())) {
+    if (v.tensor() != nullptr && v.tensor()->defined()) states.add(v);  // no update writes it
+  }
   const auto groups = groups_by_name(options);
   std::vector<std::pair<Value, const OptimizerOptions*>> trained;
   for (const std::string& name : names) {

@@ -64,6 +64,12 @@ class TrainingSession(_steep.TrainingSession):
             lists the others, each with its reason. If an initializer is also an input, as in old
             files, it may be a weight; it is then not an input of ``step``.
         frozen: names that are not trained, even if they are in ``trainable``.
+        lora_rank: above 0: train low-rank adapters (LoRA), ``W.lora_A`` and ``W.lora_B`` for each
+            weight W of ``lora_targets``, and what ``trainable`` names; all else is frozen.
+        lora_alpha: the adapters' product counts by this number / their rank; by default the rank.
+        lora_targets: weights, or patterns with a ``*``; by default all matrices that are only right
+            operands of MatMul and Gemm, and that neither ``trainable`` nor ``frozen`` selects.
+            ``adapted_names`` lists them.
         optimizer: "sgd", "adam", "adamw", "nadam", "radam", "adagrad", "adadelta", "rmsprop",
             "adamax", "lamb", "adafactor" or "muon" (for matrices only), with the conventions of
             ``torch.optim``; "transformers_adamw"; or a registered optimizer
@@ -95,7 +101,7 @@ class TrainingSession(_steep.TrainingSession):
             state, which ``eval`` and ``export_onnx`` then use instead of the weights.
         grad_norm: report that norm even without clipping.
         step_outputs: outputs that ``step`` returns besides the loss.
-        seed: seed of dropout.
+        seed: seed of dropout, and of the initial values of adapters.
         precision: "fp32", or "bf16" or "fp16": matrix products read bfloat16 or float16, everything
             else (weights, moments, norms, softmax, losses, sums, updates) stays float32.
         loss_scale: initial scale of the loss with "fp16". A step whose gradients overflow is
@@ -166,6 +172,9 @@ class TrainingSession(_steep.TrainingSession):
         class_weights: Sequence[float] = (),
         trainable: Sequence[str] = (),
         frozen: Sequence[str] = (),
+        lora_rank: int = 0,
+        lora_alpha: float | None = None,
+        lora_targets: Sequence[str] = (),
         optimizer: str = "adamw",
         lr: float = 1e-3,
         weight_decay: float = 0.0,
@@ -310,6 +319,7 @@ class TrainingSession(_steep.TrainingSession):
         for_inference: bool = False,
         external_data: bool = False,
         max_file_bytes: int = 2**31 - 1,
+        merge_adapters: bool = True,
     ) -> None:
         """Write a copy of the model with the trained weights.
 
@@ -323,12 +333,15 @@ class TrainingSession(_steep.TrainingSession):
             max_file_bytes: a larger model is written with external data. External data of the model
                 that is not trained stays where it is if ``path`` is in the model's folder; else
                 it is copied.
+            merge_adapters: write the weights with their adapters added. With False, the weights
+                stay as they are, and the adapters are initializers beside them, as they always are
+                for a weight that is stored in another type than its product reads, such as int4.
 
         Raises:
             IoError: it cannot be written.
         """
         if self._writes:
-            super().export_onnx(path, for_inference, external_data, max_file_bytes)
+            super().export_onnx(path, for_inference, external_data, max_file_bytes, merge_adapters)
 
     def save_artifact(self, path: StrPath, *batches: Sequence[object]) -> None:
         """Write a file from which ``libsteep.so`` trains and predicts, without the model and ONNX.

@@ -1,0 +1,71 @@
+// The adapters of a TrainingSession: in the imported model, and in the exported one.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <span>
+#include <string>
+#include <unordered_set>
+#include <utility>
+
+#include "sessions/training_impl.h"
+#include "steep/error.h"
+#include "train/adapters.h"
+#include "train/parameters.h"
+
+namespace steep {
+
+ImportedModel TrainingSession::Impl::import_adapted() {
+  ImportOptions how{.limits = options.limits,
+                    .leave_out = true,
+                    .named = named_in(options),
+                    .open_batch = !options.loss.empty()};
+  for (const auto& update : options.updates) how.states.insert(update.first);
+  check_adapter_options(options);
+  if (options.lora_rank == 0)
+    return import_model(std::as_bytes(std::span(bytes)), how, folder, weight_data);
+  std::string adapted;
+  {
+    // Without a folder, external data stays where it is.
+    DetachedModel file(std::as_bytes(std::span(bytes)), {}, {}, options.limits);
+    adapters = choose_adapters(file, options);
+    add_adapters(file, adapters, initial_adapters(adapters, options.seed));
+    adapted = file.whole();
+    // Nothing is folded from states: a program unpacks them for each run, and keeps no floats.
+    packed = quantised_weights(file);
+    how.states.insert(packed.begin(), packed.end());
+  }
+  return import_model(std::as_bytes(std::span(adapted)), how, folder, weight_data);
+}
+
+void TrainingSession::Impl::leave_out_unused_adapters() {
+  const std::unordered_set<std::string> trained(model.parameters.begin(), model.parameters.end());
+  std::erase_if(adapters, [&](const Adapter& adapter) {
+    const size_t count = trained.count(adapter.a()) + trained.count(adapter.b());
+    if (count == 2) return false;
+    if (count == 1) {
+      throw ModelError(ErrorParts{
+          .what = "One half of an adapter is frozen.",
+          .node = adapter.weight,
+          .expected = fmt::format("both '{}' and '{}' trained", adapter.a(), adapter.b()),
+          .received = fmt::format("'{}' frozen",
+                                  trained.count(adapter.a()) == 0 ? adapter.a() : adapter.b()),
+          .remedy = "Name the weight itself in `frozen` (--freeze): it then has no adapter."});
+    }
+    model.left_out.push_back(
+        {adapter.weight, "has an adapter that is frozen, or that the loss does not depend on"});
+    return true;
+  });
+}
+
+void TrainingSession::Impl::write_adapters(DetachedModel& file,
+                                           const std::map<std::string, Tensor>& values,
+                                           bool merge) const {
+  std::vector<Adapter> beside, merging;
+  for (const Adapter& adapter : adapters)
+    (merge && adapter.merges ? merging : beside).push_back(adapter);
+  merge_adapters(file, merging, values);
+  add_adapters(file, beside, values);
+}
+
+}  // namespace steep
