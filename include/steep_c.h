@@ -195,7 +195,8 @@ typedef enum steep_options_kind {
  *     numbers   lr (1e-3), weight_decay, momentum, dampening, beta1, beta2, epsilon, epsilon2,
  *               momentum_decay, lr_decay, initial_accumulator_value, rho, alpha, min_lr_ratio,
  *               clip_norm, clip_value, loss_scale, loss_scale_min, loss_scale_max, huber_delta,
- *               label_smoothing, ema_decay, beta2_decay, clip_threshold, lora_alpha, attributes.NAME
+ *               label_smoothing, ema_decay, beta2_decay, clip_threshold, lora_alpha,
+ *               attributes.NAME
  *     integers  ignore_index, warmup_steps, total_steps, seed, loss_scale_window, ns_steps,
  *               lora_rank
  *     0 or 1    maximize, nesterov, amsgrad, decoupled_weight_decay, centered, bias_correction,

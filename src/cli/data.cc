@@ -529,10 +529,11 @@ double weight_of(const EvalResult& result, std::span<const Tensor> batch) {
 }
 
 int64_t LossWeight::of(std::span<const Tensor> batch) const {
-  if (labels_ && labels_->classes && labels_->ignored && at_ < batch.size()) {
-    return count_labels(batch[at_], *labels_);
-  }
-  return batch[0].dims()[0];
+  return counts_labels() && at_ < batch.size() ? of_labels(batch[at_]) : batch[0].dims()[0];
 }
+
+bool LossWeight::counts_labels() const { return labels_ && labels_->classes && labels_->ignored; }
+
+int64_t LossWeight::of_labels(const Tensor& labels) const { return count_labels(labels, *labels_); }
 
 }  // namespace steep::cli

@@ -85,6 +85,9 @@ class LossWeight {
   size_t at() const { return at_; }
   /// The number of rows; if labels may be ignored, the number of labels that count.
   int64_t of(std::span<const Tensor> batch) const;
+  /// Whether labels may be ignored; then of_labels() is the weight of a batch with these labels.
+  bool counts_labels() const;
+  int64_t of_labels(const Tensor& labels) const;
 
  private:
   std::optional<LabelForm> labels_;

@@ -91,4 +91,22 @@ fs::path keep(const fs::path& target, const std::function<void(const fs::path&)>
   std::rethrow_exception(first);
 }
 
+std::string Keeper::write(const std::string& target, Progress& progress,
+                          const std::function<void(const std::filesystem::path&)>& write) {
+  if (!writes_) return target;
+  std::string why;
+  std::string& path = instead_.emplace(target, target).first->second;
+  const std::string now = keep(path, write, &why).string();
+  if (!why.empty()) {
+    note(fmt::format("{}; what was trained is in {}", why, now), progress);
+    path = now;
+  }
+  return now;
+}
+
+void Keeper::note(const std::string& text, Progress& progress) {
+  progress.line("warning: " + text);
+  trouble_ += trouble_.empty() ? text : "; " + text;
+}
+
 }  // namespace steep::cli

@@ -4,7 +4,10 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <string>
+
+#include "cli/progress.h"
 
 namespace steep::cli {
 
@@ -20,5 +23,26 @@ void need_room(const std::string& option, const std::filesystem::path& path, uin
 std::filesystem::path keep(const std::filesystem::path& target,
                            const std::function<void(const std::filesystem::path&)>& write,
                            std::string* trouble);
+
+/// Keeps the results of a run. Errors of files do not end the run; they are collected.
+class Keeper {
+ public:
+  /// `writes`: false in a process that leaves files to another one.
+  explicit Keeper(bool writes) : writes_(writes) {}
+
+  /// Writes to `target` or, if that fails, to another place; that is then reported, and later calls
+  /// for this target use it, too. Returns the path. Throws IoError if no place can be written to.
+  std::string write(const std::string& target, Progress& progress,
+                    const std::function<void(const std::filesystem::path&)>& write);
+  /// Reports an error that does not end the run.
+  void note(const std::string& text, Progress& progress);
+  /// The errors so far; "" if there are none.
+  const std::string& trouble() const { return trouble_; }
+
+ private:
+  bool writes_;
+  std::map<std::string, std::string> instead_;  ///< actual destination by wanted destination
+  std::string trouble_;
+};
 
 }  // namespace steep::cli

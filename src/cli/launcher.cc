@@ -18,6 +18,7 @@ struct Launcher {
 };
 
 constexpr Launcher kLaunchers[] = {
+    {"steep launch", "STEEP_SIZE", "STEEP_RANK"},
     {"Open MPI's mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
     {"MPICH's or Intel MPI's mpirun", "PMI_SIZE", "PMI_RANK"},
     {"MVAPICH's mpirun", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"},
@@ -59,9 +60,12 @@ void refuse_several_processes() {
         .expected = "one process",
         .received = fmt::format("{}={}, {}={} (of {})", launcher.size, size, launcher.rank,
                                 std::getenv(launcher.rank), launcher.name),
-        .remedy = "Start it once, without the launcher or with one process (mpirun -n 1, "
-                  "srun -n 1); its threads are OMP_NUM_THREADS. For runs that are meant to be "
-                  "apart, each with results of its own, set STEEP_ALONE=1."});
+        .remedy =
+            "Start it once, without the launcher or with one process (mpirun -n 1, "
+            "srun -n 1); its threads are OMP_NUM_THREADS. To divide the rows of each batch "
+            "among processes, use `steep launch -n 2 train …`, or give --parallel mpi under "
+            "Open MPI's mpirun. For runs that are meant to be apart, each with results of its "
+            "own, set STEEP_ALONE=1."});
   }
 }
 

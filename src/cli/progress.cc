@@ -21,10 +21,11 @@ std::string to_line(const Fields& fields) {
   return fields.dump(-1, ' ', false, Fields::error_handler_t::replace);
 }
 
-Progress::Progress(double total, double start, bool json)
+Progress::Progress(double total, double start, bool json, bool quiet)
     : total_(total),
       before_(start),
       json_(json),
+      quiet_(quiet),
       terminal_(!json && ::isatty(STDOUT_FILENO) != 0),
       last_print_(start_) {}
 
@@ -50,6 +51,7 @@ std::string Progress::rate_and_time_left() const {
 
 void Progress::step(int64_t samples, const std::string& text, const Fields& fields) {
   samples_ += samples;
+  if (quiet_) return;
   const auto now = Clock::now();
   if (now - last_print_ < (terminal_ ? std::chrono::milliseconds(100) : std::chrono::seconds(10)))
     return;
@@ -65,6 +67,7 @@ void Progress::step(int64_t samples, const std::string& text, const Fields& fiel
 }
 
 void Progress::line(const std::string& text) {
+  if (quiet_) return;
   if (json_) return put_report("note", {{"text", text}});
   if (drawn_) put("\r\x1b[K", stdout);
   drawn_ = false;
@@ -72,6 +75,7 @@ void Progress::line(const std::string& text) {
 }
 
 void Progress::epoch(const std::string& text, Fields fields) {
+  if (quiet_) return;
   if (!json_) return line(text + fmt::format("  {:.0f} samples/s", samples_per_second()));
   fields["samples_per_second"] = samples_per_second();
   put_report("epoch", fields);

@@ -19,7 +19,8 @@ class Progress {
  public:
   /// `total`: number of samples of the whole run; `start`: those before this process. `json`:
   /// reports are lines of JSON, each an object whose "report" is "note", "step" or "epoch".
-  Progress(double total, double start, bool json = false);
+  /// `quiet`: nothing is printed.
+  Progress(double total, double start, bool json = false, bool quiet = false);
   /// Called after each step. On a terminal redraws at most ten times a second; in a file prints
   /// every ten seconds.
   void step(int64_t samples, const std::string& text, const Fields& fields = {});
@@ -40,6 +41,7 @@ class Progress {
   double before_;
   int64_t samples_ = 0;
   bool json_;
+  bool quiet_;
   bool terminal_;
   bool drawn_ = false;
   Clock::time_point start_ = Clock::now();

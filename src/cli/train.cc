@@ -14,19 +14,21 @@
 
 #include "cli/command_line.h"
 #include "cli/commands.h"
+#include "cli/curves.h"
 #include "cli/data.h"
-#include "cli/events.h"
 #include "cli/interrupts.h"
 #include "cli/keep.h"
 #include "cli/launcher.h"
-#include "cli/metrics.h"
 #include "cli/position.h"
 #include "cli/progress.h"
 #include "cli/scores.h"
+#include "cli/shares.h"
+#include "cli/team.h"
 #include "cli/train_options.h"
 #include "runtime/budget.h"
 #include "runtime/disk.h"
 #include "steep/error.h"
+#include "steep/parallel.h"
 #include "train/finite.h"
 #include "train/name_suggestions.h"
 #include "train/parameters.h"
@@ -36,18 +38,21 @@ namespace {
 
 class Run {
  public:
-  explicit Run(const TrainArguments& choice)
+  Run(const TrainArguments& choice, const Team& team)
       : choice_(choice),
+        team_(team),
         session_(open()),
         weight_(session_),
         feed_(feed_from(choice.data, session_.input_info(), weight_.labels(), true)),
         split_rows_(hold_out()),
         cut_(cut_for(choice.data, feed_, session_.input_info(), choice.drop_last)),
-        batches_(feed_.arrays, batch_options()),
+        batches_(feed_.arrays, batch_options(), team.rank(), team.size()),
+        parallel_(session_, team.peers(), facts()),
         scores_(choice.scores, session_, weight_.labels(),
-                holds_probabilities(choice.model.path, session_.options(), choice.scores)) {
+                holds_probabilities(choice.model.path, session_.options(), choice.scores)),
+        keeper_(team.leads()) {
     if (length_is_open()) set_length();
-    check_room(choice_, session_);
+    if (team_.leads()) check_room(choice_, session_);
     if (choice_.validates()) open_validation();
   }
 
@@ -61,21 +66,21 @@ class Run {
     Progress progress(static_cast<double>(choice_.epochs) * static_cast<double>(rows),
                       static_cast<double>(position_.epoch) * static_cast<double>(rows) +
                           static_cast<double>(position_.batch * cut_.batch),
-                      choice_.json);
-    Metrics metrics(choice_.metrics, session_.step_count());
-    events_ = std::make_unique<Events>(choice_.tensorboard, session_.step_count());
+                      choice_.json, !team_.leads());
+    curves_ = std::make_unique<Curves>(if_leading(choice_.metrics), if_leading(choice_.tensorboard),
+                                       first_step_, keeper_);
     announce(progress);
     if (position_.epoch < choice_.epochs && position_.batch < batches_.count() && !is_enough()) {
       const bool parts = choice_.accumulate > 1;
       progress.line((parts ? "step planned, without the sums of gradients: " : "step planned: ") +
                     plan_batches());
-      if (validation_) try_validation();
+      if (validation_) team_.of_lead([&] { return try_validation(); });
     }
     catch_interrupts();
-    if (!choice_.profile.empty()) session_.start_profile();
+    if (!if_leading(choice_.profile).empty()) session_.start_profile();
 
     try {
-      if (!run_epochs(progress, metrics)) return stop(progress);
+      if (!run_epochs(progress)) return stop(progress);
       finish(progress);
     } catch (const InterruptedError&) {
       return stop(progress);
@@ -83,21 +88,23 @@ class Run {
       rescue(progress);
       throw;
     }
-    if (!trouble_.empty()) throw IoError(ErrorParts{.what = trouble_});
     return kDone;
   }
 
+  /// Errors of files, which did not end the run; "" if there are none.
+  const std::string& trouble() const { return keeper_.trouble(); }
+
  private:
   /// Returns false if the run has to stop, which happens between two steps only.
-  bool run_epochs(Progress& progress, Metrics& metrics) {
+  bool run_epochs(Progress& progress) {
     for (; position_.epoch < choice_.epochs; next_epoch()) {
       if (is_enough()) return true;
       for (; position_.batch < batches_.count(); ++position_.batch) {
-        if (session_.accumulated() == 0) {
-          if (interrupted() || progress.lost()) return false;
+        if (parallel_.accumulated() == 0) {
+          if (team_.any(interrupted() || progress.lost())) return false;
           applied_ = position_;
         }
-        one_batch(progress, metrics);
+        one_batch(progress);
       }
       end_epoch(progress);
       if (!choice_.checkpoint.empty() && position_.epoch + 1 < choice_.epochs) {
@@ -111,6 +118,19 @@ class Run {
   bool is_enough() const {
     return choice_.early_stopping > 0 && position_.best &&
            position_.epoch - position_.best_epoch >= choice_.early_stopping;
+  }
+
+  std::string if_leading(const std::string& path) const { return team_.leads() ? path : ""; }
+
+  /// What must be the same in all processes, beside the session's options.
+  std::map<std::string, std::string> facts() const {
+    if (team_.alone()) return {};
+    require_open_rows(session_.input_info());
+    return {{"model", hash_of_file(choice_.model.path)},
+            {"data and batches", to_text(setting(), {})},
+            {"option epochs", std::to_string(choice_.epochs)},
+            {"option early stopping", std::to_string(choice_.early_stopping)},
+            {"option checkpoint-every", std::to_string(choice_.checkpoint_every)}};
   }
 
   std::optional<Feed> hold_out() {
@@ -161,11 +181,13 @@ class Run {
 
   /// Plans for both batch sizes that occur. Returns the text of the plan for the next batch.
   std::string plan_batches() {
-    const StepPlan next = session_.plan(batches_.get(position_.epoch, position_.batch));
+    const std::vector<Tensor> batch = batches_.get(position_.epoch, position_.batch);
+    if (batch[0].dims()[0] == 0) return "no rows";
+    const StepPlan next = session_.plan(batch);
     const int64_t rows = batches_.row_count(), last = rows % cut_.batch;
     if (cut_.drop_last || last == 0 || rows < cut_.batch) return next.text();
-    std::vector<Tensor> short_batch;
-    for (const Tensor& array : feed_.arrays) short_batch.push_back(steep::rows(array, 0, last));
+    const std::vector<Tensor> short_batch = batches_.sample(last);
+    if (short_batch[0].dims()[0] == 0) return next.text();
     try {
       session_.plan(short_batch);
     } catch (const ShapeError& error) {
@@ -267,27 +289,9 @@ class Run {
   /// use it, too.
   std::string save(const std::string& folder, Progress& progress) {
     require_finite();
-    return keep_result(folder, progress, [&](const std::filesystem::path& path) {
+    return keeper_.write(folder, progress, [&](const std::filesystem::path& path) {
       session_.save_checkpoint(path, to_text(setting(), position_));
     });
-  }
-
-  std::string keep_result(const std::string& target, Progress& progress,
-                          const std::function<void(const std::filesystem::path&)>& write) {
-    std::string why;
-    std::string& path = instead_.emplace(target, target).first->second;
-    const std::string now = keep(path, write, &why).string();
-    if (!why.empty()) {
-      note(fmt::format("{}; what was trained is in {}", why, now), progress);
-      path = now;
-    }
-    return now;
-  }
-
-  /// Errors of files do not end the run. They are collected, and the run's end reports them.
-  void note(const std::string& text, Progress& progress) {
-    progress.line("warning: " + text);
-    trouble_ += trouble_.empty() ? text : "; " + text;
   }
 
   void save_after_epoch(Progress& progress) {
@@ -309,6 +313,10 @@ class Run {
                               count, session_.parameter_names().size(), batches_.row_count(),
                               steps_an_epoch()));
     progress.line(feed_.text);
+    if (!team_.alone()) {
+      progress.line(
+          fmt::format("{} processes share the {} rows of each batch", team_.size(), cut_.batch));
+    }
     if (validation_) progress.line("validation, " + validation_text_);
     if (const std::string note = session_.batch_note(); !note.empty() || !cut_.text.empty()) {
       progress.line(note.empty() ? cut_.text : note + cut_.left_out_text());
@@ -320,6 +328,9 @@ class Run {
     progress.line("trained: " + list_names(session_.parameter_names()));
     for (const std::string& line : describe(session_.left_out())) progress.line(line);
     for (const std::string& text : session_.warnings()) progress.line("warning: " + text);
+    if (const std::string text = parallel_.warning(); !text.empty()) {
+      progress.line("warning: " + text);
+    }
     if (!choice_.resume.empty()) {
       progress.line(fmt::format("resumed {} after step {}", choice_.resume, session_.step_count()));
       if (position_.epoch >= choice_.epochs) {
@@ -336,9 +347,9 @@ class Run {
   }
 
   /// Runs a step, or with --accumulate a part of one.
-  void one_batch(Progress& progress, Metrics& metrics) {
+  void one_batch(Progress& progress) {
     const std::vector<Tensor> batch = batches_.get(position_.epoch, position_.batch);
-    const int64_t rows = batch[0].dims()[0], weight = weight_.of(batch);
+    const int64_t rows = batches_.rows_of(position_.batch), weight = weight_of_all(batch);
     const int64_t next = position_.batch + 1;
     const bool last = next == batches_.count() || next % choice_.accumulate == 0;
     std::optional<StepResult> result;
@@ -350,13 +361,13 @@ class Run {
     }
     if (choice_.accumulate > 1) {
       result.reset();
-      if (last && session_.accumulated() > 0) result = session_.apply_gradients();
+      if (last && parallel_.accumulated() > 0) result = apply_parts(progress);
     }
     if (!result) return;
-    add_row(metrics, *result, progress);
+    curves_->add_row(*result, position_.epoch + 1, progress);
     Fields values{{"loss/step", result->loss}, {"lr", result->lr}};
     if (result->grad_norm != 0) values["grad_norm"] = result->grad_norm;
-    add_events(result->step, values, progress);
+    curves_->add_values(result->step, values, progress);
     const int64_t step = (next + choice_.accumulate - 1) / choice_.accumulate;
     progress.step(
         rows,
@@ -373,47 +384,61 @@ class Run {
     }
   }
 
+  /// The weight of the position's batch in the mean loss, of the rows of all processes; `batch` are
+  /// those of this one.
+  int64_t weight_of_all(const std::vector<Tensor>& batch) {
+    if (team_.alone()) return weight_.of(batch);
+    if (!weight_.counts_labels()) return batches_.rows_of(position_.batch);
+    return weight_.of_labels(batches_.whole(weight_.at(), position_.epoch, position_.batch));
+  }
+
   /// Nothing if the gradients overflowed, or if no label counts.
   std::optional<StepResult> one_part(const std::vector<Tensor>& batch, int64_t weight, int64_t rows,
                                      Progress& progress) {
-    StepResult result = choice_.accumulate > 1 ? session_.accumulate(batch) : session_.step(batch);
-    if (result.skipped) {
-      progress.line(fmt::format("skipped a batch: gradients overflowed at loss scale {:g}",
-                                result.loss_scale));
-      progress.step(rows, fmt::format("loss scale {:g}", session_.loss_scale()));
+    const bool parts = choice_.accumulate > 1, together = !team_.alone();
+    const double before = parts && together ? session_.accumulated_gradients().weight : 0;
+    std::optional<StepResult> result =
+        parts ? parallel_.accumulate(batch, rows) : parallel_.step_if_any(batch);
+    if (result && result->skipped) {
+      say_skipped(*result, rows, progress);
       return {};
     }
-    if (std::isnan(result.loss)) {  // all classes in the batch have weight 0
+    const bool none = !result || std::isnan(result->loss);
+    if (none && !(parts && together)) {  // all classes in the batch have weight 0
       ++left_out_;
       progress.step(rows, "no label counts");
       return {};
     }
-    position_.loss_sum += result.loss * static_cast<double>(weight);
-    position_.loss_rows += weight;
+    if (parts) {
+      part_losses_.add(none ? 0 : result->loss, together ? weight_of_part(batch, before) : 1,
+                       weight);
+    } else {
+      position_.loss_sum += result->loss * static_cast<double>(weight);
+      position_.loss_rows += weight;
+    }
     return result;
   }
 
-  void add_row(Metrics& metrics, const StepResult& result, Progress& progress) {
-    if (metrics_end_) return;
-    try {
-      metrics.add(result.step, position_.epoch + 1, result.loss, result.lr, result.grad_norm);
-    } catch (const IoError& error) {
-      metrics_end_ = true;
-      note(fmt::format("{}; --metrics ends before step {}", error.parts().what, result.step),
-           progress);
-    }
+  /// The weight of this process's rows in the mean loss of a part.
+  double weight_of_part(const std::vector<Tensor>& batch, double before) {
+    const AccumulatedGradients sums = session_.accumulated_gradients();
+    return sums.weighs ? sums.weight - before : static_cast<double>(batch[0].dims()[0]);
   }
 
-  /// Writes the values for TensorBoard.
-  void add_events(int64_t step, const Fields& values, Progress& progress) {
-    if (events_ == nullptr) return;
-    try {
-      for (const auto& [tag, value] : values.items()) events_->add(tag, step, value.get<double>());
-    } catch (const IoError& error) {
-      events_ = nullptr;
-      note(fmt::format("{}; --tensorboard ends before step {}", error.parts().what, step),
-           progress);
-    }
+  std::optional<StepResult> apply_parts(Progress& progress) {
+    std::optional<StepResult> result = parallel_.apply_if_any();
+    const PartLosses::Sum loss = part_losses_.take(team_);
+    if (result && result->skipped) say_skipped(*result, 0, progress);
+    if (!result || result->skipped) return {};
+    position_.loss_sum += loss.loss;
+    position_.loss_rows += loss.counts;
+    return result;
+  }
+
+  void say_skipped(const StepResult& result, int64_t rows, Progress& progress) const {
+    progress.line(
+        fmt::format("skipped a batch: gradients overflowed at loss scale {:g}", result.loss_scale));
+    progress.step(rows, fmt::format("loss scale {:g}", session_.loss_scale()));
   }
 
   void end_epoch(Progress& progress) {
@@ -427,7 +452,7 @@ class Run {
     if (validation_) {
       std::vector<int64_t> all(static_cast<size_t>(validation_->count()));
       std::iota(all.begin(), all.end(), int64_t{0});
-      const double validation_loss = validate(all);
+      const double validation_loss = team_.of_lead([&] { return validate(all); });
       text += fmt::format("  validation loss {:.6g}", validation_loss);
       fields["validation_loss"] = validation_loss;
       values["loss/validation"] = validation_loss;
@@ -443,14 +468,14 @@ class Run {
       fields["batches_left_out"] = left_out_;
     }
     left_out_ = 0;
-    add_events(session_.step_count(), values, progress);
+    curves_->add_values(session_.step_count(), values, progress);
     progress.epoch(text, std::move(fields));
   }
 
   /// Validates the first and the last batch, whose sizes may differ.
-  void try_validation() {
-    validate({0});
-    if (validation_->count() > 1) validate({validation_->count() - 1});
+  double try_validation() {
+    const double first = validate({0});
+    return validation_->count() > 1 ? validate({validation_->count() - 1}) : first;
   }
 
   double validate(const std::vector<int64_t>& batches) {
@@ -467,8 +492,9 @@ class Run {
 
   /// If a step in parts is incomplete, goes back to the end of the last complete step.
   void leave_parts() {
-    if (session_.accumulated() == 0) return;
-    session_.drop_gradients();
+    if (parallel_.accumulated() == 0) return;
+    parallel_.drop_gradients();
+    part_losses_.clear();
     position_ = applied_;
   }
 
@@ -480,19 +506,9 @@ class Run {
       return kInterrupted;
     }
     folder = save(folder, progress);
-    std::vector<std::string> again;
-    for (size_t i = 0; i < choice_.command_line.size(); ++i) {
-      const std::string& word = choice_.command_line[i];
-      if (word.rfind("--resume=", 0) == 0) continue;
-      if (word == "--resume") {
-        ++i;
-      } else {
-        again.push_back(word.find(' ') == std::string::npos ? word : "'" + word + "'");
-      }
-    }
-    progress.line(
-        fmt::format("stopped after step {}; the checkpoint is in {}\nresume with: {} --resume {}",
-                    session_.step_count(), folder, fmt::join(again, " "), folder));
+    progress.line(fmt::format("stopped after step {}; the checkpoint is in {}\nresume with: {}",
+                              session_.step_count(), folder,
+                              choice_.resume_command(folder, team_.size())));
     return kInterrupted;
   }
 
@@ -515,19 +531,19 @@ class Run {
     if (!choice_.out.empty()) {
       require_finite();
       const std::string path =
-          keep_result(choice_.out, progress, [&](const std::filesystem::path& file) {
+          keeper_.write(choice_.out, progress, [&](const std::filesystem::path& file) {
             session_.export_onnx(file, {.for_inference = choice_.for_inference,
                                         .external_data = choice_.external_data,
                                         .merge_adapters = !choice_.lora_apart});
           });
       progress.line("wrote " + destination_text(path));
     }
-    if (!choice_.profile.empty()) {
+    if (!if_leading(choice_.profile).empty()) {
       try {
         session_.write_profile(choice_.profile);
         progress.line("wrote " + destination_text(choice_.profile));
       } catch (const IoError& error) {
-        note(error.parts().what, progress);
+        keeper_.note(error.parts().what, progress);
       }
     }
     if (!choice_.keeps_weights()) {
@@ -536,25 +552,26 @@ class Run {
   }
 
   const TrainArguments& choice_;
+  const Team& team_;
   TrainingSession session_;
   LossWeight weight_;
   Feed feed_;
   std::optional<Feed> split_rows_;  ///< rows of --validation-split
   Cut cut_;
-  Batches batches_;
+  Shares batches_;
+  DataParallel parallel_;
   Scores scores_;
   std::unique_ptr<Batches> validation_;
-  std::unique_ptr<Events> events_;
+  Keeper keeper_;
+  std::unique_ptr<Curves> curves_;
   std::string validation_text_;
   Position position_;
   Position applied_;                                    ///< the position after the last step
   std::map<std::string, Tensor> best_, best_averages_;  ///< weights of the best epoch
   std::set<std::string> infinite_;  ///< weights that were not finite in the file or checkpoint
   int64_t first_step_ = 0;          ///< the session's number of steps before this run
-  int64_t left_out_ = 0;            ///< batches of this epoch without a label that counts
-  std::map<std::string, std::string> instead_;  ///< actual destination by wanted destination
-  std::string trouble_;                         ///< errors of files so far
-  bool metrics_end_ = false;
+  PartLosses part_losses_;
+  int64_t left_out_ = 0;  ///< batches of this epoch without a label that counts
 };
 
 }  // namespace
@@ -566,13 +583,20 @@ Command add_train(CLI::App& parent, std::vector<std::string> command_line) {
   add_train_options(app, *choice);
   return [choice, &app] {
     check_train_usage(app, *choice);
-    refuse_several_processes();
-    check_destinations(*choice);
-    outlive_failing_writes();
-    say_when_files_shrink();
-    use_threads(choice->threads);
-    const Budget budget(choice->model.options.limits);  // applies to the data, too
-    return Run(*choice).go();
+    const Team team(choice->parallel);
+    if (team.alone()) refuse_several_processes();  // also where MPI has another launcher
+    std::unique_ptr<Run> run;
+    const int code = team.together([&] {
+      if (team.leads()) check_destinations(*choice);
+      outlive_failing_writes();
+      say_when_files_shrink();
+      use_threads(choice->threads);
+      const Budget budget(choice->model.options.limits);  // applies to the data, too
+      run = std::make_unique<Run>(*choice, team);
+      return run->go();
+    });
+    if (!run->trouble().empty()) throw IoError(ErrorParts{.what = run->trouble()});
+    return code;
   };
 }
 

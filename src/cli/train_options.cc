@@ -16,6 +16,7 @@
 #include "cli/keep.h"
 #include "cli/option_flags.h"
 #include "cli/scores.h"
+#include "cli/team.h"
 #include "data/block_float.h"
 #include "runtime/disk.h"
 #include "steep/error.h"
@@ -54,6 +55,22 @@ void add_validation_options(CLI::App& app, TrainArguments& choice) {
 }
 
 }  // namespace
+
+std::string TrainArguments::resume_command(const std::string& folder, int processes) const {
+  std::string text = parallel == "gloo"  ? fmt::format("steep launch -n {} ", processes)
+                     : parallel == "mpi" ? fmt::format("mpirun -n {} steep ", processes)
+                                         : command_line[0] + " ";
+  for (size_t i = 1; i < command_line.size(); ++i) {
+    const std::string& word = command_line[i];
+    if (word.rfind("--resume=", 0) == 0) continue;
+    if (word == "--resume") {
+      ++i;
+    } else {
+      text += (word.find(' ') == std::string::npos ? word : "'" + word + "'") + " ";
+    }
+  }
+  return text + "--resume " + folder;
+}
 
 std::string TrainArguments::interrupted_folder() const {
   if (!checkpoint.empty()) return checkpoint;
@@ -154,6 +171,7 @@ void add_train_options(CLI::App& app, TrainArguments& choice) {
   app.add_flag("--json", choice.json,
                "Print each report as a line of JSON: {\"report\": \"epoch\", \"loss\": …}");
   add_threads_option(app, choice.threads);
+  add_parallel_option(app, choice.parallel);
   app.add_option("--metrics", choice.metrics, "Write a CSV file with one row for each step");
   app.add_option("--tensorboard", choice.tensorboard,
                  "Write losses, rates and metrics for TensorBoard into this folder");

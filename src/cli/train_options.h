@@ -21,6 +21,7 @@ struct TrainArguments {
   int64_t accumulate = 1;
   bool json = false;
   int64_t threads = 0;
+  std::string parallel;  ///< "", "gloo" or "mpi"
   int64_t epochs = 1;
   bool no_shuffle = false;
   bool drop_last = false;
@@ -39,6 +40,8 @@ struct TrainArguments {
 
   bool validates() const { return !validation.empty() || validation_split > 0; }
   bool keeps_weights() const { return !out.empty() || !checkpoint.empty(); }
+  /// The command that continues this run, of so many processes, from a checkpoint.
+  std::string resume_command(const std::string& folder, int processes) const;
   /// The folder for the checkpoint of an interrupted run.
   std::string interrupted_folder() const;
   /// The folder for the checkpoint of a run that ended with an error. It is another one, because

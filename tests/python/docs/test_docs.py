@@ -219,7 +219,7 @@ def test_add_an_op_explains_every_field() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["check", "train", "eval", "predict", "info", "diff", "dump", "grad"]
+    "command", ["check", "train", "launch", "eval", "predict", "info", "diff", "dump", "grad"]
 )
 def test_examples_of_the_program(command: str, tmp_path: Path) -> None:
     text = subprocess.run(

@@ -1,0 +1,183 @@
+// Data-parallel training: each process has its own rows, and all make the same update.
+//
+//   std::shared_ptr<steep::Peers> peers = steep::connect("gloo");
+//   steep::TrainingSession session("model.onnx", options);
+//   steep::DataParallel parallel(session, peers, {{"model", steep::hash_of_file("model.onnx")}});
+//   for (...) parallel.step({x, y});  // x, y: rows of this process
+//   if (peers->rank() == 0) session.save_checkpoint("run/checkpoint");
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "steep/error.h"
+#include "steep/steep.h"
+
+namespace steep {
+
+/// Another process of the training has ended or does not answer. `node` names it if it is known,
+/// `op` the exchange in which that was found.
+class PeerLostError : public ProviderError {
+ public:
+  using ProviderError::ProviderError;
+};
+
+/// The processes of a training. All of them make the same calls in the same order. A call throws
+/// PeerLostError if a process is lost; from then on all calls do. Not for several threads.
+class Peers {
+ public:
+  virtual ~Peers() = default;
+  Peers() = default;
+  Peers(const Peers&) = delete;
+  Peers& operator=(const Peers&) = delete;
+
+  virtual int rank() const = 0;  ///< of this process, from 0
+  virtual int size() const = 0;  ///< number of processes
+
+  /// The numbers of each process, in the order of ranks; all pass equally many.
+  std::vector<std::vector<double>> gather(std::span<const double> numbers);
+  std::vector<std::string> gather_texts(const std::string& text);
+  /// Replaces tensors (float32, float64) by the sum over all processes of tensor times `factor`.
+  /// Each process has its own factor. Sums are exchanged in buckets of 25 MiB.
+  void add(std::span<const Tensor> tensors, double factor);
+  /// Replaces tensors by those of the process `rank`.
+  void copy_from(int rank, std::span<const Tensor> tensors);
+
+  /// As gather(), for at most kNumbers numbers, at a point of the program that `call` names. If a
+  /// process is at another point, all throw ProviderError. If a process is in tell(), all others
+  /// throw an error of the class of its error, which names the rank.
+  std::vector<std::vector<double>> agree(const std::string& call, std::span<const double> numbers);
+  /// Tells the others of an error of this process. Does nothing if a process was lost.
+  void tell(const std::exception& error) noexcept;
+  /// Whether the last agree() or tell() ended with an error on all processes.
+  bool failed_together() const { return failed_together_; }
+
+  static constexpr size_t kNumbers = 12;
+
+ protected:
+  /// The operations, which throw std::exception if they fail. `every` has room for all processes.
+  virtual void gather_bytes(const void* own, void* every, size_t bytes) = 0;
+  virtual void sum(float* values, size_t count) = 0;
+  virtual void sum(double* values, size_t count) = 0;
+  virtual void broadcast(void* bytes, size_t count, int from) = 0;
+  /// Which process was lost and how; called after an operation has failed. "" if it is not known.
+  struct Loss {
+    int rank = -1;
+    std::string how{};
+  };
+  virtual Loss find_lost() { return {}; }
+
+ private:
+  template <typename F>
+  void together(const char* op, F&& f);
+
+  std::string failure_;
+  bool failed_together_ = false;
+};
+
+/// Connects to the processes that a launcher has started together with this one: "gloo", those of
+/// `steep launch` (STEEP_RANK, STEEP_SIZE, STEEP_RENDEZVOUS; docs/parallel.md); "mpi", those of
+/// Open MPI's mpirun. Throws ProviderError: another way; a plug-in that is not installed, with the
+/// package that it needs; no launcher; processes that cannot be reached. With "mpi" there is one
+/// connection in the life of a process.
+std::shared_ptr<Peers> connect(const std::string& way);
+
+/// The hash of a file, for DataParallel's facts. Throws IoError.
+std::string hash_of_file(const std::filesystem::path& path);
+
+/// This process's part of a training in which each process has a session of its own. A step is two
+/// small exchanges around forward and backward, then one sum of the gradients:
+///
+///   open        same model everywhere; rank 0's weights are copied if some are new
+///   accumulate  forward and backward of this process's rows; gradients stay in the session
+///   close       every process has its gradients; their weights in the mean
+///   sum         the mean of the gradients over all rows
+///   apply       clipping and update, which are the same everywhere
+///
+/// All processes learn of an error of one before any weight changes: that process throws its error,
+/// the others one of the same class that names the rank. Training may go on with the next step,
+/// unless a process was lost. With one process, all calls are those of the session.
+class DataParallel {
+ public:
+  /// `session` outlives this object; nothing else runs its steps. `facts`: what else must be the
+  /// same everywhere, by name; the session's options, parameters and the version are compared
+  /// anyway. All is compared in the first step: ModelError names the rank and what differs.
+  DataParallel(TrainingSession& session, std::shared_ptr<Peers> peers,
+               std::map<std::string, std::string> facts = {});
+
+  Peers& peers() const { return *peers_; }
+
+  /// As TrainingSession::step() with the rows of all processes. Inputs without rows, or no inputs,
+  /// are a process without rows in this step. `outputs` are those of this process's rows. Throws
+  /// DataError if no process has rows, or labels that count.
+  StepResult step(std::span<const Tensor> inputs);
+  StepResult step(std::initializer_list<Tensor> inputs) {
+    return step(std::span<const Tensor>(inputs.begin(), inputs.size()));
+  }
+  /// The same, but nothing if no process has rows or labels that count.
+  std::optional<StepResult> step_if_any(std::span<const Tensor> inputs);
+  /// As TrainingSession::accumulate(), for the process's own rows. `rows`: the rows of all
+  /// processes in this part: then all parts have the same weight, as in one process; 0: each part
+  /// weighs as many as this process's rows, which is the same for parts of one size. With a loss
+  /// that weighs labels it makes no difference. An error here is this process's; see Peers::tell().
+  StepResult accumulate(std::span<const Tensor> inputs, int64_t rows = 0);
+  /// As TrainingSession::apply_gradients(). If a part overflowed on one process ("fp16"), all skip
+  /// the whole step.
+  StepResult apply_gradients();
+  std::optional<StepResult> apply_if_any();
+  /// Number of parts that wait, those without rows included: the same on all processes.
+  int64_t accumulated() const { return parts_; }
+  void drop_gradients();  ///< on all processes
+
+  /// The session's state has changed other than by steps: rank 0's is copied to all before the next
+  /// step.
+  void refresh() { fresh_ = true; }
+  /// A warning on running statistics, which are those of rank 0; else "".
+  std::string warning() const;
+
+ private:
+  struct Summary;
+  void describe();
+  void open();
+  StepResult part(std::span<const Tensor> inputs, int64_t rows);
+  void scale_sums(double factor);
+  Summary own_summary();
+  std::vector<Summary> close();
+  void compare(const std::vector<Summary>& every);
+  std::optional<StepResult> finish(std::vector<Tensor> outputs);
+  StepResult skip(const std::vector<Summary>& every, std::vector<Tensor> outputs);
+  void undo();
+  void forget();
+  std::string settings() const;
+  std::vector<Tensor> states(std::vector<std::string> names) const;
+  [[noreturn]] void explain_difference();
+  double elements(std::span<const Tensor> inputs) const;
+
+  TrainingSession& session_;
+  std::shared_ptr<Peers> peers_;
+  std::map<std::string, std::string> facts_;
+  double digest_ = 0;  ///< of facts_
+  bool fresh_ = true;
+  bool opened_ = false;
+  // the step that is open
+  uint64_t seed_ = 0, runs_ = 0;
+  double loss_scale_ = 1;
+  std::map<std::string, Tensor> old_statistics_{};
+  int64_t parts_ = 0;
+  double rows_ = 0;      ///< sum of the parts' elements, or of their shares
+  double loss_ = 0;      ///< sum of loss · elements or share
+  double share_ = 0;     ///< of the sums so far: this process's rows by those of all; 0: none
+  bool shared_ = false;  ///< whether accumulate() was told the rows of all
+  bool skipped_ = false;
+  double skipped_loss_ = 0;
+};
+
+}  // namespace steep

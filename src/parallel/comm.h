@@ -1,0 +1,34 @@
+// What a plug-in of communication offers: libsteep_comm_gloo.so, libsteep_comm_mpi.so. Only these
+// two link the libraries of communication; they are loaded when they are asked for. No exception
+// crosses this interface.
+#pragma once
+
+#include <cstddef>
+
+extern "C" {
+
+struct SteepCommOptions {
+  int rank;             // gloo; MPI tells it
+  int size;             // gloo
+  const char* folder;   // gloo: where the processes meet; empty at the start
+  const char* address;  // gloo: the host name or address on which this process listens
+};
+
+/// Functions that return int return 0, or another number after they have written an error's text.
+struct SteepComm {
+  size_t size;  // of this struct
+  /// Null if it fails.
+  void* (*open)(const SteepCommOptions* options, int* rank, int* ranks, char* error, size_t room);
+  int (*gather)(void* comm, const void* own, void* every, size_t bytes, char* error, size_t room);
+  int (*sum_float)(void* comm, float* values, size_t count, char* error, size_t room);
+  int (*sum_double)(void* comm, double* values, size_t count, char* error, size_t room);
+  int (*copy)(void* comm, void* data, size_t bytes, int from, char* error, size_t room);
+  /// From another thread: a call that waits for other processes fails soon. May be null.
+  void (*interrupt)(void* comm);
+  void (*close)(void* comm);
+};
+
+typedef const SteepComm* (*SteepCommEntry)(void);
+}
+
+#define STEEP_COMM_SYMBOL "steep_comm_1"

@@ -1,0 +1,420 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <type_traits>
+#include <utility>
+
+#include "parallel/describe.h"
+#include "parallel/digest.h"
+#include "steep/parallel.h"
+
+namespace steep {
+namespace {
+
+constexpr double kHalf = 4294967296;  // 64 bits are exact in two float64
+
+std::array<double, 2> halves(uint64_t number) {
+  return {static_cast<double>(number >> 32), static_cast<double>(number & 0xffffffffu)};
+}
+uint64_t joined(double high, double low) {
+  return static_cast<uint64_t>(high) * static_cast<uint64_t>(kHalf) + static_cast<uint64_t>(low);
+}
+
+constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+
+}  // namespace
+
+/// What a process knows once its gradients are accumulated.
+struct DataParallel::Summary {
+  double skipped = 0;  ///< gradients overflowed at this loss scale
+  double weight = 0;   ///< of its gradients: elements, shares, or labels that are not ignored
+  double loss = 0;     ///< sum of loss · weight
+  double step_count = 0;
+  double run_count = 0;
+  double loss_scale = 0;
+  double settings = 0;  ///< digest of this step's update settings
+  double shared = 0;
+  double parts = 0;
+};
+
+DataParallel::DataParallel(TrainingSession& session, std::shared_ptr<Peers> peers,
+                           std::map<std::string, std::string> facts)
+    : session_(session), peers_(std::move(peers)), facts_(std::move(facts)) {
+  if (peers_ == nullptr) throw InternalError("DataParallel needs peers.");
+  forget();
+}
+
+std::string DataParallel::warning() const {
+  std::vector<std::string> names = session_.statistic_names();
+  std::erase_if(names, [&](const auto& n) { return session_.options().updates.contains(n); });
+  if (names.empty() || peers_->size() == 1) return "";
+  return "batch normalisation: each process normalises its own rows, and running statistics are "
+         "those of rank 0; results differ from those of one process with all rows";
+}
+
+// --- the calls -----------------------------------------------------------------------------------
+
+StepResult DataParallel::step(std::span<const Tensor> inputs) {
+  if (std::optional<StepResult> result = step_if_any(inputs)) return *std::move(result);
+  throw DataError(ErrorParts{.what = "A step has no rows; no weight was changed.",
+                             .expected = "rows, or labels that count, on one rank at least",
+                             .received = fmt::format("none on {} ranks", peers_->size())});
+}
+
+std::optional<StepResult> DataParallel::step_if_any(std::span<const Tensor> inputs) {
+  if (peers_->size() == 1) {
+    if (elements(inputs) == 0) return {};
+    StepResult result = session_.step(inputs);
+    if (std::isnan(result.loss) && !result.skipped) return {};
+    return result;
+  }
+  if (parts_ > 0) {
+    throw DataError(
+        ErrorParts{.what = "step() was called while accumulated gradients wait to be applied.",
+                   .expected = "no accumulated gradients",
+                   .received = fmt::format("those of {} parts", parts_),
+                   .remedy = "Call apply_gradients(), or drop_gradients()."});
+  }
+  if (!opened_) open();
+  StepResult own;
+  try {
+    own = part(inputs, 0);
+  } catch (const std::exception& error) {
+    undo();
+    peers_->tell(error);
+    throw;
+  }
+  return finish(std::move(own.outputs));
+}
+
+StepResult DataParallel::accumulate(std::span<const Tensor> inputs, int64_t rows) {
+  if (peers_->size() == 1) {
+    StepResult result = session_.accumulate(inputs);
+    parts_ = session_.accumulated();
+    return result;
+  }
+  if (!opened_) open();
+  return part(inputs, rows);
+}
+
+StepResult DataParallel::apply_gradients() {
+  if (std::optional<StepResult> result = apply_if_any()) return *std::move(result);
+  throw DataError(ErrorParts{.what = "There are no gradients to apply; no weight was changed.",
+                             .expected = "rows, or labels that count, on one rank at least",
+                             .received = fmt::format("none on {} ranks", peers_->size()),
+                             .remedy = "Call accumulate() first."});
+}
+
+std::optional<StepResult> DataParallel::apply_if_any() {
+  if (peers_->size() == 1) {
+    if (session_.accumulated() == 0) return {};
+    parts_ = 0;
+    return session_.apply_gradients();
+  }
+  if (parts_ == 0) return {};
+  return finish({});
+}
+
+void DataParallel::drop_gradients() {
+  if (opened_) undo();
+  session_.drop_gradients();
+  forget();
+}
+
+// --- the parts of a step -------------------------------------------------------------------------
+
+void DataParallel::open() {
+  if (digest_ == 0) describe();
+  const auto [seed, seed_low] = halves(session_.options().seed);
+  const std::array<double, 7> own{digest_,
+                                  fresh_ ? 1.0 : 0.0,
+                                  static_cast<double>(session_.step_count()),
+                                  static_cast<double>(session_.run_count()),
+                                  session_.loss_scale(),
+                                  seed,
+                                  seed_low};
+  const std::vector<std::vector<double>> every = peers_->agree("the start of a step", own);
+  const std::vector<double>& first = every[0];
+  const auto differs = [&](const std::vector<double>& of) { return of[0] != digest_; };
+  if (std::any_of(every.begin(), every.end(), differs)) explain_difference();
+  if (std::any_of(every.begin(), every.end(), [](const auto& of) { return of[1] != 0; })) {
+    std::vector<std::string> names = session_.parameter_names();
+    for (const std::string& name : session_.statistic_names()) names.push_back(name);
+    for (const std::string& name : session_.optimizer_state_names()) names.push_back(name);
+    peers_->copy_from(0, states(std::move(names)));
+    session_.set_step_count(static_cast<int64_t>(first[2]));
+    session_.set_run_count(static_cast<uint64_t>(first[3]));
+    fresh_ = false;
+  }
+  if (first[4] != session_.loss_scale()) session_.set_loss_scale(first[4]);
+  seed_ = joined(first[5], first[6]);
+  session_.set_seed(seed_);
+  runs_ = session_.run_count();
+  loss_scale_ = session_.loss_scale();
+  old_statistics_.clear();
+  for (const std::string& name : session_.statistic_names()) {
+    old_statistics_[name] = session_.state(name).clone();
+  }
+  opened_ = true;
+}
+
+/// The number of elements in the mean loss of these rows.
+double DataParallel::elements(std::span<const Tensor> inputs) const {
+  if (inputs.empty()) return 0;
+  const std::vector<TensorInfo>& infos = session_.input_info();
+  const TrainingOptions& options = session_.options();
+  for (size_t i = 0; i < infos.size() && i < inputs.size() && !options.loss.empty(); ++i) {
+    if (infos[i].name == options.label) return static_cast<double>(inputs[i].size());
+  }
+  for (const Tensor& input : inputs) {
+    if (!input.dims().empty()) return static_cast<double>(input.dims()[0]);
+  }
+  return 1;
+}
+
+StepResult DataParallel::part(std::span<const Tensor> inputs, int64_t rows) {
+  const double own = elements(inputs);
+  if (parts_ > 0 && shared_ != (rows > 0)) {
+    throw DataError(ErrorParts{.what = "Parts of one step differ in whether they name the rows of "
+                                       "all processes.",
+                               .expected = "`rows` in each part, or in none"});
+  }
+  shared_ = rows > 0;
+  if (own == 0) {
+    ++parts_;
+    return {.loss = kNone,
+            .lr = session_.lr(),
+            .step = session_.step_count(),
+            .loss_scale = session_.loss_scale()};
+  }
+  const bool weighs = session_.accumulated_gradients().weighs;
+  const double share = static_cast<double>(inputs[0].dims().empty() ? 1 : inputs[0].dims()[0]) /
+                       static_cast<double>(std::max<int64_t>(rows, 1));
+  // Sums of equal shares are multiplied by the share at the end.
+  if (shared_ && !weighs && share_ != 0 && share_ != share) scale_sums(share_ / share);
+  if (shared_ && !weighs) share_ = share;
+  // In a step each process has its own seed; between steps all have the same.
+  session_.set_seed(seed_ + static_cast<uint64_t>(peers_->rank()));
+  StepResult result;
+  try {
+    result = session_.accumulate(inputs);
+  } catch (...) {
+    session_.set_seed(seed_);
+    throw;
+  }
+  session_.set_seed(seed_);
+  ++parts_;
+  if (result.skipped) {
+    skipped_ = true;
+    skipped_loss_ = result.loss;
+  } else if (!weighs) {
+    const double weight = shared_ ? share : own;
+    rows_ += weight;
+    loss_ += weight * result.loss;
+  }
+  return result;
+}
+
+void DataParallel::scale_sums(double factor) {
+  for (auto& [name, sum] : session_.accumulated_gradients().sums) {
+    const auto scale = [&](auto* values) {
+      for (int64_t i = 0; i < sum.size(); ++i) {
+        values[i] = static_cast<std::remove_pointer_t<decltype(values)>>(values[i] * factor);
+      }
+    };
+    sum.dtype() == DType::f64 ? scale(sum.data<double>()) : scale(sum.data<float>());
+  }
+}
+
+DataParallel::Summary DataParallel::own_summary() {
+  const AccumulatedGradients waiting = session_.accumulated_gradients();
+  return {.skipped = skipped_ ? 1.0 : 0.0,
+          .weight = waiting.weighs ? waiting.weight : rows_,
+          .loss = waiting.weighs ? waiting.loss : loss_,
+          .step_count = static_cast<double>(session_.step_count()),
+          .run_count = static_cast<double>(session_.run_count()),
+          .loss_scale = session_.loss_scale(),
+          .settings = digest_of(settings()),
+          .shared = shared_ ? 1.0 : 0.0,
+          .parts = static_cast<double>(parts_)};
+}
+
+/// Returns the summary of each process. Throws if a process failed, or if they differ.
+std::vector<DataParallel::Summary> DataParallel::close() {
+  std::vector<Summary> every;
+  try {
+    const Summary o = own_summary();
+    const std::array<double, 9> own{o.skipped,    o.weight,   o.loss,   o.step_count, o.run_count,
+                                    o.loss_scale, o.settings, o.shared, o.parts};
+    for (const std::vector<double>& n : peers_->agree("the end of a step", own)) {
+      every.push_back({n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7], n[8]});
+    }
+    compare(every);
+  } catch (...) {
+    undo();
+    throw;
+  }
+  return every;
+}
+
+std::string DataParallel::settings() const {
+  std::string text = fmt::format("learning rate {}", session_.lr());
+  for (const ParameterGroup& group : session_.options().groups) {
+    if (group.optimizer) text += "; " + option_text(*group.optimizer);
+  }
+  return text;
+}
+
+void DataParallel::compare(const std::vector<Summary>& every) {
+  const Summary& first = every[0];
+  for (size_t i = 0; i < every.size(); ++i) {
+    const Summary& other = every[i];
+    const bool counts = other.step_count == first.step_count;
+    if (counts && other.parts == first.parts && other.shared == first.shared) continue;
+    throw DataError(ErrorParts{
+        .what = fmt::format("The processes have done different numbers of {}; no weight was "
+                            "changed.",
+                            counts ? "parts" : "steps"),
+        .node = fmt::format("rank {}", i),
+        .expected = fmt::format("{:.0f}, as rank 0", counts ? first.parts : first.step_count),
+        .received = fmt::format("{:.0f}", counts ? other.parts : other.step_count),
+        .remedy = counts ? "Call accumulate() equally often on every rank, with no inputs where "
+                           "there are no rows, and with `rows` on each or on none."
+                         : "Load the same checkpoint on every rank."});
+  }
+  const auto differs = [&](const Summary& other) { return other.settings != first.settings; };
+  if (std::none_of(every.begin(), every.end(), differs)) return;
+  const std::vector<std::string> texts = peers_->gather_texts(settings());
+  for (size_t i = 0; i < texts.size(); ++i) {
+    if (texts[i] == texts[0]) continue;
+    throw DataError(
+        ErrorParts{.what = "The processes would update differently; no weight was changed.",
+                   .node = fmt::format("rank {}", i),
+                   .expected = "as rank 0: " + texts[0],
+                   .received = texts[i],
+                   .remedy = "Set rates and the optimizer's numbers alike on every rank."});
+  }
+}
+
+/// Nothing if no process has rows that count.
+std::optional<StepResult> DataParallel::finish(std::vector<Tensor> outputs) {
+  const std::vector<Summary> every = close();
+  double total = 0, loss = 0, runs = 0;
+  bool skips = false;
+  for (const Summary& of : every) {
+    runs = std::max(runs, of.run_count);
+    skips = skips || of.skipped != 0;
+    if (of.weight > 0) total += of.weight, loss += of.loss;
+  }
+  session_.set_run_count(static_cast<uint64_t>(runs));
+  if (skips) return skip(every, std::move(outputs));
+  if (!(total > 0)) {
+    undo();
+    return {};
+  }
+  try {
+    const AccumulatedGradients waiting = session_.accumulated_gradients();
+    // The sums of a loss that weighs are multiplied by the weights already.
+    double factor = 1;
+    if (!waiting.weighs) {
+      factor = shared_ ? share_ : rows_ / static_cast<double>(std::max<int64_t>(waiting.parts, 1));
+    }
+    std::vector<Tensor> sums;
+    for (const auto& [name, sum] : waiting.sums) sums.push_back(sum);
+    peers_->add(sums, factor / total);
+    if (!old_statistics_.empty()) {
+      const auto has_rows = [](const Summary& of) { return of.weight > 0; };
+      const auto source = std::find_if(every.begin(), every.end(), has_rows) - every.begin();
+      peers_->copy_from(static_cast<int>(source), states(session_.statistic_names()));
+    }
+    session_.set_accumulated(1, loss / total);
+  } catch (...) {
+    undo();
+    throw;
+  }
+  forget();
+  opened_ = false;
+  try {
+    StepResult result = session_.apply_gradients();
+    result.outputs = std::move(outputs);
+    return result;
+  } catch (...) {
+    session_.drop_gradients();
+    throw;
+  }
+}
+
+/// Skips the update, since gradients of a process overflowed, and uses the smallest loss scale.
+StepResult DataParallel::skip(const std::vector<Summary>& every, std::vector<Tensor> outputs) {
+  const uint64_t runs = session_.run_count();
+  const double loss = skipped_ ? skipped_loss_ : kNone;
+  undo();
+  session_.set_run_count(runs);
+  double scale = every[0].loss_scale;
+  for (const Summary& of : every) scale = std::min(scale, of.loss_scale);
+  session_.set_loss_scale(scale);
+  return {.loss = loss,
+          .lr = session_.lr(),
+          .step = session_.step_count(),
+          .skipped = true,
+          .loss_scale = loss_scale_,
+          .outputs = std::move(outputs)};
+}
+
+/// Restores the state before the step.
+void DataParallel::undo() {
+  session_.set_run_count(runs_);
+  session_.drop_gradients();
+  for (const auto& [name, value] : old_statistics_) {
+    std::memcpy(session_.state(name).data(), value.data(), value.nbytes());
+  }
+  opened_ = false;
+  forget();
+}
+
+void DataParallel::forget() {
+  parts_ = 0;
+  rows_ = loss_ = share_ = 0;
+  shared_ = skipped_ = false;
+}
+
+std::vector<Tensor> DataParallel::states(std::vector<std::string> names) const {
+  std::sort(names.begin(), names.end());
+  std::vector<Tensor> tensors;
+  for (const std::string& name : names) tensors.push_back(session_.state(name));
+  return tensors;
+}
+
+// --- what must be the same -----------------------------------------------------------------------
+
+void DataParallel::describe() {
+  for (auto& [name, text] : facts_of(session_)) facts_.emplace(name, std::move(text));
+  digest_ = digest_of(nlohmann::json(facts_).dump());
+}
+
+void DataParallel::explain_difference() {
+  using Facts = std::map<std::string, std::string>;
+  std::vector<Facts> every;
+  for (const std::string& text : peers_->gather_texts(nlohmann::json(facts_).dump())) {
+    every.push_back(nlohmann::json::parse(text).get<Facts>());
+  }
+  for (size_t i = 0; i < every.size(); ++i) {
+    const std::optional<Difference> found = first_difference(every[0], every[i]);
+    if (!found) continue;
+    throw ModelError(
+        ErrorParts{.what = "The processes do not train the same model; no weight was changed.",
+                   .node = fmt::format("rank {}: {}", i, found->name),
+                   .expected = found->expected + ", as rank 0",
+                   .received = found->received,
+                   .remedy = "Give all ranks the same model, options, data and versions."});
+  }
+  throw InternalError("No fact of the processes differs.");
+}
+
+}  // namespace steep

@@ -1,0 +1,107 @@
+#include "parallel/describe.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <set>
+#include <vector>
+
+#include "parallel/digest.h"
+#include "steep/parallel.h"
+#include "train/option_rows.h"
+
+namespace steep {
+namespace {
+
+template <typename T>
+std::string value_text(const T& value) {
+  return fmt::format("{}", value);
+}
+template <typename T>
+std::string value_text(const std::optional<T>& value) {
+  return value ? value_text(*value) : "none";
+}
+
+/// Facts that may cause others to differ: 0; all others: 1.
+int place_of(const std::string& name) {
+  constexpr std::array kEffects{"parameter ", "moments", "statistics"};
+  const auto starts = [&](const char* with) { return name.rfind(with, 0) == 0; };
+  return std::any_of(kEffects.begin(), kEffects.end(), starts) ? 1 : 0;
+}
+
+}  // namespace
+
+std::string option_text(const OptimizerOptions& options) {
+  OptimizerOptions copy = options;
+  std::string text;
+  visit_fields(copy, [&](const OptionRow& row, const auto& field) {
+    text += fmt::format("{}={} ", row.key, value_text(field));
+  });
+  for (const auto& [name, value] : options.attributes) text += fmt::format("{}={} ", name, value);
+  return text;
+}
+
+Facts facts_of(const TrainingSession& session) {
+  Facts facts{{"version of steep", STEEP_VERSION}};
+  TrainingOptions options = session.options();
+  visit_fields(options, [&](const OptionRow& row, const auto& field) {
+    // The learning rate of each step is compared, since it may change.
+    if (row.key != "seed" && row.key != "lr") {
+      facts[fmt::format("option {}", row.key)] = value_text(field);
+    }
+  });
+  facts["option attributes"] = fmt::format("{}", options.optimizer.attributes);
+  facts["option updates"] = fmt::format("{}", options.updates);
+  for (size_t i = 0; i < options.groups.size(); ++i) {
+    const ParameterGroup& group = options.groups[i];
+    facts[fmt::format("option groups[{}]", i)] = fmt::format(
+        "{} lr_multiplier={} weight_decay={} kind={}", group.names, group.lr_multiplier,
+        value_text(group.weight_decay), group.optimizer ? group.optimizer->kind : "none");
+  }
+  for (const std::string& name : session.parameter_names()) {
+    const Tensor state = session.state(name);
+    facts["parameter " + name] = fmt::format("{} {}", name_of(state.dtype()), state.dims());
+  }
+  const auto sorted = [](std::vector<std::string> names) {
+    std::sort(names.begin(), names.end());
+    return fmt::format("{}", names);
+  };
+  facts["moments"] = sorted(session.optimizer_state_names());
+  facts["statistics"] = sorted(session.statistic_names());
+  return facts;
+}
+
+std::optional<Difference> first_difference(const Facts& first, const Facts& other) {
+  std::set<std::pair<int, std::string>> names;
+  for (const Facts* facts : {&first, &other}) {
+    for (const auto& [name, text] : *facts) names.emplace(place_of(name), name);
+  }
+  const auto text_of = [](const Facts& facts, const std::string& name) {
+    const auto found = facts.find(name);
+    return found == facts.end() ? std::string("none") : found->second;
+  };
+  for (const auto& [place, name] : names) {
+    const std::string expected = text_of(first, name), received = text_of(other, name);
+    if (expected != received) return Difference{name, expected, received};
+  }
+  return {};
+}
+
+std::string hash_of_file(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  Digest digest;
+  std::vector<char> block(1u << 20);
+  while (file) {
+    file.read(block.data(), static_cast<std::streamsize>(block.size()));
+    digest.add({block.data(), static_cast<size_t>(file.gcount())});
+  }
+  if (!file.eof()) {
+    throw IoError(ErrorParts{.what = "A file cannot be read.", .node = path.string()});
+  }
+  return fmt::format("hash {:016x}", digest.value());
+}
+
+}  // namespace steep

@@ -1,0 +1,26 @@
+// What must be the same in all processes of a training, as texts.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+
+#include "steep/steep.h"
+
+namespace steep {
+
+using Facts = std::map<std::string, std::string>;
+
+/// Version, options, parameters and states of a session, by name.
+Facts facts_of(const TrainingSession& session);
+
+/// All fields of an optimizer as text; equal texts mean equal options.
+std::string option_text(const OptimizerOptions& options);
+
+struct Difference {
+  std::string name, expected, received;
+};
+/// The first fact that differs. Causes, such as an option, are before effects.
+std::optional<Difference> first_difference(const Facts& first, const Facts& other);
+
+}  // namespace steep

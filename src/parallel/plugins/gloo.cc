@@ -1,0 +1,141 @@
+// Communication by gloo's TCP transport. The processes meet in a folder that all of them see.
+#include <gloo/allgather.h>
+#include <gloo/allreduce.h>
+#include <gloo/broadcast.h>
+#include <gloo/math.h>
+#include <gloo/rendezvous/context.h>
+#include <gloo/rendezvous/file_store.h>
+#include <gloo/transport/tcp/device.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <vector>
+
+#include "parallel/comm.h"
+#include "parallel/plugins/report.h"
+
+namespace {
+
+using steep::comm::report;
+
+/// Of one operation: another process may validate, or write a checkpoint, meanwhile.
+constexpr std::chrono::minutes kTimeout(30);
+constexpr std::chrono::seconds kConnectTimeout(60);
+
+/// A connection, by number and inode: the number may be another file's once it is closed.
+struct Connection {
+  int file;
+  ino_t inode;
+  bool operator==(const Connection&) const = default;
+};
+
+struct Group {
+  std::shared_ptr<gloo::transport::Device> device;
+  std::shared_ptr<gloo::rendezvous::Context> context;
+  std::vector<Connection> connections;
+};
+
+/// The TCP connections of this process.
+std::vector<Connection> connections_now() {
+  std::vector<Connection> result;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int file = std::atoi(entry.path().filename().c_str());
+    struct stat status {};
+    sockaddr_storage peer{};
+    socklen_t length = sizeof(peer);
+    if (::getpeername(file, reinterpret_cast<sockaddr*>(&peer), &length) != 0) continue;
+    if (peer.ss_family != AF_INET && peer.ss_family != AF_INET6) continue;
+    if (::fstat(file, &status) == 0) result.push_back({file, status.st_ino});
+  }
+  return result;
+}
+
+gloo::rendezvous::Context& context_of(void* comm) { return *static_cast<Group*>(comm)->context; }
+
+void* open(const SteepCommOptions* options, int* rank, int* ranks, char* error, size_t room) {
+  auto group = std::make_unique<Group>();
+  const int failed = report(error, room, [&] {
+    gloo::transport::tcp::attr attr;
+    attr.hostname = options->address;
+    group->device = gloo::transport::tcp::CreateDevice(attr);
+    gloo::rendezvous::FileStore store(options->folder);
+    const std::vector<Connection> before = connections_now();
+    group->context = std::make_shared<gloo::rendezvous::Context>(options->rank, options->size);
+    group->context->setTimeout(kConnectTimeout);
+    group->context->connectFullMesh(store, group->device);
+    group->context->setTimeout(kTimeout);
+    for (const Connection& now : connections_now()) {
+      if (std::find(before.begin(), before.end(), now) == before.end()) {
+        group->connections.push_back(now);
+      }
+    }
+  });
+  if (failed != 0) return nullptr;
+  *rank = options->rank;
+  *ranks = options->size;
+  return group.release();
+}
+
+int gather(void* comm, const void* own, void* every, size_t bytes, char* error, size_t room) {
+  return report(error, room, [&] {
+    gloo::AllgatherOptions options(static_cast<Group*>(comm)->context);
+    options.setInput(const_cast<char*>(static_cast<const char*>(own)), bytes);
+    options.setOutput(static_cast<char*>(every),
+                      bytes * static_cast<size_t>(context_of(comm).size));
+    gloo::allgather(options);
+  });
+}
+
+template <typename T>
+int sum(void* comm, T* values, size_t count, char* error, size_t room) {
+  return report(error, room, [&] {
+    gloo::AllreduceOptions options(static_cast<Group*>(comm)->context);
+    options.setOutput(values, count);
+    using Add = void (*)(void*, const void*, const void*, size_t);
+    options.setReduceFunction(static_cast<Add>(&gloo::sum<T>));
+    gloo::allreduce(options);
+  });
+}
+
+int copy(void* comm, void* data, size_t bytes, int from, char* error, size_t room) {
+  return report(error, room, [&] {
+    gloo::BroadcastOptions options(static_cast<Group*>(comm)->context);
+    options.setOutput(static_cast<char*>(data), bytes);
+    options.setRoot(from);
+    gloo::broadcast(options);
+  });
+}
+
+/// Context::closeConnections() would leave waiting calls waiting; the end of a connection does not.
+void interrupt(void* comm) {
+  for (const Connection& connection : static_cast<Group*>(comm)->connections) {
+    struct stat status {};
+    if (::fstat(connection.file, &status) != 0 || status.st_ino != connection.inode) continue;
+    ::shutdown(connection.file, SHUT_RDWR);
+  }
+}
+
+void close(void* comm) {
+  char error[64];
+  report(error, sizeof(error), [&] { delete static_cast<Group*>(comm); });
+}
+
+}  // namespace
+
+extern "C" [[gnu::visibility("default")]] const SteepComm* steep_comm_1(void) {
+  static const SteepComm table{.size = sizeof(SteepComm),
+                               .open = open,
+                               .gather = gather,
+                               .sum_float = sum<float>,
+                               .sum_double = sum<double>,
+                               .copy = copy,
+                               .interrupt = interrupt,
+                               .close = close};
+  return &table;
+}

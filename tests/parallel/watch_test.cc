@@ -1,0 +1,96 @@
+// Processes that end or do not answer, by the files that they lock and write to.
+
+#include "parallel/watch.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <functional>
+
+#include "train/temp_folder.h"
+
+namespace steep {
+namespace {
+
+using std::chrono::milliseconds;
+
+/// Processes meet in folder().
+class Watched : public testing::TempFolder {};
+
+constexpr WatchTimes kShort{.beat = milliseconds(20), .silence = milliseconds(400)};
+
+/// Waits until `done` or for ten seconds.
+bool wait_for(const std::function<bool()>& done) {
+  for (int i = 0; i < 1000 && !done(); ++i) std::this_thread::sleep_for(milliseconds(10));
+  return done();
+}
+
+/// The file of another process, which never writes to it again.
+class File {
+ public:
+  File(const std::filesystem::path& path, bool locked) {
+    file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    const uint64_t content[] = {1, 0};
+    EXPECT_EQ(::write(file_, content, sizeof(content)), static_cast<ssize_t>(sizeof(content)));
+    if (locked) {
+      EXPECT_EQ(::flock(file_, LOCK_EX), 0);
+    }
+  }
+  ~File() { ::close(file_); }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+
+ private:
+  int file_;
+};
+
+TEST_F(Watched, AProcessThatIsThereIsNotLost) {
+  std::atomic<int> lost = 0;
+  const auto count = [&] { ++lost; };
+  Watch one(folder(), 0, 2, count, kShort), other(folder(), 1, 2, count, kShort);
+  std::this_thread::sleep_for(3 * kShort.silence);
+  EXPECT_EQ(lost, 0);
+  EXPECT_EQ(one.find().rank, -1);
+}
+
+TEST_F(Watched, OneThatLeavesHasEnded) {
+  std::atomic<int> lost = 0;
+  Watch one(
+      folder(), 0, 2, [&] { ++lost; }, kShort);
+  {
+    const Watch other(
+        folder(), 1, 2, [] {}, kShort);
+    std::this_thread::sleep_for(5 * kShort.beat);
+  }
+  const Watch::Loss loss = one.find();
+  EXPECT_EQ(loss.rank, 1);
+  EXPECT_EQ(loss.how, "ended");
+  std::this_thread::sleep_for(2 * kShort.silence);
+  EXPECT_EQ(lost, 0);
+}
+
+TEST_F(Watched, OneWhoseLockIsFreeWasKilled) {
+  const File file(folder() / "alive.1", false);
+  Watch one(
+      folder(), 0, 2, [] {}, kShort);
+  EXPECT_TRUE(wait_for([&] { return one.find().rank == 1; }));
+  EXPECT_EQ(one.find().how, "was killed");
+}
+
+TEST_F(Watched, OneThatDoesNotWriteDoesNotAnswer) {
+  const File file(folder() / "alive.1", true);
+  std::atomic<int> lost = 0;
+  Watch one(
+      folder(), 0, 3, [&] { ++lost; }, kShort);
+  EXPECT_TRUE(wait_for([&] { return lost > 0; }));
+  const Watch::Loss loss = one.find();
+  EXPECT_EQ(loss.rank, 1);
+  EXPECT_EQ(loss.how, "did not answer for 0.4 s");
+  EXPECT_EQ(lost, 1);
+}
+
+}  // namespace
+}  // namespace steep
