@@ -43,7 +43,7 @@ class Run {
         feed_(feed_from(choice.data, session_.input_info(), weight_.labels(), true)),
         split_rows_(hold_out()),
         cut_(cut_for(choice.data, feed_, session_.input_info(), choice.drop_last)),
-        batches_(feed_.arrays, batch_options()),
+        batches_(feed_, batch_options()),
         scores_(choice.scores, session_, weight_.labels(),
                 holds_probabilities(choice.model.path, session_.options(), choice.scores)) {
     if (length_is_open()) set_length();
@@ -148,15 +148,14 @@ class Run {
   void open_validation() {
     DataArguments data = choice_.data;
     if (!split_rows_) data.paths = choice_.validation;
+    if (feed_.images.set) data.images.classes = feed_.images.set->classes;
     const std::vector<TensorInfo>& inputs = session_.input_info();
     const Feed feed = split_rows_ ? *split_rows_ : feed_from(data, inputs, weight_.labels(), true);
     const Cut cut = cut_for(data, feed, inputs, false);
     validation_text_ = feed.text;
     if (!cut.text.empty()) validation_text_ += "; " + cut.text;
-    validation_ = std::make_unique<Batches>(feed.arrays, BatchOptions{.batch_size = cut.batch,
-                                                                      .shuffle = false,
-                                                                      .drop_last = cut.drop_last,
-                                                                      .rows = feed.row_numbers});
+    validation_ = std::make_unique<FeedBatches>(
+        feed, BatchOptions{.batch_size = cut.batch, .shuffle = false, .drop_last = cut.drop_last});
   }
 
   /// Plans for both batch sizes that occur. Returns the text of the plan for the next batch.
@@ -164,10 +163,8 @@ class Run {
     const StepPlan next = session_.plan(batches_.get(position_.epoch, position_.batch));
     const int64_t rows = batches_.row_count(), last = rows % cut_.batch;
     if (cut_.drop_last || last == 0 || rows < cut_.batch) return next.text();
-    std::vector<Tensor> short_batch;
-    for (const Tensor& array : feed_.arrays) short_batch.push_back(steep::rows(array, 0, last));
     try {
-      session_.plan(short_batch);
+      session_.plan(first_rows(feed_, last));
     } catch (const ShapeError& error) {
       ErrorParts parts = error.parts();
       parts.what =
@@ -183,8 +180,7 @@ class Run {
     return {.batch_size = cut_.batch,
             .shuffle = !choice_.no_shuffle,
             .drop_last = cut_.drop_last,
-            .seed = choice_.model.options.seed,
-            .rows = feed_.row_numbers};
+            .seed = choice_.model.options.seed};
   }
 
   ResumeSettings setting() const {
@@ -536,9 +532,9 @@ class Run {
   Feed feed_;
   std::optional<Feed> split_rows_;  ///< rows of --validation-split
   Cut cut_;
-  Batches batches_;
+  FeedBatches batches_;
   Scores scores_;
-  std::unique_ptr<Batches> validation_;
+  std::unique_ptr<FeedBatches> validation_;
   std::unique_ptr<Events> events_;
   std::string validation_text_;
   Position position_;
