@@ -180,6 +180,14 @@ Assignment assign(const DataArguments& choice, std::span<const TensorInfo> input
     const auto array = assignment.array_of.find(input.name);
     if (array == assignment.array_of.end() || is_there(array->second, data)) continue;
     const bool is_label = input.name == label;
+    if (const auto other = data.not_read.find(array->second); other != data.not_read.end()) {
+      throw DataError(
+          ErrorParts{.what = fmt::format("Column '{}' of {} is not read.", other->first, data.text),
+                     .node = input.name,
+                     .expected = "numbers, bools, or lists of them of one length",
+                     .received = other->second,
+                     .remedy = "Give its values numbers."});
+    }
     throw DataError(
         ErrorParts{.what = fmt::format("{} has no array for input '{}'.", data.text, input.name),
                    .expected = array->second,
@@ -259,7 +267,7 @@ void feed_images(Feed* feed, const ImageArguments& choice, const TensorInfo& inp
 void add_data_options(CLI::App& app, DataArguments& choice, bool labels) {
   app.add_option(
          "--data", choice.paths,
-         ".npz, .safetensors, .npy (called as the file) or .csv files; rows along the\n"
+         ".npz, .safetensors, .npy (called as the file), .csv or .parquet files; rows along the\n"
          "first axis. Files of the same arrays are one behind the other; a folder stands for its "
          "files.\n"
          "Or a folder of images, .jpg and .png: its folders are the classes, sorted by name")
@@ -323,6 +331,8 @@ Feed feed_from(const DataArguments& choice, std::span<const TensorInfo> inputs,
   feed.text = fmt::format("{}: {}", path, fmt::join(pairs, ", "));
   if (data.images != nullptr) feed.text += class_text(*data.images);
   if (!data.mapped.empty()) feed.text += "; read as it is used, since it is large";
+  for (const auto& [name, type] : data.not_read)
+    feed.text += fmt::format("; '{}' not read: {}", name, type);
   if (!assigned.labelled) feed.text += "; no labels, so no loss";
   if (!assigned.left_over.empty()) {
     feed.text += "; not used: '" + fmt::format("{}", fmt::join(assigned.left_over, "', '")) + "'";

@@ -16,6 +16,7 @@
 #include "runtime/disk.h"
 #include "steep/data.h"
 #include "steep/error.h"
+#include "tables/parquet.h"
 #include "train/name_suggestions.h"
 
 namespace steep::cli {
@@ -57,7 +58,7 @@ bool same_names(const Arrays& a, const Arrays& b) {
 }
 
 bool has_data(const std::filesystem::path& path) {
-  constexpr const char* kEndings[] = {".npz", ".npy", ".safetensors", ".csv"};
+  constexpr const char* kEndings[] = {".npz", ".npy", ".safetensors", ".csv", ".parquet", ".pq"};
   return std::any_of(std::begin(kEndings), std::end(kEndings),
                      [&](const char* ending) { return path.extension() == ending; });
 }
@@ -92,8 +93,9 @@ Paths sorted_out(const std::vector<std::string>& paths, const Limits& limits) {
     if (files.size() > before) continue;
     if (!has_images(path)) {
       throw DataError(ErrorParts{.what = path + " is a folder without files of data.",
-                                 .expected = "names in .npz, .npy, .safetensors or .csv, or a "
-                                             "folder of .jpg and .png files for each class"});
+                                 .expected =
+                                     "names in .npz, .npy, .safetensors, .csv or .parquet, or a "
+                                     "folder of .jpg and .png files for each class"});
     }
     result.images.push_back(path);
   }
@@ -122,6 +124,13 @@ Arrays read_file(const std::string& path, const Limits& limits, Loaded* result) 
   if (is_csv(path)) {
     for (CsvColumn& column : read_csv(FileSource(path), limits))
       add(std::move(column.name), std::move(column.values), true);
+    return arrays;
+  }
+  if (is_parquet(path)) {
+    ParquetTable table = read_parquet(path, limits);
+    for (ParquetColumn& column : table.columns)
+      add(std::move(column.name), std::move(column.values), !column.list);
+    result->not_read.merge(table.others);
     return arrays;
   }
   if (!is_large(path, limits)) return load_arrays(path, limits);

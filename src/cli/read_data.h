@@ -25,9 +25,10 @@ constexpr const char* kImageLabels = "label";
 struct Loaded {
   std::string text;  ///< names of the files
   Arrays arrays{};
-  std::vector<std::string> columns{};        ///< names of the columns of tables, in order
-  std::set<std::string> mapped{};            ///< names of the arrays that are mapped, not read
-  std::shared_ptr<const ImageSet> images{};  ///< what kImageArray counts; null: no images
+  std::vector<std::string> columns{};             ///< names of the columns of tables, in order
+  std::set<std::string> mapped{};                 ///< names of the arrays that are mapped, not read
+  std::map<std::string, std::string> not_read{};  ///< types of columns that are left out, by name
+  std::shared_ptr<const ImageSet> images{};       ///< what kImageArray counts; null: no images
   bool is_column(const std::string& name) const;
 };
 
