@@ -1,12 +1,10 @@
 # What `cmake --install` puts where: the C library, what a consumer needs to build against it, the
 # program. It may be moved afterwards, as a whole: nothing in it names the prefix.
 
-include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 # oneDNN, when it is the wheel's: there is no archive in it to link, and nobody's system has the
 # library. It goes to a folder of ours, so that it is in nobody's way; a system's own stays there.
-set(private_libraries ${CMAKE_INSTALL_LIBDIR}/steep)
 get_target_property(dnnl_file DNNL::dnnl LOCATION)
 file(REAL_PATH ${dnnl_file} dnnl_file)
 set(dnnl_item dnnl)
@@ -27,6 +25,9 @@ install(FILES include/steep_c.h include/steep_artifact.h DESTINATION ${CMAKE_INS
 install(FILES include/steep/provider.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/steep)
 
 install(TARGETS steep RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+if(TARGET steep_parquet)
+  install(TARGETS steep_parquet LIBRARY DESTINATION ${private_libraries})
+endif()
 file(RELATIVE_PATH from_program /${CMAKE_INSTALL_BINDIR} /${private_libraries})
 set_target_properties(steep PROPERTIES INSTALL_RPATH "$ORIGIN/${from_program}")
 

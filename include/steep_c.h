@@ -190,8 +190,8 @@ typedef enum steep_options_kind {
  *   training   TrainingOptions (steep/steep.h)
  *     strings   loss, output, label, optimizer ("adamw"), schedule ("constant"), memory_limit,
  *               precision ("fp32"), state_precision, adjust_lr_fn, offload_folder, offload;  lists
- *               (an item a call)  trainable, frozen, lora_targets, step_outputs, disabled_passes,
- *               class_weights, ns_coefficients
+ *               trainable, frozen, lora_targets, step_outputs, disabled_passes, class_weights,
+ *               ns_coefficients
  *     numbers   lr (1e-3), weight_decay, momentum, dampening, beta1, beta2, epsilon, epsilon2,
  *               momentum_decay, lr_decay, initial_accumulator_value, rho, alpha, min_lr_ratio,
  *               clip_norm, clip_value, loss_scale, loss_scale_min, loss_scale_max, huber_delta,

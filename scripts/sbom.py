@@ -33,6 +33,8 @@ class Part:
     inside: str = ""  # the part that brings it along
 
 
+JPEG_LICENCE = "IJG AND BSD-3-Clause AND Zlib"
+
 PARTS = (
     Part("ONNX", "pypi:onnx", "Apache-2.0", "compiled in"),
     Part("Protocol Buffers", "deb:libprotobuf-dev", "BSD-3-Clause", "shared library, shipped"),
@@ -44,6 +46,8 @@ PARTS = (
     Part("nanobind", "pypi:nanobind", "BSD-3-Clause", "compiled in"),
     Part("tsl::robin_map", "", "MIT", "compiled in", inside="nanobind"),
     Part("zlib", "deb:zlib1g-dev", "Zlib", "shared library"),
+    Part("libjpeg-turbo", "deb:libjpeg62-turbo-dev", JPEG_LICENCE, "shared library, shipped"),
+    Part("libpng", "deb:libpng-dev", "libpng-2.0", "shared library, shipped"),
     Part(
         "libgomp", "deb:libgomp1", "GPL-3.0-only WITH GCC-exception-3.1", "shared library, shipped"
     ),

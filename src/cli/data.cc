@@ -7,148 +7,19 @@
 #include <cctype>
 #include <cmath>
 #include <cstring>
-#include <filesystem>
 #include <iterator>
 #include <map>
 #include <numeric>
-#include <set>
-#include <system_error>
+#include <utility>
 
 #include "cli/command_line.h"
 #include "cli/model_options.h"
 #include "data/convert.h"
-#include "data/csv.h"
-#include "data/files.h"
 #include "steep/error.h"
 #include "train/name_suggestions.h"
 
 namespace steep::cli {
 namespace {
-
-using Arrays = std::map<std::string, Tensor>;
-
-std::vector<std::string> names_of(const Arrays& arrays) {
-  std::vector<std::string> names;
-  for (const auto& [name, array] : arrays) names.push_back(name);
-  return names;
-}
-
-/// Converts parts to one dtype: a CSV column may be whole numbers in one file, and floats in the
-/// next.
-std::vector<Tensor> of_one_dtype(std::vector<Tensor> parts) {
-  const bool mixed = std::any_of(parts.begin(), parts.end(), [&](const Tensor& part) {
-    return part.dtype() != parts[0].dtype();
-  });
-  for (Tensor& part : parts) {
-    const bool numbers = part.dtype() == DType::i64 || part.dtype() == DType::f64;
-    if (mixed && numbers) part = convert(part, DType::f64, "column");
-  }
-  return parts;
-}
-
-/// The arrays in the files of --data.
-struct Loaded {
-  std::string text;  ///< names of the files
-  Arrays arrays{};
-  std::vector<std::string> columns{};  ///< names of the columns of CSV files, in order
-  std::set<std::string> mapped{};      ///< names of the arrays that are mapped, not read
-  bool is_column(const std::string& name) const {
-    return std::find(columns.begin(), columns.end(), name) != columns.end();
-  }
-};
-
-/// Files of more than 1/kShare of the memory limit are mapped.
-constexpr size_t kShare = 4;
-
-bool is_large(const std::string& path, const Limits& limits) {
-  std::error_code error;
-  const uintmax_t bytes = std::filesystem::file_size(path, error);
-  return !error && bytes > limits.max_bytes / kShare;
-}
-
-bool same_names(const Arrays& a, const Arrays& b) {
-  return a.size() == b.size() &&
-         std::equal(a.begin(), a.end(), b.begin(),
-                    [](const auto& x, const auto& y) { return x.first == y.first; });
-}
-
-bool has_data(const std::filesystem::path& path) {
-  constexpr const char* kEndings[] = {".npz", ".npy", ".safetensors", ".csv"};
-  return std::any_of(std::begin(kEndings), std::end(kEndings),
-                     [&](const char* ending) { return path.extension() == ending; });
-}
-
-/// The files to read. For a folder: its data files, sorted by name.
-std::vector<std::string> files_of(const std::vector<std::string>& paths, const Limits& limits) {
-  std::vector<std::string> files;
-  for (const std::string& path : paths) {
-    std::error_code error;
-    if (!std::filesystem::is_directory(path, error)) {
-      files.push_back(path);
-      continue;
-    }
-    const size_t before = files.size();
-    for (std::filesystem::directory_iterator entry(path, error), end; !error && entry != end;
-         entry.increment(error)) {
-      if (has_data(entry->path()) && !entry->is_directory(error)) files.push_back(entry->path());
-      if (files.size() - before > limits.max_arrays) {
-        throw DataError(ErrorParts{.what = path + " has too many files.",
-                                   .expected = fmt::format("at most {}", limits.max_arrays)});
-      }
-    }
-    if (error) throw_io("read the folder", path, error.value());
-    if (files.size() == before) {
-      throw DataError(ErrorParts{.what = path + " is a folder without files of data.",
-                                 .expected = "names in .npz, .npy, .safetensors or .csv"});
-    }
-    std::sort(files.begin() + static_cast<std::ptrdiff_t>(before), files.end());
-  }
-  return files;
-}
-
-Loaded load(const std::vector<std::string>& names, const Limits& limits) {
-  const std::vector<std::string> paths = files_of(names, limits);
-  Loaded result{.text = paths[0]};
-  if (paths.size() > 1) result.text += fmt::format(" and {} more", paths.size() - 1);
-  std::vector<std::vector<Arrays>> groups;  // each group has files with the same array names
-  for (const std::string& path : paths) {
-    Arrays arrays;
-    if (is_csv(path)) {
-      for (CsvColumn& column : read_csv(FileSource(path), limits)) {
-        if (!result.is_column(column.name)) result.columns.push_back(column.name);
-        arrays[column.name] = std::move(column.values);
-      }
-    } else if (is_large(path, limits)) {
-      arrays = map_arrays(path, limits);
-      for (const auto& [name, array] : arrays) result.mapped.insert(name);
-    } else {
-      arrays = load_arrays(path, limits);
-    }
-    auto group = std::find_if(groups.begin(), groups.end(),
-                              [&](const auto& g) { return same_names(g[0], arrays); });
-    for (const auto& g : groups) {
-      for (const auto& [name, array] : arrays) {
-        if (group != groups.end() || g[0].count(name) == 0) continue;
-        throw DataError(ErrorParts{
-            .what = fmt::format("{} shares some arrays with another file of --data.", path),
-            .node = name,
-            .expected = "the same arrays in each file, or none that another has",
-            .received = list_names(names_of(arrays)),
-            .remedy = "Leave arrays out, or rename them."});
-      }
-    }
-    if (group == groups.end()) group = groups.insert(group, std::vector<Arrays>());
-    group->push_back(std::move(arrays));
-  }
-  for (std::vector<Arrays>& group : groups) {
-    for (const std::string& name : names_of(group[0])) {
-      std::vector<Tensor> parts;
-      for (Arrays& arrays : group) parts.push_back(std::move(arrays.at(name)));
-      result.arrays[name] = parts.size() == 1 ? parts[0] : join_rows(of_one_dtype(parts), name);
-    }
-  }
-  return result;
-}
 
 /// "a,b" → a and b, unless an array has that name; then the name alone.
 std::vector<std::string> parts_of(const std::string& name, const Arrays& arrays) {
@@ -235,6 +106,21 @@ bool is_there(const std::string& array, const Loaded& data) {
   });
 }
 
+/// Gives the images to the only input without an array, if there is exactly one.
+void give_images(Assignment* assignment, std::span<const TensorInfo> inputs,
+                 const std::string& label, const Loaded& data) {
+  if (data.images == nullptr) return;
+  const TensorInfo* lacking = nullptr;
+  for (const TensorInfo& input : inputs) {
+    const std::string& array = assignment->array_of.at(input.name);
+    if (array == kImageArray) return;
+    if (input.name == label || array != input.name || is_there(array, data)) continue;
+    if (lacking != nullptr) return;
+    lacking = &input;
+  }
+  if (lacking != nullptr) assignment->array_of[lacking->name] = kImageArray;
+}
+
 /// Gives the unused columns to the only input without an array, if there is exactly one.
 void give_columns(Assignment* assignment, std::span<const TensorInfo> inputs,
                   const std::string& label, const Loaded& data) {
@@ -262,6 +148,7 @@ Assignment assign(const DataArguments& choice, std::span<const TensorInfo> input
   Assignment assignment{.array_of = named_arrays(choice, inputs, label)};
   const bool label_named = assignment.array_of.count(label) != 0;
   for (const TensorInfo& input : inputs) assignment.array_of.emplace(input.name, input.name);
+  give_images(&assignment, inputs, label, data);
   const std::vector<std::string> names = names_of(arrays);
   auto left_over = [&] {
     std::vector<std::string> rest = names;
@@ -293,18 +180,24 @@ Assignment assign(const DataArguments& choice, std::span<const TensorInfo> input
     const auto array = assignment.array_of.find(input.name);
     if (array == assignment.array_of.end() || is_there(array->second, data)) continue;
     const bool is_label = input.name == label;
+    if (const auto other = data.not_read.find(array->second); other != data.not_read.end()) {
+      throw DataError(
+          ErrorParts{.what = fmt::format("Column '{}' of {} is not read.", other->first, data.text),
+                     .node = input.name,
+                     .expected = "numbers, bools, or lists of them of one length",
+                     .received = other->second,
+                     .remedy = "Give its values numbers."});
+    }
     throw DataError(
         ErrorParts{.what = fmt::format("{} has no array for input '{}'.", data.text, input.name),
                    .expected = array->second,
                    .received = list_names(names),
-                   .remedy = is_label ? "Name it: --label-array ARRAY."
-                                      : fmt::format("Name it: --map {}=ARRAY.", input.name)});
+                   .remedy = is_label && data.images != nullptr
+                                 ? "Put the images into folders, one for each class."
+                             : is_label ? "Name it: --label-array ARRAY."
+                                        : fmt::format("Name it: --map {}=ARRAY.", input.name)});
   }
   return assignment;
-}
-
-std::string describe(const Tensor& array) {
-  return fmt::format("{}{}", name_of(array.dtype()), to_string(array.dims()));
 }
 
 /// Checks the number of axes, and all extents but the first.
@@ -329,17 +222,59 @@ void check_extents(const Tensor& array, const std::string& name, const std::stri
       .remedy = "Reshape the array, or name another with --map or --label-array."});
 }
 
+/// Checks the number of rows of the last array.
+void check_rows(const Feed& feed) {
+  const int64_t count = feed.arrays.back().dims()[0];
+  const std::string& name = feed.names.back();
+  if (count != feed.rows()) {
+    throw ShapeError(
+        ErrorParts{.what = fmt::format("Arrays of {} have different numbers of rows.", feed.path),
+                   .expected = fmt::format("{} rows, as '{}' has", feed.rows(), feed.names[0]),
+                   .received = fmt::format("{} rows in '{}'", count, name)});
+  }
+  if (count == 0) {
+    throw DataError(
+        ErrorParts{.what = fmt::format("Array '{}' of {} has no rows.", name, feed.path),
+                   .received = describe(feed.arrays.back())});
+  }
+}
+
+/// Options of images that have no effect are errors.
+void check_image_options(const DataArguments& choice, const Loaded& data) {
+  if (data.images != nullptr || !choice.images.given()) return;
+  throw DataError(ErrorParts{.what = "The options --image-… are for folders of images.",
+                             .node = data.text,
+                             .expected = "a folder of images in --data",
+                             .received = "arrays",
+                             .remedy = "Leave these options out."});
+}
+
+/// The images for the next input of `feed`.
+void feed_images(Feed* feed, const ImageArguments& choice, const TensorInfo& input,
+                 const Loaded& data, const Limits& limits) {
+  feed->images = {.set = data.images,
+                  .input = feed->arrays.size(),
+                  .dtype = input.dtype,
+                  .form = image_form(choice, input),
+                  .limits = limits};
+  feed->names.emplace_back(kImageArray);
+  feed->arrays.push_back(data.arrays.at(kImageArray));
+  check_rows(*feed);
+}
+
 }  // namespace
 
 void add_data_options(CLI::App& app, DataArguments& choice, bool labels) {
   app.add_option(
          "--data", choice.paths,
-         ".npz, .safetensors, .npy (called as the file) or .csv files; rows along the first\n"
-         "axis. Files of the same arrays are one behind the other; a folder stands for its files")
+         ".npz, .safetensors, .npy (called as the file), .csv or .parquet files; rows along the\n"
+         "first axis. Files of the same arrays are one behind the other; a folder stands for its "
+         "files.\n"
+         "Or a folder of images, .jpg and .png: its folders are the classes, sorted by name")
       ->required();
   app.add_option("--map", choice.map,
                  "input=array, if the array does not have the name of the input;\n"
-                 "input=a,b,c for columns of a .csv (default: all that are left over)")
+                 "input=a,b,c for columns of a table (default: all that are left over)")
       ->allow_extra_args(false)
       ->take_all();
   if (labels) {
@@ -353,34 +288,14 @@ void add_data_options(CLI::App& app, DataArguments& choice, bool labels) {
       ->capture_default_str()
       ->each([&choice](const std::string&) { choice.batch_given = true; })
       ->transform(whole(1));
-}
-
-Tensor join_rows(const std::vector<Tensor>& parts, const std::string& name) {
-  Dims dims = parts[0].dims();
-  int64_t rows = 0;
-  for (const Tensor& part : parts) {
-    if (part.dtype() != parts[0].dtype() || part.dims().empty() || dims.empty() ||
-        !std::equal(part.dims().begin() + 1, part.dims().end(), dims.begin() + 1, dims.end())) {
-      throw ShapeError(ErrorParts{.what = "Arrays cannot be concatenated.",
-                                  .node = name,
-                                  .expected = describe(parts[0]) + ", but for the first extent",
-                                  .received = describe(part)});
-    }
-    rows += part.dims()[0];
-  }
-  dims[0] = rows;
-  Tensor result = Tensor::empty(parts[0].dtype(), dims);
-  auto* to = static_cast<char*>(result.data());
-  for (const Tensor& part : parts) {
-    if (part.nbytes() > 0) std::memcpy(to, part.data(), part.nbytes());
-    to += part.nbytes();
-  }
-  return result;
+  add_image_options(app, choice.images, labels);
 }
 
 Feed feed_from(const DataArguments& choice, std::span<const TensorInfo> inputs,
                const std::optional<LabelForm>& labels, bool needs_label) {
-  const Loaded data = load(choice.paths, choice.limits != nullptr ? *choice.limits : Limits{});
+  const Limits limits = choice.limits != nullptr ? *choice.limits : Limits{};
+  const Loaded data = load(choice.paths, choice.images.classes, limits);
+  check_image_options(choice, data);
   const std::string& path = data.text;
   const std::string label = labels ? labels->input.name : "";
   const Assignment assigned = assign(choice, inputs, label, needs_label, data);
@@ -391,6 +306,11 @@ Feed feed_from(const DataArguments& choice, std::span<const TensorInfo> inputs,
     if (found == assigned.array_of.end()) continue;
     const std::string& name = found->second;
     const std::vector<std::string> parts = parts_of(name, data.arrays);
+    if (data.images != nullptr && name == kImageArray) {
+      feed_images(&feed, choice.images, input, data, limits);
+      pairs.push_back(fmt::format("{} from {}", input.name, feed.images.text()));
+      continue;
+    }
     const Tensor array = data.is_column(parts[0]) ? columns_as_rows(parts, data.arrays, input)
                                                   : data.arrays.at(name);
     pairs.push_back(fmt::format("{} from '{}' {}", input.name, name, describe(array)));
@@ -403,28 +323,42 @@ Feed feed_from(const DataArguments& choice, std::span<const TensorInfo> inputs,
       feed.arrays.back() = convert(feed.arrays.back(), input.dtype, name);
     }
     check_extents(feed.arrays.back(), name, path, input);
-    const int64_t count = feed.arrays.back().dims()[0];
-    if (count != feed.rows()) {
-      throw ShapeError(
-          ErrorParts{.what = fmt::format("Arrays of {} have different numbers of rows.", path),
-                     .expected = fmt::format("{} rows, as '{}' has", feed.rows(), feed.names[0]),
-                     .received = fmt::format("{} rows in '{}'", count, name)});
-    }
-    if (count == 0) {
-      throw DataError(ErrorParts{.what = fmt::format("Array '{}' of {} has no rows.", name, path),
-                                 .received = describe(array)});
-    }
+    check_rows(feed);
     if (is_label) {
       check_classes(feed.arrays.back(), *labels, fmt::format("array '{}' of {}", name, path));
     }
   }
   feed.text = fmt::format("{}: {}", path, fmt::join(pairs, ", "));
+  if (data.images != nullptr) feed.text += class_text(*data.images);
   if (!data.mapped.empty()) feed.text += "; read as it is used, since it is large";
+  for (const auto& [name, type] : data.not_read)
+    feed.text += fmt::format("; '{}' not read: {}", name, type);
   if (!assigned.labelled) feed.text += "; no labels, so no loss";
   if (!assigned.left_over.empty()) {
     feed.text += "; not used: '" + fmt::format("{}", fmt::join(assigned.left_over, "', '")) + "'";
   }
   return feed;
+}
+
+FeedBatches::FeedBatches(const Feed& feed, BatchOptions options)
+    : batches_(feed.arrays,
+               [&] {
+                 options.rows = feed.row_numbers;
+                 return std::move(options);
+               }()),
+      images_(feed.images) {}
+
+std::vector<Tensor> FeedBatches::get(int64_t epoch, int64_t batch) {
+  std::vector<Tensor> arrays = batches_.get(epoch, batch);
+  if (images_.set != nullptr) {
+    Tensor& array = arrays[images_.input];
+    array = images_at(images_, array);
+  }
+  return arrays;
+}
+
+std::vector<Tensor> first_rows(const Feed& feed, int64_t count) {
+  return FeedBatches(feed, {.batch_size = count, .shuffle = false}).get(0, 0);
 }
 
 Feed split_off(Feed* feed, double part, bool shuffle, uint64_t seed) {

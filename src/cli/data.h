@@ -7,18 +7,21 @@
 #include <string>
 #include <vector>
 
+#include "cli/image_data.h"
+#include "cli/read_data.h"
 #include "steep/steep.h"
 #include "train/labels.h"
 
 namespace steep::cli {
 
-/// --data, --map, --label-array, --batch.
+/// --data, --map, --label-array, --batch, and the options of images.
 struct DataArguments {
   std::vector<std::string> paths;
   std::vector<std::string> map;  ///< "input=array", or "input=column,column"
   std::string label_array;
   int64_t batch = 32;
   bool batch_given = false;
+  ImageArguments images;
   const Limits* limits = nullptr;  ///< null: the defaults
 };
 /// `labels`: also --label-array.
@@ -33,14 +36,11 @@ struct Feed {
   bool labelled = true;                ///< false: the label, which is the last input, is left out
   std::string text{};                  ///< the array of each input, and the unused arrays, as text
   std::vector<int64_t> row_numbers{};  ///< rows of the arrays, in order; empty: all
+  ImageFeed images{};                  ///< read by FeedBatches
   int64_t rows() const {
     return row_numbers.empty() ? arrays[0].dims()[0] : static_cast<int64_t>(row_numbers.size());
   }
 };
-
-/// Concatenates along the first axis. Throws ShapeError, which names `name`, if other extents or
-/// dtypes differ.
-Tensor join_rows(const std::vector<Tensor>& parts, const std::string& name);
 
 /// Files with the same arrays are concatenated. Files with different arrays (such as one .npy file
 /// for each input) are combined. An input without an array is made from the CSV columns that no
@@ -51,6 +51,24 @@ Tensor join_rows(const std::vector<Tensor>& parts, const std::string& name);
 /// ShapeError: rows or extents that differ.
 Feed feed_from(const DataArguments& choice, std::span<const TensorInfo> inputs,
                const std::optional<LabelForm>& labels, bool needs_label);
+
+/// The batches of a feed, whose images are read here.
+class FeedBatches {
+ public:
+  /// `options`: their `rows` are those of the feed.
+  FeedBatches(const Feed& feed, BatchOptions options);
+  int64_t row_count() const { return batches_.row_count(); }
+  int64_t count() const { return batches_.count(); }
+  /// As Batches::get(). Throws also as load_images() does.
+  std::vector<Tensor> get(int64_t epoch, int64_t batch);
+
+ private:
+  Batches batches_;
+  ImageFeed images_;
+};
+
+/// The first `count` rows of the arrays, as a batch.
+std::vector<Tensor> first_rows(const Feed& feed, int64_t count);
 
 /// Removes a fraction `part` of the rows, rounded, from `feed`, and returns them: random rows by
 /// `seed`, or the last ones without `shuffle`. Throws DataError if one of the two would have no

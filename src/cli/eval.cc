@@ -50,10 +50,10 @@ int64_t count_right(const Tensor& scores, const Tensor& labels, const LabelForm&
   return right;
 }
 
-Batches batches_of(const EvalChoice& choice, const Feed& feed, const Cut& cut) {
+FeedBatches batches_of(const EvalChoice& choice, const Feed& feed, const Cut& cut) {
   if (!choice.json) fmt::print("{}\n", feed.text);
   if (!choice.json && !cut.text.empty()) fmt::print("{}\n", cut.text);
-  return {feed.arrays, {.batch_size = cut.batch, .shuffle = false, .drop_last = cut.drop_last}};
+  return {feed, {.batch_size = cut.batch, .shuffle = false, .drop_last = cut.drop_last}};
 }
 
 /// Whether an output of these is the loss if neither --loss nor --output is given.
@@ -75,7 +75,7 @@ void print_report(const EvalChoice& choice, const Fields& fields, const std::str
 /// Runs a model that has no loss.
 int write_outputs(const EvalChoice& choice, InferenceSession& session) {
   const Feed feed = feed_from(choice.data, session.input_info(), {}, false);
-  Batches batches = batches_of(
+  FeedBatches batches = batches_of(
       choice, feed, cut_for(choice.data, feed, session.input_info(), choice.drop_last, true));
   Results results(choice.out, session.output_info());
   const int64_t rows = run_batches(session, batches, &results);
@@ -141,7 +141,7 @@ int print_loss(const EvalChoice& choice, TrainingSession& session) {
   const Feed feed = feed_from(choice.data, session.input_info(), labels, false);
   const Cut cut =
       cut_for(choice.data, feed, session.input_info(), choice.drop_last, !choice.out.empty());
-  Batches batches = batches_of(choice, feed, cut);
+  FeedBatches batches = batches_of(choice, feed, cut);
   const std::vector<TensorInfo> info = session.output_info();
   const size_t scores = scored_output(session);
   const bool classify = choice.scores.empty() && labels && labels->classes && feed.labelled &&

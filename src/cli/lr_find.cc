@@ -52,10 +52,10 @@ class Search {
         weight_(session_),
         feed_(feed_from(choice.data, session_.input_info(), weight_.labels(), true)),
         cut_(cut_for(choice.data, feed_, session_.input_info(), false)),
-        batches_(feed_.arrays, {.batch_size = cut_.batch,
-                                .shuffle = true,
-                                .drop_last = cut_.drop_last,
-                                .seed = choice.model.options.seed}) {}
+        batches_(feed_, {.batch_size = cut_.batch,
+                         .shuffle = true,
+                         .drop_last = cut_.drop_last,
+                         .seed = choice.model.options.seed}) {}
 
   int go() {
     say(feed_.text);
@@ -187,7 +187,7 @@ class Search {
   LossWeight weight_;
   Feed feed_;
   Cut cut_;
-  Batches batches_;
+  FeedBatches batches_;
   std::vector<Trial> trials_;
   std::string end_reason_;  ///< why the search ended before --steps
 };

@@ -4,7 +4,6 @@
 
 #include <map>
 
-#include "cli/data.h"
 #include "data/convert.h"
 #include "steep/error.h"
 
@@ -41,7 +40,7 @@ void Results::write(bool say) const {
   if (say) fmt::print("wrote {}\n", path_);
 }
 
-int64_t run_batches(InferenceSession& session, Batches& batches, Results* results) {
+int64_t run_batches(InferenceSession& session, FeedBatches& batches, Results* results) {
   const std::vector<TensorInfo> inputs = session.input_info();
   int64_t rows = 0;
   for (int64_t i = 0; i < batches.count(); ++i) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/data.h"
 #include "steep/inference.h"
 #include "steep/steep.h"
 
@@ -29,6 +30,6 @@ class Results {
 };
 
 /// Runs each batch, whose arrays are in the order of the inputs. Returns the number of rows.
-int64_t run_batches(InferenceSession& session, Batches& batches, Results* results);
+int64_t run_batches(InferenceSession& session, FeedBatches& batches, Results* results);
 
 }  // namespace steep::cli

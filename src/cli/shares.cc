@@ -6,30 +6,32 @@
 #include <numeric>
 #include <utility>
 
-#include "cli/data.h"
 #include "steep/error.h"
 
 namespace steep::cli {
 namespace {
 
-std::vector<Tensor> row_numbers(const std::vector<Tensor>& arrays) {
-  std::vector<int64_t> numbers(static_cast<size_t>(arrays.at(0).dims().at(0)));
+/// The rows of the arrays that the feed uses, in order.
+Tensor row_numbers(const Feed& feed) {
+  if (!feed.row_numbers.empty())
+    return Tensor::from(feed.row_numbers, {static_cast<int64_t>(feed.row_numbers.size())});
+  std::vector<int64_t> numbers(static_cast<size_t>(feed.rows()));
   std::iota(numbers.begin(), numbers.end(), int64_t{0});
-  const auto count = static_cast<int64_t>(numbers.size());
-  return {Tensor::from(numbers, {count})};
+  return Tensor::from(numbers, {feed.rows()});
 }
 
 }  // namespace
 
-Shares::Shares(std::vector<Tensor> arrays, const BatchOptions& options, int rank, int size)
-    : arrays_(std::move(arrays)),
+Shares::Shares(const Feed& feed, const BatchOptions& options, int rank, int size)
+    : feed_(feed),
       batch_size_(options.batch_size),
       rank_(rank),
       size_(size),
-      batches_(size == 1 ? arrays_ : row_numbers(arrays_), options) {}
+      batches_(feed, options),
+      row_numbers_({row_numbers(feed)}, options) {}
 
 std::vector<int64_t> Shares::numbers(int64_t epoch, int64_t batch) {
-  const Tensor rows = batches_.get(epoch, batch)[0];
+  const Tensor rows = row_numbers_.get(epoch, batch)[0];
   return {rows.data<int64_t>(), rows.data<int64_t>() + rows.size()};
 }
 
@@ -39,21 +41,26 @@ std::pair<int64_t, int64_t> Shares::range(int64_t rows) const {
   return {begin, begin + least + (rank_ < more ? 1 : 0)};
 }
 
+std::vector<Tensor> Shares::take(const std::vector<int64_t>& numbers) const {
+  std::vector<Tensor> result;
+  for (const Tensor& array : feed_.arrays) result.push_back(take_rows(array, numbers));
+  if (feed_.images.set != nullptr) {
+    Tensor& array = result[feed_.images.input];
+    array = images_at(feed_.images, array);
+  }
+  return result;
+}
+
 std::vector<Tensor> Shares::get(int64_t epoch, int64_t batch) {
   if (size_ == 1) return batches_.get(epoch, batch);
-  std::vector<int64_t> all = numbers(epoch, batch);
+  const std::vector<int64_t> all = numbers(epoch, batch);
   const auto [begin, end] = range(static_cast<int64_t>(all.size()));
-  const std::vector<int64_t> own(all.begin() + begin, all.begin() + end);
-  std::vector<Tensor> result;
-  for (const Tensor& array : arrays_) result.push_back(take_rows(array, own));
-  return result;
+  return take({all.begin() + begin, all.begin() + end});
 }
 
 std::vector<Tensor> Shares::sample(int64_t count) const {
   const auto [begin, end] = range(count);
-  std::vector<Tensor> result;
-  for (const Tensor& array : arrays_) result.push_back(steep::rows(array, 0, end - begin));
-  return result;
+  return begin == end ? take({}) : first_rows(feed_, end - begin);
 }
 
 int64_t Shares::rows_of(int64_t batch) const {
@@ -61,8 +68,7 @@ int64_t Shares::rows_of(int64_t batch) const {
 }
 
 Tensor Shares::whole(size_t array, int64_t epoch, int64_t batch) {
-  if (size_ == 1) return batches_.get(epoch, batch).at(array);
-  return take_rows(arrays_.at(array), numbers(epoch, batch));
+  return take_rows(feed_.arrays.at(array), numbers(epoch, batch));
 }
 
 void require_open_rows(std::span<const TensorInfo> inputs) {

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/data.h"
 #include "steep/data.h"
 #include "steep/steep.h"
 
@@ -17,7 +18,7 @@ namespace steep::cli {
 /// read.
 class Shares {
  public:
-  Shares(std::vector<Tensor> arrays, const BatchOptions& options, int rank, int size);
+  Shares(const Feed& feed, const BatchOptions& options, int rank, int size);
 
   int64_t row_count() const { return batches_.row_count(); }
   int64_t count() const { return batches_.count(); }
@@ -27,18 +28,21 @@ class Shares {
   std::vector<Tensor> sample(int64_t rows) const;
   /// Number of rows of a batch, of all processes.
   int64_t rows_of(int64_t batch) const;
-  /// All rows of a batch in one of the arrays.
+  /// All rows of a batch in one of the arrays, which is not of images.
   Tensor whole(size_t array, int64_t epoch, int64_t batch);
 
  private:
   std::vector<int64_t> numbers(int64_t epoch, int64_t batch);
   /// First and last row of the share of `rows` rows.
   std::pair<int64_t, int64_t> range(int64_t rows) const;
+  /// The rows with these numbers, images read.
+  std::vector<Tensor> take(const std::vector<int64_t>& numbers) const;
 
-  std::vector<Tensor> arrays_;
+  Feed feed_;
   int64_t batch_size_;
   int rank_, size_;
-  Batches batches_;  ///< of the arrays if there is one process, else of the numbers of rows
+  FeedBatches batches_;
+  Batches row_numbers_;
 };
 
 /// Throws DataError if the model fixes the number of rows, so that a batch cannot be divided.

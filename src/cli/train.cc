@@ -46,7 +46,7 @@ class Run {
         feed_(feed_from(choice.data, session_.input_info(), weight_.labels(), true)),
         split_rows_(hold_out()),
         cut_(cut_for(choice.data, feed_, session_.input_info(), choice.drop_last)),
-        batches_(feed_.arrays, batch_options(), team.rank(), team.size()),
+        batches_(feed_, batch_options(), team.rank(), team.size()),
         parallel_(session_, team.peers(), facts()),
         scores_(choice.scores, session_, weight_.labels(),
                 holds_probabilities(choice.model.path, session_.options(), choice.scores)),
@@ -168,15 +168,14 @@ class Run {
   void open_validation() {
     DataArguments data = choice_.data;
     if (!split_rows_) data.paths = choice_.validation;
+    if (feed_.images.set) data.images.classes = feed_.images.set->classes;
     const std::vector<TensorInfo>& inputs = session_.input_info();
     const Feed feed = split_rows_ ? *split_rows_ : feed_from(data, inputs, weight_.labels(), true);
     const Cut cut = cut_for(data, feed, inputs, false);
     validation_text_ = feed.text;
     if (!cut.text.empty()) validation_text_ += "; " + cut.text;
-    validation_ = std::make_unique<Batches>(feed.arrays, BatchOptions{.batch_size = cut.batch,
-                                                                      .shuffle = false,
-                                                                      .drop_last = cut.drop_last,
-                                                                      .rows = feed.row_numbers});
+    validation_ = std::make_unique<FeedBatches>(
+        feed, BatchOptions{.batch_size = cut.batch, .shuffle = false, .drop_last = cut.drop_last});
   }
 
   /// Plans for both batch sizes that occur. Returns the text of the plan for the next batch.
@@ -205,8 +204,7 @@ class Run {
     return {.batch_size = cut_.batch,
             .shuffle = !choice_.no_shuffle,
             .drop_last = cut_.drop_last,
-            .seed = choice_.model.options.seed,
-            .rows = feed_.row_numbers};
+            .seed = choice_.model.options.seed};
   }
 
   ResumeSettings setting() const {
@@ -561,7 +559,7 @@ class Run {
   Shares batches_;
   DataParallel parallel_;
   Scores scores_;
-  std::unique_ptr<Batches> validation_;
+  std::unique_ptr<FeedBatches> validation_;
   Keeper keeper_;
   std::unique_ptr<Curves> curves_;
   std::string validation_text_;

@@ -199,6 +199,8 @@ void add_train_options(CLI::App& app, TrainArguments& choice) {
       "      --validation-split 0.1 --early-stopping 3 --metric accuracy,top5 --out mlp2.onnx\n"
       "  steep train network.onnx --data train.npz --loss mse --lora 2 --targets 'encoder.*' \\\n"
       "      --out adapted.onnx\n"
+      "  steep train photos.onnx --data photos --loss softmax_cross_entropy --image-mean 0.5 \\\n"
+      "      --image-std 0.25 --validation-split 0.2 --metric accuracy --out photos2.onnx\n"
       "  steep train network.onnx --data train.npz --loss huber --freeze 'encoder.*' \\\n"
       "      --rate 'head.*=0.01' --accumulate 4 --clip-value 1 --ema 0.999 --out trained.onnx");
 }

@@ -19,6 +19,6 @@ for program in "$WORK"/build/tests/fuzz/*_fuzz; do
   (cd "tests/fuzz/corpus/${name%_fuzz}" && zip -qr "$OUT/${name}_seed_corpus.zip" .)
   [[ -f tests/fuzz/$name.dict ]] && cp "tests/fuzz/$name.dict" "$OUT/"
   ldd "$program" | awk '/=> \// { print $3 }' |
-    grep -E 'protobuf|dnnl|hwy|fmt|gomp|libomp|libz' | xargs -r cp -Lt "$OUT/lib"
+    grep -E 'protobuf|dnnl|hwy|fmt|gomp|libomp|libz|jpeg|png' | xargs -r cp -Lt "$OUT/lib"
   patchelf --set-rpath '$ORIGIN/lib' "$OUT/$name"
 done

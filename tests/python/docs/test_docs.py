@@ -17,6 +17,7 @@ import onnx.parser
 import pytest
 from checkout import ROOT
 from onnx import TensorProto, helper, numpy_helper
+from PIL import Image
 from steep_program import built
 
 import steep
@@ -94,6 +95,24 @@ def network() -> onnx.ModelProto:
     return made
 
 
+def write_photos(folder: Path) -> None:
+    """Folders of images, and a model of them."""
+    made = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 18]>
+        photos (float[rows, 3, 4, 4] x) => (float[rows, 2] y)
+        { f = Flatten(x) y = MatMul(f, w) }"""
+    )
+    random = np.random.default_rng(0)
+    weight = random.normal(size=(48, 2)).astype(np.float32)
+    made.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    onnx.save(made, folder / "photos.onnx")
+    for place in ("photos/cat", "photos/dog", "photos-validation/dog"):
+        (folder / place).mkdir(parents=True)
+        for i in range(3):
+            pixels = random.integers(0, 256, (9, 8, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / place / f"{i}.jpg")
+
+
 def write_files(folder: Path, code: str) -> None:
     """All that the documents name: models and data for them."""
     random = np.random.default_rng(1)
@@ -116,6 +135,8 @@ def write_files(folder: Path, code: str) -> None:
     functions = re.findall(r'"""(<domain: "steep.optimizer".*?)"""', LION.read_text(), re.S)
     empty = '<ir_version: 10, opset_import: ["": 18]> ops () => () {}'
     onnx.save(onnx.parser.parse_model(empty + functions[0]), folder / "ops.onnx")
+    if "photos" in code:
+        write_photos(folder)
     for name in ("digits.npz", "test.npz"):
         np.savez(folder / name, x=x, y=classes)
 

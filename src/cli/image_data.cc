@@ -1,0 +1,157 @@
+#include "cli/image_data.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <utility>
+
+#include "cli/command_line.h"
+#include "data/convert.h"
+#include "steep/error.h"
+
+namespace steep::cli {
+namespace {
+
+constexpr int64_t kMostSide = 65'535;
+
+/// "32" → {32, 32}; "24,32" → {24, 32}. Nothing if it cannot be read.
+std::optional<std::pair<int64_t, int64_t>> sides_of(const std::string& text) {
+  std::vector<int64_t> sides;
+  for (const std::string& word : CLI::detail::split(text, ',')) {
+    int64_t side = 0;
+    const char* end = word.data() + word.size();
+    const auto [stop, error] = std::from_chars(word.data(), end, side);
+    if (error != std::errc{} || stop != end || side < 1 || side > kMostSide) return {};
+    sides.push_back(side);
+  }
+  if (sides.empty() || sides.size() > 2) return {};
+  return std::pair(sides.front(), sides.back());
+}
+
+bool is_count(int64_t extent) { return extent == 1 || extent == 3; }
+
+[[noreturn]] void refuse_input(const TensorInfo& input, const std::string& expected,
+                               const std::string& remedy) {
+  throw ShapeError(ErrorParts{.what = "Images do not suit the model's input.",
+                              .node = input.name,
+                              .expected = expected,
+                              .received = input.text(),
+                              .remedy = remedy});
+}
+
+void check_numbers(const std::vector<double>& values, const char* option, int channels) {
+  if (values.size() <= 1 || values.size() == static_cast<size_t>(channels)) return;
+  throw DataError(
+      ErrorParts{.what = fmt::format("{} does not suit the model's input.", option),
+                 .expected = fmt::format("one number, or one for each of {} channels", channels),
+                 .received = fmt::format("{} numbers", values.size())});
+}
+
+}  // namespace
+
+void add_image_options(CLI::App& app, ImageArguments& choice, bool labels) {
+  app.add_option("--image-size", choice.size,
+                 "Resize images to this height and width, as in 224 or 240,320 (default: those of\n"
+                 "the model's input)")
+      ->check([](const std::string& word) {
+        return sides_of(word) ? std::string()
+                              : fmt::format(
+                                    "expected a side, or height and width, from 1 to {}, "
+                                    "as in 240,320, received '{}'",
+                                    kMostSide, word);
+      });
+  constexpr double kMostNumber = 1e6;
+  app.add_option("--image-mean", choice.mean,
+                 "Subtract from the numbers of images, which are 0 to 1: one number, or one for\n"
+                 "each channel, as in 0.485,0.456,0.406")
+      ->delimiter(',')
+      ->transform(real(-kMostNumber, kMostNumber));
+  app.add_option("--image-std", choice.stddev, "Then divide by these, as in 0.229,0.224,0.225")
+      ->delimiter(',')
+      ->transform(real(1 / kMostNumber, kMostNumber));
+  if (!labels) return;
+  app.add_option("--image-classes", choice.classes,
+                 "Names of the folders of images in the order of their labels, as in cat,dog\n"
+                 "(default: all that are there, sorted; with --validation those of --data)")
+      ->delimiter(',')
+      ->check([](const std::string& word) {
+        return word.empty() ? std::string("expected names, as in cat,dog") : std::string();
+      });
+}
+
+ImageForm image_form(const ImageArguments& choice, const TensorInfo& input) {
+  const bool floats = input.dtype == DType::f32 || converts(DType::f32, input.dtype);
+  if ((!floats && input.dtype != DType::u8) || !input.has_rank || input.dims.size() != 4) {
+    refuse_input(input, "floats or uint8 of 4 axes: rows, channels, height, width", "");
+  }
+  const bool first = is_count(input.dims[1]), last = is_count(input.dims[3]);
+  if (first == last) {
+    refuse_input(input, "1 or 3 channels on the second or the last axis",
+                 first ? "Feed arrays: either axis may be the channels'."
+                       : "Feed arrays, or export the model with a fixed number of channels.");
+  }
+  ImageForm form{.channels_last = last, .whole = input.dtype == DType::u8};
+  form.channels = static_cast<int>(input.dims[last ? 3 : 1]);
+  form.height = input.dims[last ? 1 : 2];
+  form.width = input.dims[last ? 2 : 3];
+  if (const auto sides = sides_of(choice.size)) {
+    const auto [height, width] = *sides;
+    if ((form.height > 0 && form.height != height) || (form.width > 0 && form.width != width)) {
+      refuse_input(input, fmt::format("the height and width of --image-size {}", choice.size),
+                   "Leave --image-size out: the model fixes both.");
+    }
+    form.height = height;
+    form.width = width;
+  }
+  if (form.height <= 0 || form.width <= 0) {
+    refuse_input(input, "a height and a width", "Give both: --image-size 224, or 240,320.");
+  }
+  if (form.whole && (!choice.mean.empty() || !choice.stddev.empty())) {
+    throw DataError(ErrorParts{.what = "--image-mean and --image-std are for inputs of floats.",
+                               .node = input.name,
+                               .received = input.text()});
+  }
+  check_numbers(choice.mean, "--image-mean", form.channels);
+  check_numbers(choice.stddev, "--image-std", form.channels);
+  form.mean = choice.mean;
+  form.stddev = choice.stddev;
+  return form;
+}
+
+std::string ImageFeed::text() const {
+  const std::string sides = fmt::format("{} × {}", form.height, form.width);
+  std::string result =
+      fmt::format("{} image{}, {} of {} pixels", set->files.size(),
+                  set->files.size() == 1 ? "" : "s", form.channels == 1 ? "grey" : "RGB", sides);
+  result += form.channels_last ? ", channels last" : "";
+  result += form.whole ? ", 0 to 255" : ", 0 to 1";
+  if (!form.mean.empty()) result += fmt::format(", less {}", fmt::join(form.mean, ","));
+  if (!form.stddev.empty()) result += fmt::format(", by {}", fmt::join(form.stddev, ","));
+  return result;
+}
+
+std::string class_text(const ImageSet& images) {
+  constexpr size_t kShown = 10;
+  std::string text;
+  for (size_t i = 0; i < std::min(images.classes.size(), kShown); ++i)
+    text += fmt::format("{}{} '{}'", i == 0 ? "; classes: " : ", ", i, images.classes[i]);
+  if (images.classes.size() > kShown)
+    text += fmt::format(" and {} more", images.classes.size() - kShown);
+  if (images.others > 0) {
+    text += fmt::format("; {} hidden or other file{} not used", images.others,
+                        images.others == 1 ? "" : "s");
+  }
+  return text;
+}
+
+Tensor images_at(const ImageFeed& images, const Tensor& array) {
+  std::vector<std::string> files;
+  for (int64_t i = 0; i < array.size(); ++i)
+    files.push_back(images.set->files[static_cast<size_t>(array.data<int64_t>()[i])]);
+  return convert(load_images(files, images.form, images.limits), images.dtype, "image");
+}
+
+}  // namespace steep::cli

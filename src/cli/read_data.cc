@@ -1,0 +1,220 @@
+#include "cli/read_data.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <iterator>
+#include <numeric>
+#include <system_error>
+#include <utility>
+
+#include "data/convert.h"
+#include "data/csv.h"
+#include "data/files.h"
+#include "runtime/disk.h"
+#include "steep/data.h"
+#include "steep/error.h"
+#include "tables/parquet.h"
+#include "train/name_suggestions.h"
+
+namespace steep::cli {
+
+std::vector<std::string> names_of(const Arrays& arrays) {
+  std::vector<std::string> names;
+  for (const auto& [name, array] : arrays) names.push_back(name);
+  return names;
+}
+
+namespace {
+
+/// Converts parts to one dtype: a CSV column may be whole numbers in one file, and floats in the
+/// next.
+std::vector<Tensor> of_one_dtype(std::vector<Tensor> parts) {
+  const bool mixed = std::any_of(parts.begin(), parts.end(), [&](const Tensor& part) {
+    return part.dtype() != parts[0].dtype();
+  });
+  for (Tensor& part : parts) {
+    const bool numbers = part.dtype() == DType::i64 || part.dtype() == DType::f64;
+    if (mixed && numbers) part = convert(part, DType::f64, "column");
+  }
+  return parts;
+}
+
+/// Files of more than 1/kShare of the memory limit are mapped.
+constexpr size_t kShare = 4;
+
+bool is_large(const std::string& path, const Limits& limits) {
+  std::error_code error;
+  const uintmax_t bytes = std::filesystem::file_size(path, error);
+  return !error && bytes > limits.max_bytes / kShare;
+}
+
+bool same_names(const Arrays& a, const Arrays& b) {
+  return a.size() == b.size() &&
+         std::equal(a.begin(), a.end(), b.begin(),
+                    [](const auto& x, const auto& y) { return x.first == y.first; });
+}
+
+bool has_data(const std::filesystem::path& path) {
+  constexpr const char* kEndings[] = {".npz", ".npy", ".safetensors", ".csv", ".parquet", ".pq"};
+  return std::any_of(std::begin(kEndings), std::end(kEndings),
+                     [&](const char* ending) { return path.extension() == ending; });
+}
+
+/// Paths of --data: files of arrays, and what find_images() takes.
+struct Paths {
+  std::vector<std::string> files{};
+  std::vector<std::string> images{};
+};
+
+/// For a folder with files of data: these, sorted by name.
+Paths sorted_out(const std::vector<std::string>& paths, const Limits& limits) {
+  Paths result;
+  std::vector<std::string>& files = result.files;
+  for (const std::string& path : paths) {
+    std::error_code error;
+    if (!std::filesystem::is_directory(path, error)) {
+      (has_image_name(path) ? result.images : files).push_back(path);
+      continue;
+    }
+    const size_t before = files.size();
+    for (std::filesystem::directory_iterator entry(path, error), end; !error && entry != end;
+         entry.increment(error)) {
+      if (has_data(entry->path()) && !entry->is_directory(error)) files.push_back(entry->path());
+      if (files.size() - before > limits.max_arrays) {
+        throw DataError(ErrorParts{.what = path + " has too many files.",
+                                   .expected = fmt::format("at most {}", limits.max_arrays)});
+      }
+    }
+    if (error) throw_io("read the folder", path, error.value());
+    std::sort(files.begin() + static_cast<std::ptrdiff_t>(before), files.end());
+    if (files.size() > before) continue;
+    if (!has_images(path)) {
+      throw DataError(ErrorParts{.what = path + " is a folder without files of data.",
+                                 .expected =
+                                     "names in .npz, .npy, .safetensors, .csv or .parquet, or a "
+                                     "folder of .jpg and .png files for each class"});
+    }
+    result.images.push_back(path);
+  }
+  return result;
+}
+
+/// An ImageSet as arrays.
+Arrays arrays_of(const ImageSet& images) {
+  const Dims dims{static_cast<int64_t>(images.files.size())};
+  Tensor numbers = Tensor::empty(DType::i64, dims);
+  std::iota(numbers.data<int64_t>(), numbers.data<int64_t>() + dims[0], int64_t{0});
+  Arrays arrays{{kImageArray, std::move(numbers)}};
+  if (images.labels.empty()) return arrays;
+  Tensor labels = Tensor::empty(DType::i64, dims);
+  std::copy(images.labels.begin(), images.labels.end(), labels.data<int64_t>());
+  arrays[kImageLabels] = std::move(labels);
+  return arrays;
+}
+
+Arrays read_file(const std::string& path, const Limits& limits, Loaded* result) {
+  Arrays arrays;
+  const auto add = [&](std::string name, Tensor values, bool column) {
+    if (column && !result->is_column(name)) result->columns.push_back(name);
+    arrays[std::move(name)] = std::move(values);
+  };
+  if (is_csv(path)) {
+    for (CsvColumn& column : read_csv(FileSource(path), limits))
+      add(std::move(column.name), std::move(column.values), true);
+    return arrays;
+  }
+  if (is_parquet(path)) {
+    ParquetTable table = read_parquet(path, limits);
+    for (ParquetColumn& column : table.columns)
+      add(std::move(column.name), std::move(column.values), !column.list);
+    result->not_read.merge(table.others);
+    return arrays;
+  }
+  if (!is_large(path, limits)) return load_arrays(path, limits);
+  arrays = map_arrays(path, limits);
+  for (const auto& [name, array] : arrays) result->mapped.insert(name);
+  return arrays;
+}
+
+/// Files with the same names of arrays.
+using Group = std::vector<Arrays>;
+
+void add_to_groups(std::vector<Group>* groups, Arrays arrays, const std::string& path) {
+  for (Group& group : *groups) {
+    if (same_names(group[0], arrays)) return group.push_back(std::move(arrays));
+  }
+  for (const Group& group : *groups) {
+    for (const auto& [name, array] : arrays) {
+      if (group[0].count(name) == 0) continue;
+      throw DataError(ErrorParts{
+          .what = fmt::format("{} shares some arrays with another file of --data.", path),
+          .node = name,
+          .expected = "the same arrays in each file, or none that another has",
+          .received = list_names(names_of(arrays)),
+          .remedy = "Leave arrays out, or rename them."});
+    }
+  }
+  groups->push_back({std::move(arrays)});
+}
+
+}  // namespace
+
+bool Loaded::is_column(const std::string& name) const {
+  return std::find(columns.begin(), columns.end(), name) != columns.end();
+}
+
+std::string describe(const Tensor& array) {
+  return fmt::format("{}{}", name_of(array.dtype()), to_string(array.dims()));
+}
+
+Tensor join_rows(const std::vector<Tensor>& parts, const std::string& name) {
+  Dims dims = parts[0].dims();
+  int64_t rows = 0;
+  for (const Tensor& part : parts) {
+    if (part.dtype() != parts[0].dtype() || part.dims().empty() || dims.empty() ||
+        !std::equal(part.dims().begin() + 1, part.dims().end(), dims.begin() + 1, dims.end())) {
+      throw ShapeError(ErrorParts{.what = "Arrays cannot be concatenated.",
+                                  .node = name,
+                                  .expected = describe(parts[0]) + ", but for the first extent",
+                                  .received = describe(part)});
+    }
+    rows += part.dims()[0];
+  }
+  dims[0] = rows;
+  Tensor result = Tensor::empty(parts[0].dtype(), dims);
+  auto* to = static_cast<char*>(result.data());
+  for (const Tensor& part : parts) {
+    if (part.nbytes() > 0) std::memcpy(to, part.data(), part.nbytes());
+    to += part.nbytes();
+  }
+  return result;
+}
+
+Loaded load(const std::vector<std::string>& names, const std::vector<std::string>& classes,
+            const Limits& limits) {
+  const Paths paths = sorted_out(names, limits);
+  std::vector<std::string> all = paths.images;
+  all.insert(all.end(), paths.files.begin(), paths.files.end());
+  Loaded result{.text = all[0]};
+  if (all.size() > 1) result.text += fmt::format(" and {} more", all.size() - 1);
+  std::vector<Group> groups;
+  if (!paths.images.empty()) {
+    result.images = std::make_shared<ImageSet>(find_images(paths.images, classes, limits));
+    add_to_groups(&groups, arrays_of(*result.images), paths.images[0]);
+  }
+  for (const std::string& path : paths.files)
+    add_to_groups(&groups, read_file(path, limits, &result), path);
+  for (Group& group : groups) {
+    for (const std::string& name : names_of(group[0])) {
+      std::vector<Tensor> parts;
+      for (Arrays& arrays : group) parts.push_back(std::move(arrays.at(name)));
+      result.arrays[name] = parts.size() == 1 ? parts[0] : join_rows(of_one_dtype(parts), name);
+    }
+  }
+  return result;
+}
+
+}  // namespace steep::cli
