@@ -10,6 +10,7 @@ namespace {
 // Weights are whole numbers of 2^-kBits: 8 bits for pixels, and 2 more so that sums do not
 // overflow.
 constexpr int kBits = 32 - 8 - 2;
+constexpr int32_t kHalf = 1 << (kBits - 1);
 
 /// For each result along an axis: the first pixel that it reads, and the weights from there on.
 struct Weights {
@@ -55,29 +56,24 @@ Weights weights_for(int64_t from, int64_t to) {
 
 uint8_t rounded(int32_t sum) { return static_cast<uint8_t>(std::clamp(sum >> kBits, 0, 255)); }
 
-/// Weighs pixels that are `step` bytes apart; `lanes` neighbours at a time.
-void weigh(const uint8_t* from, int64_t step, int64_t lanes, const Weights& weights, int64_t i,
-           uint8_t* to) {
-  const Weights::Part part = weights.parts[static_cast<size_t>(i)];
-  const int32_t* weight = weights.values.data() + i * weights.stride;
-  from += part.first * step;
-  for (int64_t lane = 0; lane < lanes; ++lane) {
-    int32_t sum = 1 << (kBits - 1);
-    for (int64_t k = 0; k < part.count; ++k) sum += from[k * step + lane] * weight[k];
-    to[lane] = rounded(sum);
-  }
-}
-
 Image resize_width(const Image& image, int64_t width) {
   const Weights weights = weights_for(image.width, width);
   const int64_t channels = image.channels;
   Image result{.width = width, .height = image.height, .channels = image.channels};
   result.pixels.resize(static_cast<size_t>(width * image.height * channels));
+  uint8_t* to = result.pixels.data();
   for (int64_t y = 0; y < image.height; ++y) {
-    const uint8_t* from = image.pixels.data() + y * image.width * channels;
-    uint8_t* to = result.pixels.data() + y * width * channels;
-    for (int64_t x = 0; x < width; ++x)
-      weigh(from, channels, channels, weights, x, to + x * channels);
+    const uint8_t* row = image.pixels.data() + y * image.width * channels;
+    for (int64_t x = 0; x < width; ++x) {
+      const Weights::Part part = weights.parts[static_cast<size_t>(x)];
+      const int32_t* weight = weights.values.data() + x * weights.stride;
+      for (int64_t c = 0; c < channels; ++c) {
+        const uint8_t* from = row + part.first * channels + c;
+        int32_t sum = kHalf;
+        for (int64_t k = 0; k < part.count; ++k) sum += from[k * channels] * weight[k];
+        *to++ = rounded(sum);
+      }
+    }
   }
   return result;
 }
@@ -87,8 +83,17 @@ Image resize_height(const Image& image, int64_t height) {
   const int64_t row = image.width * image.channels;
   Image result{.width = image.width, .height = height, .channels = image.channels};
   result.pixels.resize(static_cast<size_t>(row * height));
-  for (int64_t y = 0; y < height; ++y)
-    weigh(image.pixels.data(), row, row, weights, y, result.pixels.data() + y * row);
+  std::vector<int32_t> sums(static_cast<size_t>(row));
+  for (int64_t y = 0; y < height; ++y) {
+    const Weights::Part part = weights.parts[static_cast<size_t>(y)];
+    std::fill(sums.begin(), sums.end(), kHalf);
+    for (int64_t k = 0; k < part.count; ++k) {
+      const int32_t weight = weights.values[static_cast<size_t>(y * weights.stride + k)];
+      const uint8_t* from = image.pixels.data() + (part.first + k) * row;
+      for (int64_t i = 0; i < row; ++i) sums[static_cast<size_t>(i)] += from[i] * weight;
+    }
+    std::transform(sums.begin(), sums.end(), result.pixels.data() + y * row, rounded);
+  }
   return result;
 }
 

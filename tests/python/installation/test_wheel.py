@@ -81,10 +81,13 @@ def test_contents(wheel: Path) -> None:
         "libfmt",
         "libgomp",
         "libhwy",
+        "libjpeg",
+        "libpng16",
         "libprotobuf",
     }
     licences = {n.split("/")[2] for n in names if "/licenses/" in n and not n.endswith("/")}
     assert licences >= {"LICENSE", "NOTICE", "oneDNN", "ONNX", "Protocol_Buffers", "Highway"}
+    assert licences >= {"libjpeg-turbo", "libpng"}
     assert licences >= {"fmt", "libgomp", "JSON_for_Modern_C++", "CLI11", "nanobind"}
     assert not [n for n in names if "for_tests" in n or n.endswith((".cc", ".pyc"))]
 
