@@ -1,6 +1,7 @@
 // steep_artifact_…: ArtifactSession. Part of the runtime.
 #include "steep/artifact.h"
 
+#include <algorithm>
 #include <memory>
 
 #include "c_api/arrays.h"
@@ -34,7 +35,8 @@ std::shared_ptr<OpenArtifact> session_of(const steep_artifact* handle) {
 
 Limits limits_of(uint64_t max_bytes) {
   Limits limits;
-  if (max_bytes != 0) limits.max_bytes = max_bytes;
+  if (max_bytes != 0)
+    limits.max_bytes = static_cast<size_t>(std::min<uint64_t>(max_bytes, SIZE_MAX));
   return limits;
 }
 

@@ -6,19 +6,21 @@
 #include <shared_mutex>
 #include <unordered_map>
 
+#include "runtime/address_space.h"
+
 namespace steep::c_api {
 namespace {
 
-static_assert(sizeof(void*) == 8);
-
 /// The high bits of every handle. No address of a process has them, so no pointer can be mistaken
-/// for a handle, and dereferencing a handle fails at once.
-constexpr uint64_t kMark = 0x57EE'0000'0000'0000;
+/// for a handle, and dereferencing a handle fails at once. In WebAssembly memory ends at 2 GiB
+/// (cmake/wasm.cmake).
+constexpr auto kMark =
+    static_cast<uintptr_t>(kNarrowAddresses ? 0x8000'0000 : 0x57EE'0000'0000'0000);
 
 struct Table {
   std::shared_mutex mutex;
-  std::unordered_map<uint64_t, std::shared_ptr<Object>> objects;
-  uint64_t last = kMark;
+  std::unordered_map<uintptr_t, std::shared_ptr<Object>> objects;
+  uintptr_t last = kMark;
 };
 
 /// Never destroyed, because other threads and destructors of other libraries may still call the API
@@ -28,13 +30,18 @@ Table& table() {
   return *all;
 }
 
-uint64_t number_of(const void* handle) { return reinterpret_cast<uint64_t>(handle); }
+uintptr_t number_of(const void* handle) { return reinterpret_cast<uintptr_t>(handle); }
 
 }  // namespace
 
 void* add_handle(std::shared_ptr<Object> object) {
   Table& t = table();
   const std::unique_lock lock(t.mutex);
+  if (t.last == UINTPTR_MAX) {  // a number is never used twice
+    throw OutOfMemoryError({.what = "There are no more handles.",
+                            .expected = "at most 2^31 in a process",
+                            .remedy = "Start a new process."});
+  }
   t.objects.emplace(t.last + 1, std::move(object));
   return reinterpret_cast<void*>(++t.last);
 }
@@ -62,7 +69,7 @@ void throw_wrong_handle(const void* handle, std::string_view kind) {
   if (handle != nullptr) {
     Table& t = table();
     const std::shared_lock lock(t.mutex);
-    const uint64_t number = number_of(handle);
+    const uintptr_t number = number_of(handle);
     const auto found = t.objects.find(number);
     if (found != t.objects.end()) {
       received = fmt::format("a {}", found->second->kind());

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "runtime/address_space.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -27,15 +28,14 @@ Dims Type::dims() const {
 }
 
 size_t Type::nbytes() const {
-  constexpr size_t kMost = size_t{1} << 47;  // the bytes that a process can address
-  const auto count = static_cast<size_t>(element_count(dims()));
-  if (count > kMost / std::max<size_t>(size_of(dtype), 1)) {
+  const auto count = static_cast<uint64_t>(element_count(dims()));
+  if (count > kMostTensorBytes / std::max<size_t>(size_of(dtype), 1)) {
     throw ShapeError({.what = "A tensor would be larger than any memory.",
-                      .expected = "at most 2^47 bytes",
+                      .expected = kNarrowAddresses ? "at most 2^27 bytes" : "at most 2^47 bytes",
                       .received = to_string(*this),
                       .remedy = "Check the shapes, sizes or repeats fed to the model."});
   }
-  return count * size_of(dtype);
+  return static_cast<size_t>(count) * size_of(dtype);
 }
 
 bool provably_equal(const Shape& a, const Shape& b) {

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "plan/assign_devices.h"
+#include "runtime/address_space.h"
 #include "runtime/budget.h"
 #include "runtime/logs.h"
 #include "steep/error.h"
@@ -364,7 +365,8 @@ class Planner {
 /// Of the host's memory. For the arena, counts the bytes of its values.
 size_t bytes_in(const Plan& plan, Storage storage) {
   size_t bytes = 0;
-  for (const Buffer& b : plan.buffers) bytes += b.storage == storage && b.device == 0 ? b.bytes : 0;
+  for (const Buffer& b : plan.buffers)
+    if (b.storage == storage && b.device == 0) bytes = saturated_sum(bytes, b.bytes);
   return bytes;
 }
 
@@ -372,8 +374,9 @@ size_t bytes_in(const Plan& plan, Storage storage) {
 void check_budget(const Plan& plan) {
   const size_t most = current_limits().max_bytes;
   const auto sum = [&](Storage storage) { return bytes_in(plan, storage); };
-  const size_t all =
-      plan.arena_bytes + sum(Storage::constant) + sum(Storage::state) + sum(Storage::output);
+  size_t all = plan.arena_bytes;
+  for (const Storage storage : {Storage::constant, Storage::state, Storage::output})
+    all = saturated_sum(all, sum(storage));
   const size_t input_bytes = sum(Storage::input);
   if (all <= most && input_bytes <= most) return;
   std::vector<std::pair<size_t, Value>> values;
@@ -459,7 +462,7 @@ Plan lay_out(Graph graph, const LayoutInput& on) { return Planner(std::move(grap
 size_t run_bytes(const Plan& plan) {
   size_t bytes = plan.arena_bytes;
   for (const Storage storage : {Storage::input, Storage::constant, Storage::state, Storage::output})
-    bytes += bytes_in(plan, storage);
+    bytes = saturated_sum(bytes, bytes_in(plan, storage));
   return bytes;
 }
 

@@ -1,8 +1,12 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <utility>
 
 #include "plan/plan.h"
+#include "runtime/address_space.h"
+#include "steep/error.h"
 
 namespace steep {
 namespace {
@@ -16,6 +20,15 @@ size_t end_of(const Buffer& b) {
   constexpr size_t kLarge = size_t{64} << 10, kGap = 4096 + 5 * kAlign;
   const size_t end = b.offset + b.bytes + (b.bytes >= kLarge ? kGap : 0);
   return (end + kAlign - 1) / kAlign * kAlign;
+}
+
+/// So that no sum of an offset and a size wraps.
+void require_room(size_t bytes, size_t offset) {
+  if (offset <= kMostArenaBytes && bytes <= kMostArenaBytes - offset) return;
+  throw OutOfMemoryError({.what = "One run needs more memory than addresses can name.",
+                          .expected = fmt::format("at most {} bytes", kMostArenaBytes),
+                          .received = fmt::format("{} bytes behind {} others", bytes, offset),
+                          .remedy = "Use a smaller batch or sequence length."});
 }
 
 /// A set of offsets, as sorted ranges that do not touch.
@@ -127,7 +140,9 @@ size_t place_buffers(std::vector<Buffer>& buffers, int device) {
     Buffer& b = buffers[i];
     b.offset = 0;
     if (b.first <= b.last && b.bytes > 0) {
+      require_room(b.bytes, 0);
       b.offset = occupied.lowest(b);
+      require_room(b.bytes, b.offset);
       occupied.add(b);
     }
     arena = std::max(arena, b.offset + b.bytes);

@@ -68,6 +68,17 @@ fs::path parent_of(const fs::path& path) {
   return path.has_parent_path() ? path.parent_path() : fs::path(".");
 }
 
+/// Exchanges what two paths name. ENOSYS where the system has no call for it (WebAssembly).
+int exchange(const fs::path& a, const fs::path& b) {
+#ifdef RENAME_EXCHANGE
+  return ::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE);
+#else
+  static_cast<void>(a), static_cast<void>(b);
+  errno = ENOSYS;
+  return -1;
+#endif
+}
+
 /// Removes the temporary files that killed writers of `target` left. Their names are those of
 /// unused_name().
 void remove_stale_files(const fs::path& target) {
@@ -258,8 +269,7 @@ void rename_path(const fs::path& from, const fs::path& to) {
 
 bool exchange_paths(const fs::path& a, const fs::path& b) {
   const DiskCall call{.name = "exchange", .path = a.native(), .to = b.native()};
-  const int result = attempt(
-      call, [&] { return ::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE); });
+  const int result = attempt(call, [&] { return exchange(a, b); });
   if (result == 0) return true;
   if (errno == EINVAL || errno == ENOSYS || errno == ENOTSUP) return false;
   throw_io("rename to", b, errno);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "runtime/address_space.h"
 #include "runtime/budget.h"
 #include "runtime/memory.h"
 #include "steep/error.h"
@@ -148,6 +149,13 @@ Tensor Tensor::wrap(DType dtype, Dims dims, void* data, std::shared_ptr<void> ow
   if (__builtin_mul_overflow(t.size_, static_cast<int64_t>(size_of(dtype)), &bytes)) {
     throw ShapeError({.what = "The size of a tensor in bytes overflows 64 bits.",
                       .received = fmt::format("{} of {}", to_string(dims), name_of(dtype))});
+  }
+  if (kNarrowAddresses && static_cast<uint64_t>(bytes) > kMostTensorBytes) {
+    throw OutOfMemoryError(
+        {.what = "A tensor is too large for this processor's addresses of 32 bits.",
+         .expected = fmt::format("at most {} bytes", kMostTensorBytes),
+         .received = fmt::format("{} of {}: {} bytes", to_string(dims), name_of(dtype), bytes),
+         .remedy = "Use smaller shapes, or a processor with addresses of 64 bits."});
   }
   t.dims_ = std::move(dims);
   t.data_ = data;
