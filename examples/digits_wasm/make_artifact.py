@@ -12,12 +12,13 @@ import onnx
 import steep
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "digits_mlp"))
-from make_model import digits, mlp  # noqa: E402
+from make_model import digits, mlp
 
 ROWS = 64  # of a step; the last step of an epoch has the rest
 
 
 def main(folder: Path) -> None:
+    """Writes the files into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     train, test = digits()
     for name, arrays in (("train", train), ("test", test)):
