@@ -2,11 +2,12 @@
 
 #include <bit>
 
+#include "providers/cpu/philox.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "providers/cpu/narrow_moments.cc"
 #include "hwy/foreach_target.h"
 // After foreach_target.h, which includes this file again.
-#include "providers/cpu/philox-inl.h"
 #include "providers/cpu/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -21,20 +22,16 @@ using Codes = hn::Rebind<uint8_t, F>;
 constexpr int kDropped = Float8Format::kDropped;
 constexpr int32_t kInfinity = 0x7F800000;
 
-/// As number() of data/block_float.cc. `scale`: the exponent of the block's scale. Writes whole
-/// vectors.
-template <bool kSigned>
-HWY_INLINE void widen_block(const uint8_t* HWY_RESTRICT codes, int32_t scale, int64_t count,
+/// As number() of data/block_float.cc. `scale`: the exponent of the block's scale. kSpecial: there
+/// may be infinity or NaN. Writes whole vectors.
+template <bool kSigned, bool kSpecial>
+HWY_INLINE void widen_codes(const uint8_t* HWY_RESTRICT codes, int32_t scale, int64_t count,
                             float* HWY_RESTRICT to) {
   constexpr Float8Format kFormat{kSigned};
   const F d;
   const I di;
   const Codes d8;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  if (scale == 0) {
-    for (int64_t i = 0; i < count; i += lanes) hn::StoreU(hn::Zero(d), d, to + i);
-    return;
-  }
   const auto base =
       hn::Set(di, static_cast<int32_t>(static_cast<uint32_t>(scale - kFormat.top()) << 23));
   const auto lift = hn::Set(di, 1 << 23);
@@ -47,9 +44,11 @@ HWY_INLINE void widen_block(const uint8_t* HWY_RESTRICT codes, int32_t scale, in
     const auto bits = hn::Add(hn::Add(mantissa, base), hn::IfThenElseZero(subnormal, lift));
     auto x = hn::BitCast(d, bits);
     x = hn::Sub(x, hn::IfThenElseZero(hn::RebindMask(d, subnormal), least));
-    const auto special = hn::Gt(magnitude, hn::Set(di, kFormat.infinity() - 1));
-    const auto specials = hn::BitCast(d, hn::Or(mantissa, hn::Set(di, kInfinity)));
-    x = hn::IfThenElse(hn::RebindMask(d, special), specials, x);
+    if constexpr (kSpecial) {
+      const auto special = hn::Gt(magnitude, hn::Set(di, kFormat.infinity() - 1));
+      const auto specials = hn::BitCast(d, hn::Or(mantissa, hn::Set(di, kInfinity)));
+      x = hn::IfThenElse(hn::RebindMask(d, special), specials, x);
+    }
     if constexpr (kSigned) {
       const auto sign = hn::ShiftLeft<24>(hn::And(code, hn::Set(di, 0x80)));
       x = hn::BitCast(d, hn::Or(hn::BitCast(di, x), sign));
@@ -61,16 +60,48 @@ HWY_INLINE void widen_block(const uint8_t* HWY_RESTRICT codes, int32_t scale, in
   if (i < count) update(i, load_n(d8, codes + i, static_cast<size_t>(count - i)));
 }
 
-/// The bits of the greatest finite magnitude. Reads whole vectors, whose surplus is 0.
-HWY_INLINE int32_t greatest_finite(const float* HWY_RESTRICT from, int64_t count) {
+/// Whether a code may be infinity or NaN.
+template <bool kSigned>
+HWY_INLINE bool may_be_special(const uint8_t* codes, int64_t count) {
+  constexpr Float8Format kFormat{kSigned};
+  const hn::ScalableTag<uint8_t> d8;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d8));
+  if (count % lanes != 0) return true;
+  auto greatest = hn::Zero(d8);
+  for (int64_t i = 0; i < count; i += lanes) {
+    const auto code = hn::LoadU(d8, codes + i);
+    greatest = hn::Max(greatest, kSigned ? hn::And(code, hn::Set(d8, uint8_t{0x7F})) : code);
+  }
+  const auto finite = hn::Set(d8, static_cast<uint8_t>(kFormat.greatest()));
+  return !hn::AllTrue(d8, hn::Eq(hn::Max(greatest, finite), finite));
+}
+
+template <bool kSigned>
+HWY_INLINE void widen_block(const uint8_t* HWY_RESTRICT codes, int32_t scale, int64_t count,
+                            float* HWY_RESTRICT to) {
+  if (scale == 0) {
+    const F d;
+    const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+    for (int64_t i = 0; i < count; i += lanes) hn::StoreU(hn::Zero(d), d, to + i);
+  } else if (may_be_special<kSigned>(codes, count)) {
+    widen_codes<kSigned, true>(codes, scale, count, to);
+  } else {
+    widen_codes<kSigned, false>(codes, scale, count, to);
+  }
+}
+
+/// The bits of the greatest magnitude; with kFinite, of the greatest finite one. Reads whole
+/// vectors, whose surplus is 0.
+template <bool kFinite>
+HWY_INLINE int32_t greatest_bits(const float* HWY_RESTRICT from, int64_t count) {
   const F d;
   const I di;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   auto greatest = hn::Zero(di);
   for (int64_t i = 0; i < count; i += lanes) {
-    const auto bits = hn::BitCast(di, hn::Abs(hn::LoadU(d, from + i)));
-    const auto finite = hn::Lt(bits, hn::Set(di, kInfinity));
-    greatest = hn::Max(greatest, hn::IfThenElseZero(finite, bits));
+    auto bits = hn::BitCast(di, hn::Abs(hn::LoadU(d, from + i)));
+    if constexpr (kFinite) bits = hn::IfThenElseZero(hn::Lt(bits, hn::Set(di, kInfinity)), bits);
+    greatest = hn::Max(greatest, bits);
   }
   return hn::GetLane(hn::MaxOfLanes(di, greatest));
 }
@@ -83,8 +114,9 @@ HWY_INLINE auto random16(I di, const uint32_t* words) {
   return hn::BitCast(di, kSecond ? hn::And(drawn, hn::Set(du, 0xFFFF)) : hn::ShiftRight<16>(drawn));
 }
 
-/// As code_of() of data/block_float.cc, but rounds at random.
-template <bool kSigned, bool kSecond>
+/// As code_of() of data/block_float.cc, but rounds at random. kSpecial: there may be infinity or
+/// NaN, or numbers that the greatest scale cannot reach.
+template <bool kSigned, bool kSecond, bool kSpecial>
 HWY_INLINE void narrow_block(const float* HWY_RESTRICT from, const uint32_t* HWY_RESTRICT words,
                              int32_t scale, int64_t count, uint8_t* HWY_RESTRICT codes) {
   constexpr Float8Format kFormat{kSigned};
@@ -107,12 +139,13 @@ HWY_INLINE void narrow_block(const float* HWY_RESTRICT from, const uint32_t* HWY
     const auto noise = hn::ShiftLeft<kDropped - 16>(random16<kSecond>(di, words + i));
     auto code = hn::Sub(hn::ShiftRight<kDropped>(hn::Add(lifted, noise)), offset);
     code = hn::Sub(code, hn::IfThenElseZero(subnormal, subnormals));
-    code = hn::Min(code, hn::Set(di, kFormat.greatest()));
+    if constexpr (kSpecial) code = hn::Min(code, hn::Set(di, kFormat.greatest()));
     if constexpr (!kSigned) code = hn::Max(code, hn::Min(magnitude, hn::Set(di, 1)));
-    const auto special =
-        hn::IfThenElse(hn::Gt(magnitude, hn::Set(di, kInfinity)), hn::Set(di, kFormat.nan()),
-                       hn::Set(di, kFormat.infinity()));
-    code = hn::IfThenElse(hn::Lt(magnitude, hn::Set(di, kInfinity)), code, special);
+    if constexpr (kSpecial) {
+      const auto infinite = hn::Set(di, kFormat.infinity()), nan = hn::Set(di, kFormat.nan());
+      const auto special = hn::IfThenElse(hn::Gt(magnitude, hn::Set(di, kInfinity)), nan, infinite);
+      code = hn::IfThenElse(hn::Lt(magnitude, hn::Set(di, kInfinity)), code, special);
+    }
     auto byte = hn::BitCast(du, code);
     if constexpr (kSigned) {
       const auto sign = hn::And(hn::BitCast(du, bits), hn::Set(du, 0x80000000));
@@ -171,10 +204,16 @@ HWY_INLINE void narrow_blocks(const float* from, const uint32_t* words, int64_t 
                               int64_t count, const NarrowMoment& m) {
   for (int64_t i = 0; i < count; i += kBlockFloats) {
     const int64_t extent = std::min(kBlockFloats, count - i);
-    const int32_t scale = float8_scale(greatest_finite(from + i, extent));
+    auto* codes = static_cast<uint8_t*>(m.out) + begin + i;
+    const int32_t greatest = greatest_bits<false>(from + i, extent);
+    const bool finite = greatest < kInfinity;
+    const int32_t scale = float8_scale(finite ? greatest : greatest_bits<true>(from + i, extent));
     m.scales_out[(begin + i) / kBlockFloats] = std::bit_cast<float>(scale << 23);
-    narrow_block<kSigned, kSecond>(from + i, words + i, scale, extent,
-                                   static_cast<uint8_t*>(m.out) + begin + i);
+    if (finite && scale < Float8Format::kGreatestScale) {
+      narrow_block<kSigned, kSecond, false>(from + i, words + i, scale, extent, codes);
+    } else {
+      narrow_block<kSigned, kSecond, true>(from + i, words + i, scale, extent, codes);
+    }
   }
 }
 
@@ -192,10 +231,22 @@ void narrow(const float* from, const uint32_t* words, bool second, int64_t begin
   narrow_by_type<false>(from, words, begin, count, m);
 }
 
+/// Two rounds of multiplication and shifts of a counter, under a key of Philox for each part: a
+/// word a lane for a fifth of Philox's time (the function is Wellons' lowbias32).
 void draw(const int64_t* seed, int64_t stream, int64_t begin, int64_t count, uint32_t* words) {
-  static_assert(kPhiloxSlack <= kNarrowSlack);
-  const Philox philox(seed, stream);
-  philox_words(philox, static_cast<uint64_t>(begin / 4), (count + 3) / 4, words);
+  const U du;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(du));
+  const PhiloxWords key = philox_group(seed, stream, static_cast<uint64_t>(begin / kNarrowPart));
+  auto counter = hn::Add(hn::Mul(hn::Iota(du, 0), hn::Set(du, kPhiloxW0)), hn::Set(du, key[0]));
+  const auto step = hn::Set(du, kPhiloxW0 * static_cast<uint32_t>(lanes));
+  for (int64_t i = 0; i < count; i += lanes) {
+    auto x = hn::Xor(counter, hn::ShiftRight<16>(counter));
+    x = hn::Xor(hn::Mul(x, hn::Set(du, 0x7FEB352D)), hn::Set(du, key[1]));
+    x = hn::Xor(x, hn::ShiftRight<15>(x));
+    x = hn::Mul(x, hn::Set(du, 0x846CA68B));
+    hn::StoreU(hn::Xor(x, hn::ShiftRight<16>(x)), du, words + i);
+    counter = hn::Add(counter, step);
+  }
 }
 
 }  // namespace HWY_NAMESPACE

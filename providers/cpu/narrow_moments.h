@@ -39,8 +39,8 @@ void widen_moment(const NarrowMoment& moment, int64_t begin, int64_t count, floa
 void narrow_moment(const float* from, const uint32_t* words, bool second, int64_t begin,
                    int64_t count, const NarrowMoment& moment);
 
-/// Draws the words of these elements. REQUIRES: begin is a multiple of 4, and `words` has room for
-/// kNarrowSlack more.
+/// Draws the words of these elements. REQUIRES: begin is a multiple of kNarrowPart, and `words` has
+/// room for kNarrowSlack more.
 void draw_words(const int64_t* seed, int64_t stream, int64_t begin, int64_t count, uint32_t* words);
 
 /// The moments of a node: first `count` moments as inputs from kFirstState on, then as many scales,

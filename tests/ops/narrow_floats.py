@@ -5,21 +5,21 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
-BLOCK = 256
+BLOCK, PART = 256, 1024
 TOPS = {np.dtype(np.int8): 14, np.dtype(np.uint8): 30}  # the exponent of the greatest octave
 LEAST_SCALE, GREATEST_SCALE = 40, 254
 INFINITY = 0x7F800000
 _M0, _M1, _W0, _W1 = 0xD2511F53, 0xCD9E8D57, 0x9E3779B9, 0xBB67AE85
 
 
-def random_words(seed: int, run: int, stream: int, count: int) -> np.ndarray:
-    """Philox4x32-10, in whole numbers: the word of element i is word i % 4 of group i // 4."""
-    groups = np.arange((count + 3) // 4, dtype=np.uint64)
+def philox(seed: int, run: int, stream: int, groups: int) -> np.ndarray:
+    """Philox4x32-10 in whole numbers: four words for each of the first groups."""
+    group = np.arange(groups, dtype=np.uint64)
     c = [
-        np.full_like(groups, run & 0xFFFFFFFF),
-        np.full_like(groups, stream & 0xFFFFFFFF),
-        groups & np.uint64(0xFFFFFFFF),
-        groups >> np.uint64(32),
+        np.full_like(group, run & 0xFFFFFFFF),
+        np.full_like(group, stream & 0xFFFFFFFF),
+        group & np.uint64(0xFFFFFFFF),
+        group >> np.uint64(32),
     ]
     key = [seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF]
     low = np.uint64(0xFFFFFFFF)
@@ -32,7 +32,16 @@ def random_words(seed: int, run: int, stream: int, count: int) -> np.ndarray:
             p0 & low,
         ]
         key = [(key[0] + _W0) & 0xFFFFFFFF, (key[1] + _W1) & 0xFFFFFFFF]
-    return np.stack(c, axis=1).reshape(-1)[:count].astype(np.uint32)
+    return np.stack(c, axis=1).astype(np.uint32)
+
+
+def random_words(seed: int, run: int, stream: int, count: int) -> np.ndarray:
+    """A word for each element: a counter in parts of 1,024, mixed under a key for each part."""
+    key = philox(seed, run, stream, (count + PART - 1) // PART)
+    x = np.arange(PART, dtype=np.uint32)[None] * np.uint32(_W0) + key[:, :1]
+    x = (x ^ x >> np.uint32(16)) * np.uint32(0x7FEB352D) ^ key[:, 1:2]
+    x = (x ^ x >> np.uint32(15)) * np.uint32(0x846CA68B)
+    return (x ^ x >> np.uint32(16)).reshape(-1)[:count]
 
 
 def _blocks(x: np.ndarray) -> np.ndarray:
