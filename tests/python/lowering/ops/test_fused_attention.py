@@ -131,7 +131,7 @@ def test_the_example_with_a_mask_as_an_argument():
     assert count(text, "steep.Attention") == count(text, "steep.AttentionGrad") == 2
 
 
-@pytest.mark.parametrize("make", [bert, gpt2])
+@pytest.mark.parametrize("make", [bert, pytest.param(gpt2, marks=pytest.mark.matrix)])
 def test_the_trainer_s_step_too(make):
     torch.manual_seed(0)
     model = Logits(make())
