@@ -58,6 +58,7 @@ def test_trains_as_pytorch(tmp_path, options):
     )
 
 
+@pytest.mark.matrix
 def test_trains_by_adafactor(tmp_path):
     """Matrices: it divides the gradients of vectors, some of which are noise, by their size."""
     model = language_model()
