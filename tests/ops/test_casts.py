@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import ml_dtypes
 import numpy as np
 import onnx
@@ -109,14 +107,15 @@ def test_small_integers_keep_the_low_bits(source, to):
     )
 
 
-@pytest.mark.parametrize(("source", "to"), list(itertools.product(EVERY, EVERY)))
-def test_small_numbers_survive_between_all_types(source, to):
-    x = np.array([0, 1, 1, 0], np.float32)
-    if "FLOAT8E8M0" in (source, to):
-        x = np.ones(4, np.float32)
-    y = cast(x.astype(numpy_type(source)), to)
-    assert y.dtype == numpy_type(to)
-    np.testing.assert_array_equal(y.astype(np.float32), x)
+@pytest.mark.parametrize("source", EVERY)
+def test_small_numbers_survive_between_all_types(source):
+    for to in EVERY:
+        x = np.array([0, 1, 1, 0], np.float32)
+        if "FLOAT8E8M0" in (source, to):
+            x = np.ones(4, np.float32)
+        y = cast(x.astype(numpy_type(source)), to)
+        assert y.dtype == numpy_type(to)
+        np.testing.assert_array_equal(y.astype(np.float32), x, err_msg=f"to {to}")
 
 
 def test_doubles_are_rounded_once():

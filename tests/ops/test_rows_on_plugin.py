@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from each_row import each_row
 from nodes import TABLE, evaluate, gradients, is_float
 from rows import ROWS
 
@@ -48,7 +49,7 @@ def results(row, arrays, providers):
         _steep.set_default_providers([])
 
 
-@pytest.mark.parametrize("row", CHOSEN, ids=[r.name for r in CHOSEN])
+@each_row(CHOSEN)
 def test_a_row_on_another_device(row, mirror):
     arrays = row.arrays(np.float32)
     here, there = results(row, arrays, []), results(row, arrays, mirror)

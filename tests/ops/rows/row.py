@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -53,7 +54,7 @@ class Row:
     double: bool = False
     note: str = ""
 
-    @property
+    @functools.cached_property
     def name(self) -> str:
         parts = []
         for x in self.inputs:

@@ -23,14 +23,18 @@ def losses(trainer):
     return [line["loss"] for line in trainer.state.log_history if "loss" in line]
 
 
+SMOOTH = {"label_smoothing_factor": 0.2}
+ACCUMULATED = {"gradient_accumulation_steps": 2, "max_grad_norm": 0.1}
+NOISY = {"neftune_noise_alpha": 5.0}
+
+
 @pytest.mark.parametrize(
     "options",
     [
         {},
-        {"label_smoothing_factor": 0.2},
-        {"gradient_accumulation_steps": 2, "max_grad_norm": 0.1},
         {"gradient_checkpointing": True},
-        {"neftune_noise_alpha": 5.0},
+        {**SMOOTH, **ACCUMULATED, **NOISY},
+        *(pytest.param(alone, marks=pytest.mark.matrix) for alone in (SMOOTH, ACCUMULATED, NOISY)),
     ],
     ids=lambda o: "-".join(o) or "plain",
 )
@@ -54,6 +58,7 @@ def test_trains_as_pytorch(tmp_path, options):
     )
 
 
+@pytest.mark.matrix
 def test_trains_by_adafactor(tmp_path):
     """Matrices: it divides the gradients of vectors, some of which are noise, by their size."""
     model = language_model()

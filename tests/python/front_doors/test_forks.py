@@ -162,7 +162,7 @@ def test_a_module_after_a_fork():
             else:
                 raise AssertionError("two threads were needed")
 
-        for _ in range(6):
+        for _ in range(3):
             in_child(work)
         waiting.backward()
 

@@ -378,14 +378,22 @@ class Writes(torch.nn.Module):
         return self.function(self.write, self.layer, x)
 
 
-@pytest.mark.parametrize(
-    "function",
-    [
-        *(both, of_an_argument, of_a_slice_of_it, of_what_is_detached),
-        *(beside_what_is_detached, without_gradients),
-    ],
+WRITERS = (
+    *(both, of_an_argument, of_a_slice_of_it, of_what_is_detached),
+    *(beside_what_is_detached, without_gradients),
 )
-@pytest.mark.parametrize("name", IN_PLACE)
+BY_EACH = {"relu", "operator"}  # a module, and an operator
+
+
+def writes():
+    """Return each write by one function, and two of them by each; the others are in the matrix."""
+    for name in IN_PLACE:
+        for function in WRITERS:
+            often = function is both or name in BY_EACH
+            yield pytest.param(function, name, marks=() if often else pytest.mark.matrix)
+
+
+@pytest.mark.parametrize("function,name", [*writes()])
 def test_what_is_asked_to_work_in_place_writes_once(function, name):
     torch.manual_seed(0)
     eager = Writes(function, IN_PLACE[name])

@@ -100,7 +100,14 @@ def runs(function, given):
     return True
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+MORE = {torch.int16, torch.int32}  # as int8 and int64
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [pytest.param(d, marks=pytest.mark.matrix if d in MORE else ()) for d in DTYPES],
+    ids=str,
+)
 def test_functions_of_integers(dtype):
     known = {n: f for n, f in FUNCTIONS.items() if runs(f, arguments(dtype, 5))}
     assert len(known) > 30

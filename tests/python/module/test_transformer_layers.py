@@ -45,7 +45,7 @@ def layer(dtype=torch.float32, **options):
     return made
 
 
-def encoder(dtype=torch.float32, norm=True, layers=2, **options):
+def encoder(dtype=torch.float32, norm=True, layers=1, **options):
     last = nn.LayerNorm(WIDTH, dtype=dtype) if norm else None
     if norm:
         nn.init.constant_(last.bias, 0.5)  # of the norm of zeros
@@ -113,7 +113,7 @@ MASKS = {
 }
 
 
-NO_GRAD = {(name, "no_grad") for name in ("no mask", "finite numbers", "no key", "both")}
+NO_GRAD = {(name, "no_grad") for name in ("no mask", "no key", "both")}
 
 
 @pytest.mark.parametrize("mask, mode", cases(MASKS, MODES, {("both", "train"), *NO_GRAD}))
@@ -138,7 +138,7 @@ KINDS = {
 }
 
 
-OF_KINDS = {("float16, norm first", "no_grad"), ("float64", "no_grad"), ("gelu by tanh", "no_grad")}
+OF_KINDS = {("float16, norm first", "no_grad"), ("float64", "no_grad")}
 
 
 @pytest.mark.parametrize("kind, mode", cases(KINDS, ["train", "eval", "no_grad"], OF_KINDS))
@@ -232,7 +232,7 @@ def test_an_encoder_of_another_type(dtype):
 
 
 def test_one_graph_for_padding_at_ends_and_elsewhere():
-    module = encoder(norm=False)
+    module = encoder(norm=False, layers=2)
     ours = None
     for padding in (ENDS, HOLES, ENDS.flip(0), NO_KEYS):
         given = {"src_key_padding_mask": padding}
@@ -328,7 +328,7 @@ def test_encoders_in_a_loop_of_python(mode):
             )
 
 
-@pytest.mark.parametrize("padding", [None, ENDS])
+@pytest.mark.parametrize("padding", [pytest.param(None, marks=pytest.mark.matrix), ENDS])
 def test_under_autocast(padding):
     module, given = layer().eval(), {"src_key_padding_mask": padding}
     ours = ORTModule(module, fallback=None)

@@ -177,9 +177,7 @@ def run_all(rank, names):
         globals()[name](rank)
 
 
-def test_two_processes_equal_pytorch():
-    in_processes(2, run_all, ["equal_pytorch", "accumulate"])
-
-
-def test_what_one_process_meets_all_are_told():
-    in_processes(2, run_all, ["fail_together", "tell_differences", "refuse_what_has_no_mean"])
+def test_two_processes_equal_pytorch_and_all_are_told_what_one_meets():
+    names = ["equal_pytorch", "accumulate", "fail_together", "tell_differences"]
+    names.append("refuse_what_has_no_mean")
+    in_processes(2, run_all, names)  # once: each process imports and captures for seconds

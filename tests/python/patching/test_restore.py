@@ -18,7 +18,7 @@ from torch._dynamo import config  # noqa: E402
 from torch._dynamo.convert_frame import compile_lock  # noqa: E402
 
 from steep import ORTModule  # noqa: E402
-from steep.patching import substitution  # noqa: E402
+from steep.patching import restore, substitution  # noqa: E402
 from steep.patching.signals import DelayedSignals, deliver_signals  # noqa: E402
 
 REPLACED: dict[tuple[object, str], object] = {}
@@ -106,6 +106,21 @@ def test_after_a_capture(noted, before, verify):
         found.sum().backward()
 
 
+def test_loggers_are_silenced_whether_or_not_they_have_levels():
+    names = ("silenced", "silenced.own", "silenced.own.below", "silenced.below", "other")
+    loggers = [logging.getLogger(name) for name in names]
+    loggers[1].setLevel(logging.DEBUG)
+    loggers[4].setLevel(logging.INFO)
+    before = [logger.level for logger in loggers]
+    with restore.silence_loggers("silenced"):
+        silent = [logger.isEnabledFor(logging.ERROR) for logger in loggers]
+        assert silent == [False] * 4 + [True]
+        written = [logger.level for logger in loggers]
+        assert [written[i] for i in (2, 3)] == [logging.NOTSET] * 2  # each costs time
+    assert [logger.level for logger in loggers] == before
+    assert loggers[2].isEnabledFor(logging.DEBUG)
+
+
 def test_ctrl_c_during_a_capture():
     """It runs in a process of its own.
 
@@ -135,12 +150,12 @@ def test_captures_are_interrupted(noted, before):
     x = torch.randn(3, 4)
     ORTModule(Slopes())(x)  # what is loaded once
     interrupted = 0
-    for turn in range(8):
+    for turn in range(5):
         ours = ORTModule(module)
         torch.compiler.reset()
         signal.signal(signal.SIGALRM, signal.default_int_handler)
         try:
-            signal.setitimer(signal.ITIMER_REAL, 0.01 + 0.04 * turn)
+            signal.setitimer(signal.ITIMER_REAL, 0.01 + 0.06 * turn)
             ours(x)
         except KeyboardInterrupt:
             interrupted += 1

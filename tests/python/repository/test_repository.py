@@ -441,16 +441,14 @@ def test_what_tests_share_lies_in_support() -> None:
 
     Two modules of one name would hide each other: folders of tests are no packages.
     """
-    shared = [
-        f.relative_to(TESTS)
-        for f in tracked_files()
-        if f.is_relative_to(TESTS) and f.suffix == ".py" and f not in python_tests()
-    ]
+    files = [f for f in tracked_files() if f.is_relative_to(TESTS) and f.suffix == ".py"]
+    collected = set(python_tests())
+    shared = [f.relative_to(TESTS) for f in files if f not in collected]
     assert {str(f) for f in shared if f.parent.name != "support"} == {"conftest.py"}
-    names = [f.stem for f in (*python_tests(), *shared)]
+    names = [f.stem for f in (*collected, *shared)]
     assert {name for name in names if names.count(name) > 1} == set()
     found = []
-    for file in (f for f in tracked_files() if f.is_relative_to(TESTS) and f.suffix == ".py"):
+    for file in files:
         for line in re.findall(r"^\s*(?:from|import) .*$", file.read_text(), re.M):
             named = set(re.findall(r"\btest_\w+", line)) & set(names) - {file.stem}
             found += [f"{file.relative_to(TESTS)}: {name}" for name in sorted(named)]

@@ -14,9 +14,7 @@ nn = torch.nn
 
 
 def transformer() -> Any:
-    return nn.Sequential(
-        *[nn.TransformerEncoderLayer(32, 2, 64, batch_first=True) for _ in range(2)]
-    )
+    return nn.TransformerEncoderLayer(32, 2, 64, batch_first=True)
 
 
 def made(limit: str | int, model_of: Callable[[], Any] = transformer) -> tuple[Any, Any, Any]:
