@@ -65,9 +65,9 @@ if(STEEP_BUILD_TESTS)
 endif()
 
 # The wrapper lies beside the module that it imports, also in the build folder.
-configure_file(packaging/wasm/steep.mjs steep.mjs COPYONLY)
+configure_file(packaging/wasm/steep_artifact.mjs steep_artifact.mjs COPYONLY)
 
 include(GNUInstallDirs)
 install(FILES ${PROJECT_BINARY_DIR}/steep_runtime.mjs ${PROJECT_BINARY_DIR}/steep_runtime.wasm
-              packaging/wasm/steep.mjs DESTINATION ${CMAKE_INSTALL_LIBDIR}/steep)
+              packaging/wasm/steep_artifact.mjs DESTINATION ${CMAKE_INSTALL_LIBDIR}/steep)
 install(FILES LICENSE NOTICE DESTINATION ${CMAKE_INSTALL_DOCDIR})

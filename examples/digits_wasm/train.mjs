@@ -5,7 +5,7 @@ import { readFileSync, writeFileSync } from "node:fs";
 import { pathToFileURL } from "node:url";
 
 const build = new URL("../../build/wasm/", import.meta.url);
-const { load, array } = await import(new URL("steep.mjs", build));
+const { load, array } = await import(new URL("steep_artifact.mjs", build));
 
 const [folder, epochs = "20"] = process.argv.slice(2);
 const read = (name, Kind) => {

@@ -192,7 +192,7 @@ def test_an_unknown_instruction_set_is_refused_with_those_that_exist(
 
 def test_its_symbols_are_a_part_of_the_whole_library_s(runtime: Runtime) -> None:
     if runtime.in_node:
-        pytest.skip("what a module exports is what steep.mjs calls")
+        pytest.skip("what a module exports is what steep_artifact.mjs calls")
     table = output_of("nm", "-D", "--defined-only", runtime.library).splitlines()
     names = {line.split()[-1].partition("@")[0] for line in table} - {"STEEP_0.1"}
     assert names <= {*(CONSUMER / "steep_c.symbols").read_text().split()}

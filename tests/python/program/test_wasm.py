@@ -92,7 +92,7 @@ console.log(JSON.stringify(said));
 
 
 def test_the_wrapper_trains_saves_and_refuses(folder: Path) -> None:
-    wrapper = WASM / "steep.mjs"
+    wrapper = WASM / "steep_artifact.mjs"
     said = json.loads(output_of("node", "--input-type=module", "-e", SCRIPT, wrapper, folder))
     kinds = {name: said[name][0] for name in ("damaged", "rows", "label", "memory", "freed")}
     assert kinds == {
