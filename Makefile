@@ -21,7 +21,7 @@ step := scripts/step
 export PATH := $(CURDIR)/$(bin):$(PATH)
 cmake_flags := -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(bin)/python
 
-.PHONY: help setup build runtime test-runtime arm64 test-arm64 test test-all test-cpp test-py patterns torch-versions op_db wheel sdist install lint format sanitize sanitize-thread fuzz fuzz-corpus attack sbom demo operators options bench growth commands docs clean
+.PHONY: help setup build runtime test-runtime arm64 test-arm64 wasm test-wasm test test-all test-cpp test-py patterns torch-versions op_db wheel sdist install lint format sanitize sanitize-thread fuzz fuzz-corpus attack sbom demo operators options bench growth commands docs clean
 
 help: ## list the targets
 	@grep -E '^[a-z0-9_-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -51,7 +51,7 @@ test-cpp: build ## C++ tests
 	  ctest --test-dir build/release --output-on-failure -j$(JOBS)
 
 # As many processes as cores: threads that wait must not spin.
-test-py test-all test-runtime test-arm64 patterns: export OMP_WAIT_POLICY := passive
+test-py test-all test-runtime test-arm64 test-wasm patterns: export OMP_WAIT_POLICY := passive
 test-py: build ## Python tests
 	@$(step) -v build/test-py.log "Python tests" $(bin)/python -m pytest -n $(JOBS) --dist worksteal
 
@@ -135,6 +135,12 @@ arm64: setup ## the same for processors of ARM, in build/arm64, by a cross-compi
 
 test-arm64: build arm64 ## programs that train with it in an emulator, against the whole library here
 	@$(step) -v build/test-arm64.log "ARM64" $(bin)/python -m pytest -m arm64 tests/python/program
+
+wasm: setup ## the same runtime for browsers and node, in build/wasm, by emscripten, which must be there
+	@scripts/wasm
+
+test-wasm: build wasm ## programs that train with it in node, against the whole library here
+	@$(step) -v build/test-wasm.log "WebAssembly" $(bin)/python -m pytest -m wasm tests/python/program
 
 fuzz: build-sanitize ## FUZZ_SECONDS of fuzzing, shared between the targets; FUZZ_SEED=N repeats a run
 	@scripts/fuzz build/sanitize $(FUZZ_SECONDS) $(JOBS) $(FUZZ_SEED)

@@ -1,12 +1,7 @@
 # -DSTEEP_RUNTIME=ON: libsteep.so for devices that train from artifacts (docs/runtime.md), and nothing
-# else. Without ONNX, protobuf, oneDNN and Python: what it is built of are the rooms that run a plan.
+# else. For browsers it is steep_runtime.wasm (cmake/wasm.cmake). Without ONNX, protobuf, oneDNN and
+# Python: what it is built of are the rooms that run a plan.
 # src/ops/without_operators.cc and providers/cpu/without_onednn.cc stand for the rest.
-
-find_package(hwy 1.0 CONFIG REQUIRED)
-find_package(fmt CONFIG REQUIRED)
-find_package(nlohmann_json 3 CONFIG REQUIRED)
-find_package(OpenMP REQUIRED COMPONENTS CXX)
-find_package(Threads REQUIRED)
 
 file(GLOB runtime_sources CONFIGURE_DEPENDS src/runtime/*.cc src/ir/*.cc src/device/*.cc
      src/artifact/*.cc)
@@ -59,6 +54,23 @@ set(kernel_sources
   providers/cpu/transpose.cc
   providers/cpu/without_onednn.cc)
 
+set_source_files_properties(src/c_api/library.cc src/device/boundary.cc PROPERTIES
+                            COMPILE_DEFINITIONS STEEP_VERSION="${PROJECT_VERSION}")
+set_source_files_properties(providers/cpu/cpu.cc PROPERTIES COMPILE_DEFINITIONS STEEP_RUNTIME)
+set_source_files_properties(providers/cpu/adam.cc providers/cpu/sgd.cc PROPERTIES
+                            COMPILE_OPTIONS -ffp-contract=off)
+
+if(EMSCRIPTEN)
+  include(wasm)
+  return()
+endif()
+
+find_package(hwy 1.0 CONFIG REQUIRED)
+find_package(fmt CONFIG REQUIRED)
+find_package(nlohmann_json 3 CONFIG REQUIRED)
+find_package(OpenMP REQUIRED COMPONENTS CXX)
+find_package(Threads REQUIRED)
+
 set(exports ${PROJECT_SOURCE_DIR}/src/c_api/exports.map)
 # The files are compiled as they are for the whole library, so that the compiler's cache has them.
 add_library(steep_runtime SHARED ${runtime_sources} ${kernel_sources})
@@ -66,11 +78,6 @@ target_include_directories(steep_runtime PUBLIC include src ${PROJECT_SOURCE_DIR
 target_link_libraries(
   steep_runtime PUBLIC hwy::hwy fmt::fmt nlohmann_json::nlohmann_json OpenMP::OpenMP_CXX
                        Threads::Threads ${CMAKE_DL_LIBS} PRIVATE steep_flags)
-set_source_files_properties(src/c_api/library.cc src/device/boundary.cc PROPERTIES
-                            COMPILE_DEFINITIONS STEEP_VERSION="${PROJECT_VERSION}")
-set_source_files_properties(providers/cpu/cpu.cc PROPERTIES COMPILE_DEFINITIONS STEEP_RUNTIME)
-set_source_files_properties(providers/cpu/adam.cc providers/cpu/sgd.cc PROPERTIES
-                            COMPILE_OPTIONS -ffp-contract=off)
 # It stays once it is loaded: threads of OpenMP may run its code at any time.
 target_link_options(steep_runtime PRIVATE LINKER:--version-script=${exports} LINKER:-z,nodelete
                     LINKER:--gc-sections LINKER:--no-undefined)

@@ -24,6 +24,9 @@ constexpr const char* kNames = "avx512, avx2, sse4 or scalar";
 #elif HWY_ARCH_ARM_A64  // every processor has it, and kernels exist for no other
 constexpr InstructionSet kSets[] = {{"neon", HWY_NEON}};
 constexpr const char* kNames = "neon";
+#elif HWY_ARCH_WASM     // the code has no other
+constexpr InstructionSet kSets[] = {{"simd128", HWY_WASM}};
+constexpr const char* kNames = "simd128";
 #else
 constexpr InstructionSet kSets[] = {{"scalar", HWY_SCALAR}};
 constexpr const char* kNames = "scalar";
@@ -42,7 +45,9 @@ void limit_isa() {
            .expected = kNames,
            .received = name});
     }
+#if !HWY_ARCH_WASM  // nothing to choose, and no library of Highway that would know the choice
     hwy::DisableTargets(set->target - 1);
+#endif
     return true;
   }();
   static_cast<void>(done);

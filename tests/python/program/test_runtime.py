@@ -1,6 +1,6 @@
 """The library that is built with STEEP_RUNTIME: what it has, how large it is, that it trains.
 
-For this machine, and for ARM in an emulator."""
+For this machine, for ARM in an emulator, and for browsers in node."""
 
 import os
 import re
@@ -14,6 +14,7 @@ import pytest
 from checkout import ROOT
 from onnx import TensorProto, helper, numpy_helper
 from steep_program import output_of
+from wasm_build import WASM, needs_wasm
 
 import steep
 
@@ -35,16 +36,24 @@ class Runtime:
     compiler: str
     emulator: tuple[str, ...]
     linker: str
+    known_isa: tuple[str, ...]
+
+    @property
+    def in_node(self) -> bool:
+        return self.emulator == ("node",)
 
     def program(self, source: str, to: Path) -> list[object]:
         """A command, of a file in tests/consumer."""
+        if self.in_node:
+            return [*self.emulator, WASM / Path(source).with_suffix(".cjs").name]
         folder = self.library.parent
         include = folder.parent / "include"
         return [*self.emulator, compiled(self.compiler, source, include, folder, to)]
 
 
-HERE = ("runtime", "cc", (), "ld-linux-x86-64")
-ARM = ("arm64", "aarch64-linux-gnu-gcc", ("qemu-aarch64",), "ld-linux-aarch64")
+HERE = ("runtime", "cc", (), "ld-linux-x86-64", ("avx512", "avx2", "sse4", "scalar"))
+ARM = ("arm64", "aarch64-linux-gnu-gcc", ("qemu-aarch64",), "ld-linux-aarch64", ("neon",))
+NODE = ("wasm", "", ("node",), "", ("simd128",))
 
 
 @pytest.fixture(
@@ -52,14 +61,18 @@ ARM = ("arm64", "aarch64-linux-gnu-gcc", ("qemu-aarch64",), "ld-linux-aarch64")
     params=[
         pytest.param(HERE, id="here", marks=pytest.mark.runtime),
         pytest.param(ARM, id="arm64", marks=pytest.mark.arm64),
+        pytest.param(NODE, id="wasm", marks=pytest.mark.wasm),
     ],
 )
 def runtime(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Runtime:
-    build, compiler, emulator, linker = request.param
+    build, *rest = request.param
+    if build == "wasm":
+        needs_wasm()
+        return Runtime(WASM / "steep_runtime.wasm", *rest)
     folder = tmp_path_factory.mktemp(build)
     output_of("cmake", "--install", ROOT / "build" / build, "--prefix", folder, "--strip")
     (library,) = folder.glob("lib*/**/libsteep.so")
-    return Runtime(library, compiler, emulator, linker)
+    return Runtime(library, *rest)
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +117,7 @@ def test_a_program_in_c_trains_in_little_memory(
         r"trained: ([\d.]+) to ([\d.]+), (\d+) of 32 right, peak (\d+) KiB", said
     )[0]
     assert float(begin) > 1.5 and float(end) < 0.2 and int(right) > 28
-    if not runtime.emulator:  # whose memory it is
+    if not runtime.emulator:  # whose memory it would be
         assert 0 < int(kib) * 1024 <= 16 * MIB, said
 
 
@@ -149,6 +162,8 @@ def close(received: str, expected: str, atol: float) -> None:
 
 def test_the_library_is_small_and_needs_little(runtime: Runtime) -> None:
     assert runtime.library.stat().st_size <= 8 * MIB
+    if runtime.in_node:
+        return
     needed = re.findall(r"NEEDED.*\[(.*?)\.so", output_of("readelf", "-d", runtime.library))
     ours = {"libhwy", "libfmt", "libgomp", "libstdc++"}
     assert {*needed} <= {*ours, "libm", "libgcc_s", "libc", runtime.linker}
@@ -157,7 +172,9 @@ def test_the_library_is_small_and_needs_little(runtime: Runtime) -> None:
 def test_an_unknown_instruction_set_is_refused_with_those_that_exist(
     runtime: Runtime, artifact: Path, tmp_path: Path
 ) -> None:
-    known = ["neon"] if runtime.emulator else ["avx512", "avx2", "sse4", "scalar"]
+    if runtime.in_node:
+        pytest.skip("a program in node does not see this process's environment")
+    known = runtime.known_isa
     device = runtime.program("device.c", tmp_path / "device")
     for name in (*known, "mmx"):
         done = subprocess.run(
@@ -174,6 +191,8 @@ def test_an_unknown_instruction_set_is_refused_with_those_that_exist(
 
 
 def test_its_symbols_are_a_part_of_the_whole_library_s(runtime: Runtime) -> None:
+    if runtime.in_node:
+        pytest.skip("what a module exports is what steep_artifact.mjs calls")
     table = output_of("nm", "-D", "--defined-only", runtime.library).splitlines()
     names = {line.split()[-1].partition("@")[0] for line in table} - {"STEEP_0.1"}
     assert names <= {*(CONSUMER / "steep_c.symbols").read_text().split()}
