@@ -32,6 +32,7 @@ INLINE = re.compile(r"`(steep (?:check|train|eval|dump|grad|plan) [^`…]*)`")
 HUGGINGFACE = ("contestant", "picture", "race", "texts")
 ELSEWHERE = {
     "digits_mlp/make_model.py": "test_program.py runs it, and the program that reads its files",
+    "digits_wasm/make_artifact.py": "test_wasm.py",
     "linear_regression/make_model.py": "test_program.py, too",
     "huggingface/train.py": "test_huggingface_example.py",
     "linear_regression/two_ways.py": "test_linear_regression_in_two_ways",
@@ -191,6 +192,8 @@ def test_code_of_the_documents(
         run_sh(code, tmp_path)
     elif language == "cpp":
         check_cpp(code)
+    elif language == "js":
+        pytest.skip("tests/python/program/test_wasm.py calls the same functions in node")
     elif language == "c":
         pytest.skip("tests/python/program/test_c_library.py compiles it, and runs it")
     else:
