@@ -17,7 +17,7 @@
 #include "passes/pipeline.h"
 #include "runtime/budget.h"
 #include "runtime/memory.h"
-#include "runtime/state_file.h"
+#include "sessions/state_file.h"
 #include "steep/error.h"
 #include "train/custom_optimizer.h"
 #include "train/finite.h"

@@ -1,4 +1,4 @@
-#include "runtime/state_file.h"
+#include "sessions/state_file.h"
 
 #include <gtest/gtest.h>
 
