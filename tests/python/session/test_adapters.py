@@ -260,6 +260,22 @@ def test_a_quantised_base_stays_packed(kind: str, block: int) -> None:
         np.testing.assert_allclose(by_reference(made), own.eval(X).outputs[0].numpy(), 1e-4, 1e-5)
 
 
+def test_a_quantised_base_is_unpacked_in_each_run() -> None:
+    """Nothing is folded from it: no plan has a constant of its floats."""
+    extent = 256
+    packed = np.random.default_rng(3).integers(-9, 9, (extent, extent), np.int8)
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s"], ["d"], axis=1),
+        helper.make_node("MatMul", ["x", "d"], ["y"]),
+    ]
+    arrays = {"w": packed, "s": np.full(extent, 0.01, np.float32)}
+    own = session(proto(nodes, arrays, (extent, extent)))
+    x = np.ones((1, 1, extent), np.float32)
+    assert own.plan(x, x).constant_bytes < packed.size
+    with pytest.raises(steep.ModelError, match="quantised weights beside adapters"):
+        own.save_artifact("unwritten", (x, x))
+
+
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
 def test_weights_of_16_bits(kind: str) -> None:
     dtype = np.float16 if kind == "float16" else ml_dtypes.bfloat16
