@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 #include <zlib.h>
 
+#include <algorithm>
 #include <array>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -206,7 +206,7 @@ TEST_F(ImageFolders, FormsAreThoseOfTheInput) {
   EXPECT_EQ(floats.dims(), (Dims{2, 3, 1, 2}));
   const std::array<float, 12> expected{-1, -1, -0.5, -0.5, -0.25, -0.25,
                                        1,  1,  0.5,  0.5,  0.25,  0.25};
-  EXPECT_EQ(std::memcmp(floats.data(), expected.data(), sizeof expected), 0);
+  EXPECT_TRUE(std::equal(expected.begin(), expected.end(), floats.data<float>()));
   form.channels_last = form.whole = true;
   const Tensor whole = load_images(files, form);
   EXPECT_EQ(whole.dims(), (Dims{2, 1, 2, 3}));
