@@ -25,6 +25,7 @@ COMMANDS = (
     "lr-find",
     "plan",
     "plot",
+    "launch",
     "completion",
 )
 HEAD = """# Commands

@@ -1,6 +1,8 @@
 #include "cli/team.h"
 
+#include <algorithm>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "cli/command_line.h"
@@ -38,13 +40,18 @@ void add_parallel_option(CLI::App& app, std::string& way) {
 Team::Team(const std::string& way)
     : peers_(way.empty() ? std::make_shared<Alone>() : connect(way)) {}
 
-bool Team::any(bool asked) const { return alone() ? asked : sum(asked ? 1 : 0) != 0; }
+bool Team::any(bool asked) const { return alone() ? asked : sum({asked ? 1.0 : 0.0})[0] != 0; }
 
-double Team::sum(double number) const {
-  if (alone()) return number;
-  double total = 0;
-  for (const std::vector<double>& of : peers_->agree("a sum", {&number, 1})) total += of[0];
-  return total;
+std::vector<double> Team::sum(std::vector<double> numbers) const {
+  if (alone()) return numbers;
+  std::vector<double> totals(numbers.size());
+  for (size_t at = 0; at < numbers.size(); at += Peers::kNumbers) {
+    const size_t count = std::min(Peers::kNumbers, numbers.size() - at);
+    for (const std::vector<double>& of : peers_->agree("a sum", {&numbers[at], count})) {
+      for (size_t i = 0; i < count; ++i) totals[at + i] += of[i];
+    }
+  }
+  return totals;
 }
 
 double Team::of_lead(const std::function<double()>& find) const {
@@ -63,6 +70,27 @@ int Team::together(const std::function<int()>& run) const {
     if (!peers_->failed_together()) peers_->tell(error);
     throw;
   }
+}
+
+void PartLosses::add(double loss, double weight, int64_t counts) {
+  parts_.push_back({loss, weight, counts});
+}
+
+PartLosses::Sum PartLosses::take(const Team& team) {
+  std::vector<double> sums;
+  for (const Part& part : parts_) {
+    sums.push_back(part.loss * part.weight);
+    sums.push_back(part.weight);
+  }
+  sums = team.sum(std::move(sums));
+  Sum result;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    if (sums[2 * i + 1] == 0) continue;
+    result.loss += sums[2 * i] / sums[2 * i + 1] * static_cast<double>(parts_[i].counts);
+    result.counts += parts_[i].counts;
+  }
+  clear();
+  return result;
 }
 
 }  // namespace steep::cli

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "steep/parallel.h"
 
@@ -28,8 +29,8 @@ class Team {
 
   /// Whether `asked` is true in one process at least.
   bool any(bool asked) const;
-  /// The sum of a number over all processes.
-  double sum(double number) const;
+  /// The sums of numbers over all processes.
+  std::vector<double> sum(std::vector<double> numbers) const;
   /// The number of rank 0; `find` is called there only.
   double of_lead(const std::function<double()>& find) const;
 
@@ -39,6 +40,28 @@ class Team {
 
  private:
   std::shared_ptr<Peers> peers_;
+};
+
+/// The losses of the parts of a step (--accumulate), for the mean loss of an epoch.
+class PartLosses {
+ public:
+  /// `loss`: the mean of this process's rows; `weight`: their weight in the mean of all processes;
+  /// `counts`: the weight of the part in the epoch's mean.
+  void add(double loss, double weight, int64_t counts);
+  void clear() { parts_.clear(); }
+  struct Sum {
+    double loss = 0;  ///< of loss · counts
+    int64_t counts = 0;
+  };
+  /// Of the parts so far, which are then forgotten. All processes have added equally many.
+  Sum take(const Team& team);
+
+ private:
+  struct Part {
+    double loss, weight;
+    int64_t counts;
+  };
+  std::vector<Part> parts_;
 };
 
 }  // namespace steep::cli

@@ -391,40 +391,43 @@ class Run {
   /// Nothing if the gradients overflowed, or if no label counts.
   std::optional<StepResult> one_part(const std::vector<Tensor>& batch, int64_t weight, int64_t rows,
                                      Progress& progress) {
-    const bool parts = choice_.accumulate > 1;
-    const std::optional<StepResult> result =
+    const bool parts = choice_.accumulate > 1, together = !team_.alone();
+    const double before = parts && together ? session_.accumulated_gradients().weight : 0;
+    std::optional<StepResult> result =
         parts ? parallel_.accumulate(batch, rows) : parallel_.step_if_any(batch);
     if (result && result->skipped) {
       say_skipped(*result, rows, progress);
       return {};
     }
     const bool none = !result || std::isnan(result->loss);
-    if (none && (team_.alone() || !parts)) {  // all classes in the batch have weight 0
+    if (none && !(parts && together)) {  // all classes in the batch have weight 0
       ++left_out_;
       progress.step(rows, "no label counts");
       return {};
     }
-    if (!parts) {
+    if (parts) {
+      part_losses_.add(none ? 0 : result->loss, together ? weight_of_part(batch, before) : 1,
+                       weight);
+    } else {
       position_.loss_sum += result->loss * static_cast<double>(weight);
       position_.loss_rows += weight;
-    } else {
-      if (!none) loss_of_parts_ += result->loss * static_cast<double>(weight_.of(batch));
-      rows_of_parts_ += weight;
     }
     return result;
   }
 
+  /// The weight of this process's rows in the mean loss of a part.
+  double weight_of_part(const std::vector<Tensor>& batch, double before) {
+    const AccumulatedGradients sums = session_.accumulated_gradients();
+    return sums.weighs ? sums.weight - before : static_cast<double>(batch[0].dims()[0]);
+  }
+
   std::optional<StepResult> apply_parts(Progress& progress) {
     std::optional<StepResult> result = parallel_.apply_if_any();
-    const double loss = team_.sum(std::exchange(loss_of_parts_, 0));
-    const int64_t rows = std::exchange(rows_of_parts_, 0);
-    if (!result) return {};
-    if (result->skipped) {
-      say_skipped(*result, 0, progress);
-      return {};
-    }
-    position_.loss_sum += loss;
-    position_.loss_rows += rows;
+    const PartLosses::Sum loss = part_losses_.take(team_);
+    if (result && result->skipped) say_skipped(*result, 0, progress);
+    if (!result || result->skipped) return {};
+    position_.loss_sum += loss.loss;
+    position_.loss_rows += loss.counts;
     return result;
   }
 
@@ -487,8 +490,7 @@ class Run {
   void leave_parts() {
     if (parallel_.accumulated() == 0) return;
     parallel_.drop_gradients();
-    loss_of_parts_ = 0;
-    rows_of_parts_ = 0;
+    part_losses_.clear();
     position_ = applied_;
   }
 
@@ -563,9 +565,8 @@ class Run {
   std::map<std::string, Tensor> best_, best_averages_;  ///< weights of the best epoch
   std::set<std::string> infinite_;  ///< weights that were not finite in the file or checkpoint
   int64_t first_step_ = 0;          ///< the session's number of steps before this run
-  double loss_of_parts_ = 0;        ///< sum of loss · weight over parts of a step, of own rows
-  int64_t rows_of_parts_ = 0;       ///< the weights of these parts, of the rows of all processes
-  int64_t left_out_ = 0;            ///< batches of this epoch without a label that counts
+  PartLosses part_losses_;
+  int64_t left_out_ = 0;  ///< batches of this epoch without a label that counts
 };
 
 }  // namespace
