@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <optional>
@@ -102,6 +103,15 @@ class Lines {
   std::vector<std::string> rest_;
   std::map<std::string, int> printed_;
 };
+
+/// Whether a process was stopped (SIGSTOP), so that it cannot end by itself.
+bool is_stopped(pid_t id) {
+  std::ifstream file(fmt::format("/proc/{}/stat", id));
+  std::string text;
+  std::getline(file, text);
+  const size_t name = text.rfind(')');  // id (name) state …
+  return name != std::string::npos && text.size() > name + 2 && text[name + 2] == 'T';
+}
 
 struct Process {
   pid_t id = -1;
@@ -195,7 +205,7 @@ class Launch {
       const std::string variable = *at;
       if (!own.contains(variable.substr(0, variable.find('=')))) all.push_back(variable);
     }
-    for (const auto& [name, value] : own) all.push_back(name + "=" + value);
+    for (const auto& [name, value] : own) all.push_back(fmt::format("{}={}", name, value));
     return all;
   }
 
@@ -249,6 +259,9 @@ class Launch {
   /// Once a process has failed, ends those that do not end by themselves: they may be stopped.
   void end_others() {
     if (!failed_ || running() == 0) return;
+    for (const Process& process : processes_) {
+      if (process.runs && is_stopped(process.id)) ::kill(process.id, SIGKILL);
+    }
     const auto since = Clock::now() - *failed_;
     if (since > kGrace && !asked_) {
       asked_ = true;

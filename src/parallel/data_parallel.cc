@@ -222,7 +222,8 @@ StepResult DataParallel::part(std::span<const Tensor> inputs, int64_t rows) {
 }
 
 void DataParallel::scale_sums(double factor) {
-  for (auto& [name, sum] : session_.accumulated_gradients().sums) {
+  for (auto& named : session_.accumulated_gradients().sums) {
+    Tensor& sum = named.second;
     const auto scale = [&](auto* values) {
       for (int64_t i = 0; i < sum.size(); ++i) {
         values[i] = static_cast<std::remove_pointer_t<decltype(values)>>(values[i] * factor);

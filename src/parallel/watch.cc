@@ -98,7 +98,7 @@ void Watch::run() {
     }
     last = now;
     write(false);
-    if (silent_ < 0 && look()) {
+    if (found_.rank < 0 && look()) {
       lock.unlock();
       lost_();
       lock.lock();
@@ -115,13 +115,20 @@ bool Watch::look() {
       other.file = ::open(file_of(i).c_str(), O_RDONLY | O_CLOEXEC);
       other.seen = now;
     }
+    if (other.file < 0) continue;           // it still starts
+    const bool free = is_free(other.file);  // before the content, which tells a process that leaves
     Content content;
-    if (other.file < 0 || !read_content(other.file, &content)) continue;  // it still starts
+    if (!read_content(other.file, &content)) continue;
+    if (free && content.leaves == 0) {
+      found_ = {i, "was killed"};
+      return true;
+    }
     if (content.beat != other.beat || content.leaves != 0) {
       other.beat = content.beat;
       other.seen = now;
     } else if (now - other.seen > times_.silence) {
-      silent_ = i;
+      found_ = {i, fmt::format("did not answer for {} s",
+                               static_cast<double>(times_.silence.count()) / 1000)};
       return true;
     }
   }
@@ -131,9 +138,9 @@ bool Watch::look() {
 Watch::Loss Watch::find_now(bool left) {
   for (int i = 0; i < static_cast<int>(others_.size()); ++i) {
     const Other& other = others_[static_cast<size_t>(i)];
+    if (i == rank_ || other.file < 0 || !is_free(other.file)) continue;
     Content content;
-    if (i == rank_ || other.file < 0 || !read_content(other.file, &content)) continue;
-    if (!is_free(other.file)) continue;
+    if (!read_content(other.file, &content)) continue;
     if (content.leaves == 0) return {i, "was killed"};
     if (left) return {i, "ended"};
   }
@@ -144,9 +151,7 @@ Watch::Loss Watch::find() {
   for (int tries = 0; tries < 10; ++tries) {
     {
       const std::lock_guard lock(mutex_);
-      if (silent_ >= 0) {
-        return {silent_, fmt::format("did not answer for {} s", times_.silence.count() / 1000.0)};
-      }
+      if (found_.rank >= 0) return found_;
       if (Loss loss = find_now(false); loss.rank >= 0) return loss;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));

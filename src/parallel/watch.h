@@ -23,8 +23,8 @@ struct WatchTimes {
 /// that nobody writes to, that of a process that is stopped, or of a machine that is cut off.
 class Watch {
  public:
-  /// `lost` is called once, in the thread, for the first process that does not answer. Throws
-  /// IoError.
+  /// `lost` is called once, in the thread, for the first process that was killed or does not
+  /// answer. Throws IoError.
   Watch(std::filesystem::path folder, int rank, int size, std::function<void()> lost,
         WatchTimes times = {});
   /// Tells the others that this process leaves, so that they do not take it for one that was
@@ -50,7 +50,7 @@ class Watch {
   std::filesystem::path file_of(int rank) const;
   void write(bool leaves);
   void run();
-  bool look();  ///< whether a process does not answer
+  bool look();  ///< whether a process was killed or does not answer
   Loss find_now(bool left);
 
   std::filesystem::path folder_;
@@ -62,7 +62,7 @@ class Watch {
   bool stops_ = false;
   uint64_t beat_ = 0;
   int own_ = -1;
-  int silent_ = -1;
+  Loss found_;  ///< by look()
   std::vector<Other> others_;
   std::thread thread_;
 };

@@ -39,7 +39,16 @@ struct Group {
   std::shared_ptr<gloo::transport::Device> device;
   std::shared_ptr<gloo::rendezvous::Context> context;
   std::vector<Connection> connections;
+  bool failed = false;
 };
+
+/// As report(), for an operation of the group.
+template <typename F>
+int run(void* comm, char* error, size_t room, F&& f) {
+  const int failed = report(error, room, f);
+  if (failed != 0) static_cast<Group*>(comm)->failed = true;
+  return failed;
+}
 
 /// The TCP connections of this process.
 std::vector<Connection> connections_now() {
@@ -83,7 +92,7 @@ void* open(const SteepCommOptions* options, int* rank, int* ranks, char* error, 
 }
 
 int gather(void* comm, const void* own, void* every, size_t bytes, char* error, size_t room) {
-  return report(error, room, [&] {
+  return run(comm, error, room, [&] {
     gloo::AllgatherOptions options(static_cast<Group*>(comm)->context);
     options.setInput(const_cast<char*>(static_cast<const char*>(own)), bytes);
     options.setOutput(static_cast<char*>(every),
@@ -94,7 +103,7 @@ int gather(void* comm, const void* own, void* every, size_t bytes, char* error, 
 
 template <typename T>
 int sum(void* comm, T* values, size_t count, char* error, size_t room) {
-  return report(error, room, [&] {
+  return run(comm, error, room, [&] {
     gloo::AllreduceOptions options(static_cast<Group*>(comm)->context);
     options.setOutput(values, count);
     using Add = void (*)(void*, const void*, const void*, size_t);
@@ -104,7 +113,7 @@ int sum(void* comm, T* values, size_t count, char* error, size_t room) {
 }
 
 int copy(void* comm, void* data, size_t bytes, int from, char* error, size_t room) {
-  return report(error, room, [&] {
+  return run(comm, error, room, [&] {
     gloo::BroadcastOptions options(static_cast<Group*>(comm)->context);
     options.setOutput(static_cast<char*>(data), bytes);
     options.setRoot(from);
@@ -121,7 +130,10 @@ void interrupt(void* comm) {
   }
 }
 
+/// After an error gloo may wait for ever for its own thread, so its objects stay until the end of
+/// the process; the ends of the connections tell the others.
 void close(void* comm) {
+  if (static_cast<Group*>(comm)->failed) return interrupt(comm);
   char error[64];
   report(error, sizeof(error), [&] { delete static_cast<Group*>(comm); });
 }
