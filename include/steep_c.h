@@ -192,11 +192,10 @@ typedef enum steep_options_kind {
  *               precision ("fp32"), state_precision, adjust_lr_fn, offload_folder, offload;  lists
  *               trainable, frozen, lora_targets, step_outputs, disabled_passes, class_weights,
  *               ns_coefficients
- *     numbers   lr (1e-3), weight_decay, momentum, dampening, beta1, beta2, epsilon, epsilon2,
- *               momentum_decay, lr_decay, initial_accumulator_value, rho, alpha, min_lr_ratio,
+ *     numbers   lr (1e-3), weight_decay, momentum, dampening, beta1, beta2, epsilon, epsilon2, rho,
+ *               momentum_decay, lr_decay, initial_accumulator_value, alpha, min_lr_ratio,
  *               clip_norm, clip_value, loss_scale, loss_scale_min, loss_scale_max, huber_delta,
- *               label_smoothing, ema_decay, beta2_decay, clip_threshold, lora_alpha,
- *               attributes.NAME
+ *               label_smoothing, ema_decay, beta2_decay, clip_threshold, lora_alpha
  *     integers  ignore_index, warmup_steps, total_steps, seed, loss_scale_window, ns_steps,
  *               lora_rank
  *     0 or 1    maximize, nesterov, amsgrad, decoupled_weight_decay, centered, bias_correction,
@@ -214,7 +213,7 @@ typedef enum steep_options_kind {
  *
  * Training, inference, gradient and gradients also have limits (steep/limits.h), as integers:
  * max_bytes, max_nodes, max_inlined, max_depth, max_iterations, max_arrays. A value is checked when
- * the options are used. */
+ * the options are used. Attributes of a registered optimizer are numbers, attributes.NAME. */
 STEEP_API steep_code steep_options_new(int32_t kind, steep_options** options, steep_error** error);
 STEEP_API steep_code steep_options_free(steep_options* options);
 

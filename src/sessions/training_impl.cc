@@ -17,7 +17,6 @@
 #include "passes/pipeline.h"
 #include "runtime/budget.h"
 #include "runtime/memory.h"
-#include "sessions/state_file.h"
 #include "steep/error.h"
 #include "train/custom_optimizer.h"
 #include "train/finite.h"
@@ -75,14 +74,6 @@ void require_known(const std::map<std::string, Tensor>& weight_data,
   }
 }
 
-void check_offload(const std::string& offload) {
-  if (offload == "moments" || offload == "all") return;
-  throw ModelError(ErrorParts{.what = "There are no such states to be offloaded.",
-                              .node = "offload",
-                              .expected = "moments or all",
-                              .received = offload});
-}
-
 /// Moves the outputs after the loss to *result.
 void take_step_outputs(ForwardResult& forward, StepResult* result) {
   for (size_t i = 1; i < forward.outputs.size(); ++i) {
@@ -108,7 +99,6 @@ TrainingSession::Impl::Impl(std::string model_bytes, std::filesystem::path model
                 .devices = Devices::of(options.providers)}) {
   const Budget budget(options.limits);
   check_passes(programs.options().disabled_passes);
-  check_offload(options.offload);
   hold_own_optimizers(&options);
   ImportedModel source = import_adapted();
   batch_note = note_on_rows(source);
@@ -144,25 +134,11 @@ void TrainingSession::Impl::take_states(const Graph& graph, std::map<std::string
                                         ? std::move(weight->second)
                                         : Tensor::zeros(state.dtype(), state.type().dims());
   }
-  if (!options.offload_folder.empty()) offload_states();
+  offload_states();
   for (const std::string& name : model.parameters) {
     if (!all_finite(programs.states.at(name))) infinite_.insert(name);
   }
   for (const std::string& name : model.counts) counts_.push_back(programs.states.at(name));
-}
-
-void TrainingSession::Impl::offload_states() {
-  std::vector<std::string> names = model.moments;
-  if (options.offload == "all") {
-    for (const auto* more : {&model.parameters, &model.statistics})
-      std::copy_if(more->begin(), more->end(), std::back_inserter(names),
-                   [&](const std::string& name) { return weight_data.count(name) == 0; });
-  }
-  std::vector<Tensor*> tensors;
-  for (const std::string& name : names) tensors.push_back(&programs.states.at(name));
-  move_to_file(tensors, options.offload_folder);
-  programs.offloaded.insert(names.begin(), names.end());
-  programs.call_lock.hold_process();
 }
 
 void TrainingSession::Impl::describe_ends(const Graph& graph) {

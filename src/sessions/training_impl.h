@@ -122,7 +122,7 @@ struct TrainingSession::Impl {
   void leave_out_unused_adapters();
   /// Takes the initial states of prepare_model(); other states of `graph` get zeros.
   void take_states(const Graph& graph, std::map<std::string, Tensor> initial);
-  /// Moves the states that `offload` names to a file in `offload_folder`.
+  /// Moves the states that `offload` names to a file in `offload_folder`, if there is one.
   void offload_states();
   /// Sets the descriptions of inputs, outputs and labels.
   void describe_ends(const Graph& graph);

@@ -1,8 +1,10 @@
 // The states of a TrainingSession, by name, and the exported model with their values.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <span>
 #include <string>
 #include <unordered_set>
@@ -12,6 +14,7 @@
 #include "data/convert.h"
 #include "model/export/for_inference.h"
 #include "model/export/strip_loss.h"
+#include "sessions/state_file.h"
 #include "sessions/training_impl.h"
 #include "steep/error.h"
 #include "train/name_suggestions.h"
@@ -72,6 +75,27 @@ const char* precision_name(DType dtype) {
 }
 
 }  // namespace
+
+void TrainingSession::Impl::offload_states() {
+  if (options.offload != "moments" && options.offload != "all") {
+    throw ModelError(ErrorParts{.what = "There are no such states to be offloaded.",
+                                .node = "offload",
+                                .expected = "moments or all",
+                                .received = options.offload});
+  }
+  if (options.offload_folder.empty()) return;
+  std::vector<std::string> names = model.moments;
+  if (options.offload == "all") {
+    for (const auto* more : {&model.parameters, &model.statistics})
+      std::copy_if(more->begin(), more->end(), std::back_inserter(names),
+                   [&](const std::string& name) { return weight_data.count(name) == 0; });
+  }
+  std::vector<Tensor*> tensors;
+  for (const std::string& name : names) tensors.push_back(&programs.states.at(name));
+  move_to_file(tensors, options.offload_folder);
+  programs.offloaded.insert(names.begin(), names.end());
+  programs.call_lock.hold_process();
+}
 
 std::string TrainingSession::Impl::no_count(const std::map<std::string, Tensor>& values) const {
   for (const std::string& name : model.counts) {

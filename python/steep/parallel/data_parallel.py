@@ -33,17 +33,8 @@ from steep.parallel.peers import Peers, connect
 log = logging.getLogger("steep")
 
 # Options of a session that may differ between processes, or that other code compares.
-_APART = (
-    "self",
-    "__class__",
-    "model",
-    "weights",
-    "parallel",
-    "seed",
-    "providers",
-    "limits",
-    "offload_folder",
-)
+_OWN = ("self", "__class__", "parallel", "seed", "providers", "limits", "offload_folder", "offload")
+_APART = (*_OWN, "model", "weights")
 _WORD = 1 << 32  # two 32-bit halves are exact in two float64; a 64-bit number is not exact in one
 _CALLS = ("step()", "apply_gradients()")  # the calls that begin with the exchanges open and close
 

@@ -7,6 +7,7 @@ the optimizer is chosen by name.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -65,7 +66,8 @@ class ORTTrainer(Trainer):
         clip_norm, clip_value, predictions, precision: as for ``steep.trainer``.
         loss_scale, loss_scale_window: as for ``steep.trainer``.
         seed, check_finite, master_weights, stochastic_rounding: as for ``steep.trainer``.
-        state_precision, memory_limit, disabled_passes, providers: as for ``steep.trainer``.
+        state_precision, memory_limit, offload_folder: as for ``steep.trainer``.
+        disabled_passes, providers: as for ``steep.trainer``.
         _opset_version: ONNX opset of ``save_as_onnx``; at least 18.
     """
 
@@ -93,6 +95,7 @@ class ORTTrainer(Trainer):
         stochastic_rounding: bool = False,
         state_precision: str = "float32",
         memory_limit: str | int = "",
+        offload_folder: str | os.PathLike[str] = "",
         disabled_passes: Sequence[str] = (),
         providers: Providers | None = None,
     ) -> None:
@@ -126,6 +129,7 @@ class ORTTrainer(Trainer):
             stochastic_rounding=stochastic_rounding,
             state_precision=state_precision,
             memory_limit=memory_limit,
+            offload_folder=offload_folder,
             disabled_passes=disabled_passes,
             providers=providers,
         ).settings()

@@ -25,7 +25,7 @@ class StepOptions:
     stochastic_rounding: bool
     state_precision: str
     memory_limit: str | int
-    offload_folder: str | os.PathLike[str] = ""
+    offload_folder: str | os.PathLike[str]
     disabled_passes: Sequence[str]
     providers: Providers | None
 

@@ -85,7 +85,7 @@ def test_trainers(name: str, other: dict[str, Any]) -> None:
     assert {*table} - {*given} == {
         *("loss", "output", "label", "ignore_index", "trainable", "frozen", "bound_to_graph"),
         *("huber_delta", "label_smoothing", "class_weights", "ema_decay"),
-        *("lora_rank", "lora_alpha", "lora_targets"),
+        *("lora_rank", "lora_alpha", "lora_targets", "offload"),
         *("schedule", "warmup_steps", "total_steps", "min_lr_ratio", "grad_norm", "step_outputs"),
         *({k for p, _, k, _, _ in ROWS if p == "optimizer" and k in table} - {*given}),
         *("betas", "eps"),
@@ -119,7 +119,7 @@ def test_the_program() -> None:
 def test_the_header_in_c() -> None:
     header = (ROOT / "include" / "steep_c.h").read_text()
     (listed,) = re.findall(r"\*   training   TrainingOptions.*?\n(.*?)\*   inference", header, re.S)
-    listed = re.sub(r"\([^)]*\)|;.*?\n.*?optimizer\n", "", listed)
+    listed = re.sub(r"\([^)]*\)", "", listed)
     words = re.findall(r"\b[a-z][a-z0-9_]*\b", listed)
     kinds = {"strings", "numbers", "integers", "or", "lists"}
     assert {*words} - kinds == {row[2] for row in ROWS}
