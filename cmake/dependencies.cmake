@@ -21,12 +21,26 @@ function(steep_ask_python out code)
   set(${out} "${answer}" PARENT_SCOPE)
 endfunction()
 
-# oneDNN: the wheel's if the interpreter has it, else the system's.
-steep_ask_python(dnnl_wheel "
+# oneDNN: the wheel's if the interpreter has it, else the system's. The interpreter is of the machine
+# that builds, and so is its wheel.
+set(onednn)
+set(dnnl_wheel)
+if(STEEP_ONEDNN)
+  if(NOT CMAKE_CROSSCOMPILING)
+    steep_ask_python(dnnl_wheel "
 from importlib.metadata import distribution as d
 w = d('onednn-devel-cpu-gomp')
 print(next(w.locate_file(f).resolve().parent for f in w.files if f.name == 'dnnl-config.cmake'))")
-find_package(dnnl 3.2 CONFIG REQUIRED HINTS ${dnnl_wheel})
+  endif()
+  find_package(dnnl 3.2 CONFIG QUIET HINTS ${dnnl_wheel})
+  if(NOT dnnl_FOUND)
+    message(FATAL_ERROR "There is no oneDNN 3.2 or newer for ${CMAKE_SYSTEM_PROCESSOR}: install one "
+                        "(pip install onednn-devel-cpu-gomp, for x86-64), or build without it by "
+                        "-DSTEEP_ONEDNN=OFF: Steep's own kernels then compute all nodes, "
+                        "convolutions and recurrent layers slowly")
+  endif()
+  set(onednn DNNL::dnnl)
+endif()
 
 find_package(hwy 1.0 CONFIG REQUIRED)
 find_package(fmt CONFIG REQUIRED)

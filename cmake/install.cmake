@@ -5,10 +5,15 @@ include(CMakePackageConfigHelpers)
 
 # oneDNN, when it is the wheel's: there is no archive in it to link, and nobody's system has the
 # library. It goes to a folder of ours, so that it is in nobody's way; a system's own stays there.
-get_target_property(dnnl_file DNNL::dnnl LOCATION)
-file(REAL_PATH ${dnnl_file} dnnl_file)
-set(dnnl_item dnnl)
-set(dnnl_flags -ldnnl)
+set(private_libraries ${CMAKE_INSTALL_LIBDIR}/steep)
+set(dnnl_item)
+set(dnnl_flags)
+if(STEEP_ONEDNN)
+  get_target_property(dnnl_file DNNL::dnnl LOCATION)
+  file(REAL_PATH ${dnnl_file} dnnl_file)
+  set(dnnl_item dnnl)
+  set(dnnl_flags -ldnnl)
+endif()
 if(dnnl_wheel AND dnnl_wheel STREQUAL dnnl_DIR)
   string(REGEX MATCH "lib[^/]+\\.so\\.[0-9]+" dnnl_name ${dnnl_file})  # as the loader looks it up
   install(FILES ${dnnl_file} DESTINATION ${private_libraries} RENAME ${dnnl_name})
@@ -38,6 +43,7 @@ set_target_properties(steep_c PROPERTIES EXPORT_NAME steep INSTALL_RPATH "$ORIGI
 # The static library needs what the shared one was linked with, by the names of this system.
 set(static_libraries protobuf-lite hwy fmt z ${OpenMP_CXX_LIB_NAMES} dl stdc++ m)
 list(REMOVE_DUPLICATES static_libraries)
+set(static_items ${dnnl_item} ${static_libraries})
 install(FILES $<TARGET_FILE:steep_static> DESTINATION ${CMAKE_INSTALL_LIBDIR})
 
 # find_package(steep): the targets steep::steep and steep::static.

@@ -417,4 +417,24 @@ std::unique_ptr<Kernel> make_onednn_recurrent(const NodeSpec& node, std::string*
   return make_onednn_kernel<OneDnnRecurrent>(why_not, node, std::move(*p), backward);
 }
 
+void gemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const float* a, int64_t lda,
+          const float* b, int64_t ldb, bool add, float* c, int64_t ldc) {
+  if (m == 0 || n == 0) return;
+  if (k == 0) {
+    for (int64_t i = 0; i < m && !add; ++i) std::fill_n(c + i * ldc, n, 0.0F);
+    return;
+  }
+  // oneDNN would divide longer sums among threads, so that results would depend on their number.
+  constexpr int64_t kLongest = 512;
+  for (int64_t begin = 0; begin < k; begin += kLongest) {
+    const int64_t terms = std::min(kLongest, k - begin);
+    const auto status =
+        dnnl_sgemm(ta ? 'T' : 'N', tb ? 'T' : 'N', m, n, terms, 1.0F, a + begin * (ta ? lda : 1),
+                   lda, b + begin * (tb ? 1 : ldb), ldb, add || begin > 0 ? 1.0F : 0.0F, c, ldc);
+    if (status != dnnl_success) {
+      throw ProviderError({.what = "oneDNN could not multiply two matrices", .op = "sgemm"});
+    }
+  }
+}
+
 }  // namespace steep::cpu

@@ -1,4 +1,5 @@
-// The runtime (STEEP_RUNTIME) has no oneDNN: Steep's own kernels compute all nodes.
+// The runtime (STEEP_RUNTIME), and the library that is built with STEEP_ONEDNN=OFF, have no oneDNN:
+// Steep's own kernels compute all nodes.
 #include "providers/cpu/build_kernel.h"
 #include "providers/cpu/cpu.h"
 #include "providers/cpu/matmul.h"
