@@ -2,28 +2,35 @@
 """Compares ORTModule with eager PyTorch over PyTorch's own operator database, dtype by dtype.
 
 usage: scripts/op_db.py [--only NAME …] [--dtypes float64 …] [--jobs 2] [--update]
-       [--out build/op_db.json]
+       [--minutes 30] [--out build/op_db.json]
 
 Each operator of ``torch.testing._internal.common_methods_invocations.op_db`` is called with its
 sample inputs, those of one form (the same arguments that are no tensors, the same ranks) one after
-the other in one module, so that extents change between two calls. Results, their dtypes, and the
-gradients of all floating-point inputs are compared. What differs fails the run, unless
+the other in one module, so that extents change between two calls: FORMS forms of SAMPLES samples.
+Results, their dtypes, and the gradients of all floating-point inputs are compared. All forms
+are first in one module; where anything is amiss there, each is alone in a module. What differs,
+what is refused, what takes too long and what ends the process fails the run, unless
 ``tests/op_db/known.txt`` has it with a reason; so does a line of that file that agrees by now.
-``--update`` writes the file anew and keeps the reasons. What is in ``--out`` already is not run
-again. All of it takes hours.
+``--update`` writes the file anew, with the numbers of operators that were run, and keeps the
+reasons. What is in ``--out`` already is not run again. All of it takes hours: ``--minutes`` runs
+a part, and the next call goes on.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
+import math
 import multiprocessing
+import multiprocessing.connection
 import os
 import signal
 import sys
+import time
 import warnings
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,40 +42,78 @@ from tqdm import tqdm
 ROOT = Path(__file__).resolve().parents[1]
 KNOWN = ROOT / "tests" / "op_db" / "known.txt"
 DTYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "uint8", "bool")
-SECONDS = 120  # of one operator in one dtype
-FORMS, SAMPLES = 6, 3  # of each operator in each dtype; samples of each form
+SECONDS = 120  # of processors, for one operator in one dtype
+SILENCE = 1800  # seconds after which no process is taken to answer any more
+# Forms of each operator, samples of each form: most in float64, where no rounding hides a wrong
+# formula; the others show other kernels, dtypes of results, and extents.
+FORMS = dict.fromkeys(DTYPES, 3)
+SAMPLES = dict.fromkeys(DTYPES, 2)
+EACH = 120  # operators of one process: what one leaves behind in PyTorch touches few others
 ALLOWED = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 3e-3, torch.bfloat16: 2e-2}
+AMISS = ("differs", "refused", "slow", "ended")
 # Results are uninitialised, random, or say where the tensor is.
 LEFT_OUT = ("empty", "new_empty", "as_strided", "normal", "rand", "bernoulli", "multinomial")
 
+# (structure, arguments that are no tensors, [tensors of a sample, …])
+Form = tuple[Any, list[Any], list[list[torch.Tensor]]]
+
 
 class Applied(torch.nn.Module):
-    """An operator with its arguments that are no tensors; called with its tensors.
+    """An operator, once for each form; called with the tensors of all.
 
-    Floating-point results are scaled, so that there is something for the engine in any case.
+    Floating-point results are scaled, and the scale is a result: there is something for the
+    engine in any case. The calls are written out, which the tracer reads fastest; and PyTorch can
+    go on after each.
     """
 
-    def __init__(self, op: Any, spec: Any, rest: list[Any]) -> None:
+    def __init__(self, op: Any, forms: list[Form]) -> None:
         super().__init__()
-        self.op, self.spec, self.rest = op, spec, rest
         self.scale = torch.nn.Parameter(torch.tensor(1.5))
+        known = {"op": op, "scaled": scaled}
+        tensors, lines = itertools.count(), []
+        for spec, rest, _ in forms:
+            names = [f"c{len(known) + i}" for i in range(len(rest))]
+            known |= dict(zip(names, rest, strict=True))
+            names = [
+                f"t{next(tensors)}" if leaf is torch.Tensor else name
+                for name, leaf in zip(names, rest, strict=True)
+            ]
+            args, kwargs = tree_unflatten(names, spec)
+            call = ", ".join(map(written, args))
+            call += "".join(f", {name}={written(value)}" for name, value in kwargs.items())
+            lines.append(f"    results += scaled(op({call}), self.scale)\n")
+        operands = ", ".join(f"t{i}" for i in range(next(tensors)))
+        source = f"def forward(self, {operands}):\n    results = []\n{''.join(lines)}"
+        exec(source + "    return [*results, self.scale * 2]\n", known)
+        self.written_out = known["forward"]
 
     def forward(self, *tensors: torch.Tensor) -> Any:
         """Return the operator's results."""
-        rest = iter(tensors)
-        leaves = [next(rest) if leaf is torch.Tensor else leaf for leaf in self.rest]
-        args, kwargs = tree_unflatten(leaves, self.spec)
-        return [
-            leaf * self.scale
-            if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
-            else leaf
-            for leaf in tree_leaves(self.op(*args, **kwargs))
-        ]
+        return self.written_out(self, *tensors)
 
 
-def forms_of(info: Any, dtype: torch.dtype) -> Iterator[tuple[Any, list[Any], list[Any]]]:
-    """Yield (structure, arguments that are no tensors, [tensors of a sample, …])."""
-    forms: dict[str, tuple[Any, list[Any], list[Any]]] = {}
+def written(names: Any) -> str:
+    """Return the source text of a structure of names."""
+    if isinstance(names, dict):
+        return "{" + ", ".join(f"{key!r}: {written(value)}" for key, value in names.items()) + "}"
+    if isinstance(names, (list, tuple)):
+        text = "".join(f"{written(value)}, " for value in names)
+        return f"[{text}]" if isinstance(names, list) else f"({text})"
+    return str(names)
+
+
+def scaled(result: Any, scale: torch.Tensor) -> list[Any]:
+    """Return the parts of a result as a list."""
+    if isinstance(result, torch.Tensor):
+        return [result * scale if result.is_floating_point() else result]
+    if isinstance(result, (list, tuple)):
+        return [part for each in result for part in scaled(each, scale)]
+    return [result]
+
+
+def forms_of(info: Any, dtype: torch.dtype) -> list[Form]:
+    """Return forms, those first whose extents change."""
+    forms: dict[str, Form] = {}
     for sample in info.sample_inputs("cpu", dtype, requires_grad=False):
         leaves, spec = tree_flatten(((sample.input, *sample.args), sample.kwargs))
         rest = [torch.Tensor if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
@@ -76,9 +121,9 @@ def forms_of(info: Any, dtype: torch.dtype) -> Iterator[tuple[Any, list[Any], li
         key = f"{spec} {rest} {[(t.dim(), t.dtype, t.layout) for t in tensors]}"
         if tensors and all(t.layout == torch.strided for t in tensors):
             forms.setdefault(key, (spec, rest, []))[2].append(tensors)
-    # those whose extents change first
-    best = sorted(forms.values(), key=lambda form: -min(len(form[2]), SAMPLES))
-    yield from best[:FORMS]
+    name = str(dtype).removeprefix("torch.")
+    best = sorted(forms.values(), key=lambda form: -min(len(form[2]), SAMPLES[name]))
+    return [(*form[:2], form[2][: SAMPLES[name]]) for form in best[: FORMS[name]]]
 
 
 def run(net: Any, tensors: list[torch.Tensor]) -> list[Any]:
@@ -138,30 +183,43 @@ def compare_sample(module: Any, net: Any, tensors: list[Any], dtype: torch.dtype
     return "agrees"
 
 
-def compare(info: Any, dtype: torch.dtype) -> str:
-    """Return "engine", "parts", "PyTorch", "refused: …" or "differs: …" of one operator."""
+def compare_forms(info: Any, forms: list[Form], dtype: torch.dtype) -> tuple[str, str]:
+    """Return where forms ran in one module, and what is amiss, if anything is."""
     from steep import ORTModule
 
-    ran = set()
-    for spec, rest, samples in forms_of(info, dtype):
-        torch._dynamo.reset()
-        module = Applied(info.op, spec, rest)
-        net = ORTModule(module)
-        for k, tensors in enumerate(samples[:SAMPLES]):
-            answer = compare_sample(module, net, tensors, dtype)
-            if answer.startswith("differs"):
-                where = f"call {k} of {[tuple(t.shape) for t in tensors]} {rest}"
-                return f"differs: {where[:150]}: {answer.removeprefix('differs: ')}"
-            if answer.startswith("refused"):
-                return answer
-        report = net.report()
-        if any(graph.in_torch or graph.exporter == "PyTorch" for graph in report.graphs):
-            ran.add("parts")
-        elif report.graphs:
-            ran.add("PyTorch" if report.breaks else "engine")
-    return next(
-        (answer for answer in ("parts", "engine", "PyTorch") if answer in ran), "no samples"
-    )
+    torch._dynamo.reset()
+    module = Applied(info.op, forms)
+    net, answer = ORTModule(module), ""
+    for k in range(max(len(samples) for _, _, samples in forms)):
+        tensors = [t for _, _, samples in forms for t in samples[min(k, len(samples) - 1)]]
+        answer = compare_sample(module, net, tensors, dtype)
+        if answer == "raises" and len(forms) > 1:
+            break
+        if answer.startswith(AMISS):
+            kind, what = answer.split(": ", 1)
+            rest = [rest for _, rest, _ in forms]
+            answer = f"{kind}: call {k} of {[tuple(t.shape) for t in tensors]} {rest}"[:170]
+            answer += f": {what}"
+            break
+    report = net.report()
+    if any(graph.in_torch or graph.exporter == "PyTorch" for graph in report.graphs):
+        where = "parts"
+    else:
+        where = "PyTorch" if report.breaks or not report.graphs else "engine"
+    return where, "" if answer == "agrees" else answer
+
+
+def compare(info: Any, dtype: torch.dtype) -> str:
+    """Return "engine", "parts" or "PyTorch", or what is amiss, of each form one thing."""
+    forms = forms_of(info, dtype)
+    if not forms:
+        return "no samples"
+    answers = [compare_forms(info, forms, dtype)]
+    if answers[0][1] and len(forms) > 1:
+        answers = [compare_forms(info, [form], dtype) for form in forms]
+    amiss = sorted(answer for _, answer in answers if answer.startswith(AMISS))
+    ran = {where for where, _ in answers}
+    return " | ".join(amiss) or next(p for p in ("parts", "engine", "PyTorch") if p in ran)
 
 
 def _stop(signal_number: int, frame: Any) -> None:
@@ -181,8 +239,8 @@ def outcome(job: tuple[str, str, str]) -> tuple[str, str]:
 
     key = key_of(job)
     info = next(i for i in op_db if (i.name, i.variant_test_name) == (name, variant))
-    signal.signal(signal.SIGALRM, _stop)
-    signal.alarm(SECONDS)
+    signal.signal(signal.SIGPROF, _stop)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
         with warnings.catch_warnings(), open(os.devnull, "w") as nothing:
             warnings.simplefilter("ignore")
@@ -193,7 +251,48 @@ def outcome(job: tuple[str, str, str]) -> tuple[str, str]:
     except Exception as error:
         return key, f"differs: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def _work(connection: Any, jobs: list[tuple[str, str, str]]) -> None:
+    for job in jobs:
+        start = time.process_time()
+        key, answer = outcome(job)
+        connection.send((key, answer, round(time.process_time() - start, 1)))
+
+
+def outcomes(jobs: list[tuple[str, str, str]], processes: int) -> Iterator[tuple[str, str, float]]:
+    """Yield (operator and dtype, what became of it, seconds), also of what ends its process."""
+    context = multiprocessing.get_context("spawn")
+    waiting = deque(jobs)
+    running: dict[Any, tuple[Any, deque[tuple[str, str, str]]]] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < processes:
+                batch = deque(waiting.popleft() for _ in range(min(EACH, len(waiting))))
+                here, there = context.Pipe(duplex=False)
+                process = context.Process(target=_work, args=(there, list(batch)))
+                process.start()
+                there.close()
+                running[here] = process, batch
+            ready = multiprocessing.connection.wait(list(running), timeout=SILENCE)
+            if not ready:  # within native code, where the alarm isn't heard
+                for process, _ in running.values():
+                    process.kill()
+            for connection in ready:
+                process, batch = running[connection]
+                try:
+                    yield connection.recv()
+                    batch.popleft()
+                except EOFError:
+                    del running[connection]
+                    process.join()
+                    if batch:
+                        yield key_of(batch.popleft()), f"ended: exit status {process.exitcode}", 0.0
+                        waiting.extendleft(reversed(batch))
+    finally:
+        for process, _ in running.values():
+            process.kill()
 
 
 def jobs_of(only: list[str], dtypes: list[str]) -> list[tuple[str, str, str]]:
@@ -225,30 +324,44 @@ def main() -> int:
     parser.add_argument("--dtypes", nargs="+", default=list(DTYPES), choices=DTYPES)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "op_db.json")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="stop after this time")
     parser.add_argument("--update", action="store_true", help="write the known differences anew")
     options = parser.parse_args()
-    answers: dict[str, str] = json.loads(options.out.read_text()) if options.out.exists() else {}
+    answers: dict[str, Any] = json.loads(options.out.read_text()) if options.out.exists() else {}
     jobs = jobs_of(options.only, options.dtypes)
     keys = {key_of(job) for job in jobs}
     rest = [job for job in jobs if key_of(job) not in answers]
     options.out.parent.mkdir(parents=True, exist_ok=True)
     expected = known()
-    # a process for each few: what one leaves behind in PyTorch touches few others
-    with multiprocessing.get_context("spawn").Pool(options.jobs, maxtasksperchild=20) as pool:
-        bar = tqdm(pool.imap_unordered(outcome, rest), total=len(rest), unit="operator")
-        for key, answer in bar:
-            answers[key] = answer
-            options.out.write_text(json.dumps(answers, indent=1, sort_keys=True))
-            if answer.startswith("differs") and key not in expected:
-                bar.write(f"{key}: {answer}", file=sys.stdout)
-    answers = {key: answer for key, answer in answers.items() if key in keys}
+    start = time.monotonic()
+    rest = rest if options.minutes else []
+    bar = tqdm(outcomes(rest, options.jobs), total=len(rest), unit="operator")
+    for key, answer, seconds in bar:
+        answers[key] = [answer, seconds]
+        options.out.write_text(json.dumps(answers, indent=1, sort_keys=True))
+        if answer.startswith(AMISS) and key not in expected:
+            bar.write(f"{key}: {answer}", file=sys.stdout)
+        if time.monotonic() - start > 60 * options.minutes:
+            break
+    minutes = (time.monotonic() - start) / 60
+    bar.close()
+    done = sum(key_of(job) in answers for job in rest)
+    print(f"{done} operators in {minutes:.0f} min, {options.jobs} at a time")
+    ran = {key: seconds for key, (_, seconds) in answers.items()}
+    answers = {key: answer for key, (answer, _) in answers.items() if key in keys}
     for answer, n in Counter(answer.split(":")[0] for answer in answers.values()).most_common():
         print(f"{n:6} {answer}")
-    differing = {key: answer for key, answer in answers.items() if answer.startswith("differs")}
+    differing = {key: answer for key, answer in answers.items() if answer.startswith(AMISS)}
     if options.update:
         others = {key: why for key, why in expected.items() if key not in keys}
         lines = {**others, **{key: expected.get(key, answer) for key, answer in differing.items()}}
-        head = "# What differs from PyTorch, and why: written by scripts/op_db.py --update.\n"
+        of_dtype = Counter(key.rpartition(" ")[2] for key in ran)
+        every = Counter(dtype for _, _, dtype in jobs_of([], list(DTYPES)))
+        counts = ", ".join(f"{n} of {every[dtype]} in {dtype}" for dtype, n in of_dtype.items())
+        head = (
+            "# What differs from PyTorch, and why: written by scripts/op_db.py --update.\n"
+            f"# Operators that were run: {counts}; {sum(ran.values()) / 60:.0f} CPU minutes.\n"
+        )
         KNOWN.parent.mkdir(exist_ok=True)
         KNOWN.write_text(head + "".join(f"{k}: {v}\n" for k, v in sorted(lines.items())))
         return 0

@@ -35,6 +35,7 @@ from steep.inspection import write_log
 from steep.lowering.autograd_grad import trace_autograd_grad
 from steep.lowering.ops.autograd_function import whole_backwards
 from steep.lowering.ops.ctc import known_to_tracers
+from steep.lowering.ops.huber import huber_losses
 from steep.lowering.ops.recurrent import keep_recurrent_layers
 from steep.lowering.reasons import (
     graph_break_text,
@@ -199,7 +200,12 @@ class CapturedModule:
         """Return the replacements in PyTorch during a capture."""
         return [
             *(keep_recurrent_layers(), whole_backwards(), known_to_tracers(), causal_masks()),
-            *(buckets(), graph_breaks(self._whole), means_over_batches(self._module)),
+            *(
+                huber_losses(),
+                buckets(),
+                graph_breaks(self._whole),
+                means_over_batches(self._module),
+            ),
             *(extra_guards(), extra_tracing(self._whole), layer_frames(), trace_autograd_grad()),
             *(interruptible_calls(), layers_as_in_eager(), arrays(), raise_branches()),
             *([branches()] if self._whole else []),

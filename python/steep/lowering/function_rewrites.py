@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
 
 from steep.lowering.ops.ctc import ctc_losses
+from steep.lowering.ops.huber import huber_loss
 from steep.lowering.ops.stop_gradient import stop_gradient
 from steep.lowering.products import NARROWED_FUNCTIONS
 from steep.lowering.transformer_layers import encode
@@ -537,6 +538,7 @@ REWRITES: dict[Any, Callable[..., Any]] = {
     F.ctc_loss: _ctc_loss,
     F.embedding: _embedding,
     F.embedding_bag: _embedding_bag,
+    F.huber_loss: huber_loss,
     F.gumbel_softmax: _gumbel_softmax,
     F.one_hot: _one_hot,
     F.avg_pool2d: _average_pool(F.avg_pool2d, 2),

@@ -66,6 +66,7 @@ from steep.lowering.ops.index_bounds import refuse_negative
 from steep.lowering.ops.recurrent import RECURRENT, use_recurrent_operators
 from steep.lowering.ops.stop_gradient import TRANSLATIONS
 from steep.lowering.ops.training_ops import OF_COMPLEX, TRAINED, WITH_BACKWARD
+from steep.lowering.without_axes import give_axes
 from steep.torch_internals.exporter import (
     ConstantAttrMap,
     ConversionError,
@@ -130,6 +131,7 @@ def _convert(graph_module: torch.fx.GraphModule) -> onnx.ModelProto:
     count = sum(n.op == "placeholder" for n in graph_module.graph.nodes)
     use_recurrent_operators(graph_module.graph)
     decompose(graph_module, _registry().is_registered)
+    give_axes(graph_module)
     compute_in_float32(graph_module)
     cast_first(graph_module.graph)
     promote_clamped(graph_module.graph)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import _foreach_mul_ as foreach_mul_, _sym_sqrt as sym_sqrt
+from torch import _decomp as decompositions, _foreach_mul_ as foreach_mul_, _sym_sqrt as sym_sqrt
 from torch._C import FunctionSchema
 from torch._C._nn import pad
 from torch._decomp import (
@@ -20,6 +20,7 @@ __all__ = [
     "aten",
     "can_decompose",
     "decomposition_table",
+    "decompositions",
     "foreach_mul_",
     "is_composite_but_unsafe",
     "name_of",

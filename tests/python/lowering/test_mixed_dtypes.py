@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from steep import ORTModule
@@ -23,7 +24,7 @@ class Of(nn.Module):
         return functions(x, y)
 
 
-F64, F32, F16 = torch.float64, torch.float32, torch.float16
+F64, F32, F16, BF16 = torch.float64, torch.float32, torch.float16, torch.bfloat16
 I64, I32, I16, I8 = torch.int64, torch.int32, torch.int16, torch.int8
 PAIRS = [(I64, F32), (I32, F64), (I8, F16), (I16, I64), (I64, I8), (F32, F64), (F16, F32)]
 
@@ -70,3 +71,24 @@ def test_searches_compare_in_the_common_dtype(sequence, values):
     for y in (several, several[0], several[1]):
         for found, right in zip(net(ordered, y)[:3], module(ordered, y)[:3], strict=True):
             torch.testing.assert_close(found, right)
+
+
+class Huber(nn.Module):
+    """Huber losses, in the input's dtype whatever the target's."""
+
+    def forward(self, x, y):
+        weighted = F.huber_loss(x, y, weight=torch.linspace(0, 1, x.numel()))
+        losses = [F.huber_loss(x, y, kind, 0.5) for kind in ("none", "mean", "sum")]
+        return [*losses, losses[0] * 2, weighted]
+
+
+@pytest.mark.parametrize(
+    "of_x, of_y", [(F16, BF16), (BF16, F16), (F16, F32), (F32, BF16), (F32, F64)], ids=str
+)
+def test_huber_losses_have_the_inputs_dtype(of_x, of_y):
+    net = ORTModule(Huber(), fallback=None)
+    for n in (4, 7):
+        x, y = torch.randn(n).to(of_x), torch.randn(n).to(of_y)
+        for value, right in zip(net(x, y), Huber()(x, y), strict=True):
+            assert value.dtype == right.dtype
+            torch.testing.assert_close(value, right)

@@ -11,6 +11,7 @@ from onnxscript.function_libs.torch_lib.ops.core import (
     aten_arange_start_step,
     aten_conv3d,
     aten_expand,
+    aten_native_layer_norm,
 )
 from onnxscript.function_libs.torch_lib.ops.nn import aten_col2im
 
@@ -275,6 +276,27 @@ def _batch_norm_in_evaluation(  # noqa: PLR0917, as ATen has it
     return y, _like(input, 0.0), _like(input, 0.0)
 
 
+def _layer_norm(
+    input: Value,
+    normalized_shape: Extents,
+    weight: Value | None = None,
+    bias: Value | None = None,
+    eps: float = 1e-5,
+) -> tuple[Value, Value, Value]:
+    """Return result, mean and 1 / standard deviation, in the input's dtype.
+
+    The statistics of ONNX's operator are float32. As in PyTorch, they have no gradient.
+    """
+    y, _, _ = aten_native_layer_norm(input, normalized_shape, weight, bias, eps)
+    axes = opset18.Constant(value_ints=[*range(-len(normalized_shape), 0)])
+    x = detach(input)
+    mean = opset18.ReduceMean(x, axes, keepdims=1)
+    deviations = opset18.Sub(x, mean)
+    variance = opset18.ReduceMean(opset18.Mul(deviations, deviations), axes, keepdims=1)
+    deviation = opset18.Sqrt(opset18.Add(variance, _like(input, eps)))
+    return y, mean, opset18.Reciprocal(deviation)
+
+
 TRAINED: dict[OpOverload, Translation] = operators(
     {
         "aten._grouped_mm.default": _grouped_mm,
@@ -298,6 +320,7 @@ TRAINED: dict[OpOverload, Translation] = operators(
         "aten.baddbmm.default": _make_added_product(opset18.MatMul),
         "aten.conv3d.default": _convolution_of_volumes,
         "aten.copy.default": _copy,
+        "aten.native_layer_norm.default": _layer_norm,
         "aten.masked_select.default": _masked_select,
         "aten.squeeze.dim": lambda self, dim: _squeeze(self, [dim] if self.shape else []),
         "aten.squeeze.dims": _squeeze,
