@@ -436,12 +436,12 @@ def adafactor_row(shape, attrs, step=3, scale=None, fed_numbers=False, grad=None
         attrs=left,
         outputs=1 + len(kept),
         smooth=False,
-        note=f"{'fed, ' if fed_numbers else ''}step {step}",
+        note=f"step {step}" + (f", fed {attrs}" if fed_numbers else ""),
         torch=partial(adafactor, **attrs),
     )
 
 
-for _shape in [*SHAPES, *MATRICES]:
+for _shape in dict.fromkeys([*SHAPES, *MATRICES]):
     adafactor_row(_shape, ADAFACTOR, 3, SCALE)
     adafactor_row(_shape, {**ADAFACTOR, "weight_decay": 0.125}, 5, fed_numbers=True)
 for _shape in ((7,), (3, 4), (2, 3, 4)):
