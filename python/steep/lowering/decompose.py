@@ -106,7 +106,8 @@ def _rule(
     if not isinstance(target, OpOverload):
         return None
     unsafe = is_composite_but_unsafe(target)  # such as dropout, whose translation draws no numbers
-    if has_translation(target) and not unsafe:
+    other_name = target.overloadpacket in _OTHER_NAMES
+    if has_translation(target) and not unsafe and not other_name:
         return None
     if can_decompose(target):
         rule: Callable[..., Any] = target.decompose
@@ -150,6 +151,13 @@ _OWN: dict[Any, Callable[..., Any]] = {
     aten.adaptive_max_pool2d.default: _max_pool_to(aten.adaptive_max_pool2d.default, 2),
     aten.adaptive_max_pool3d.default: _max_pool_to(aten.adaptive_max_pool3d.default, 3),
     aten.diagonal_scatter.default: _diagonal_scatter,
+}
+
+# Other names of operators, such as torch.multiply. The exporter translates them, but promotes
+# dtypes only under the operators' own names: 1 / 2 of whole numbers would be 0.
+_OTHER_NAMES = {
+    *(aten.concat, aten.concatenate, aten.divide, aten.multiply, aten.subtract, aten.true_divide),
+    *(aten.greater, aten.greater_equal, aten.less, aten.less_equal),
 }
 
 _decompositions: dict[Any, Callable[..., Any]] = decomposition_table

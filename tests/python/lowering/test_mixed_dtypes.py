@@ -16,6 +16,13 @@ def functions(x, y):
         *(torch.maximum(x, y), torch.minimum(x, y), torch.fmax(x, y), torch.where(x > y, x, y)),
         *(torch.add(x, y, alpha=2), torch.special.xlogy(x, y + 1), torch.clamp(x, min=y)),
         *(x < y, x == y, torch.floor_divide(x, y + 1), torch.cat([x, y.expand(x.shape)])),
+        # other names of operators
+        *(torch.multiply(x, y), torch.subtract(x, y, alpha=2), torch.divide(x, y + 1)),
+        *(torch.true_divide(x, y + 1), torch.divide(x, y + 1, rounding_mode="floor")),
+        *(torch.greater(x, y), torch.greater_equal(x, y), torch.less(x, y), torch.less_equal(x, y)),
+        *(torch.concat([x, y.expand(x.shape)]), torch.concatenate([y.expand(x.shape), x])),
+        *(torch.multiply(x, 2.5), torch.subtract(x, 0.5), torch.divide(x, 2), torch.less(x, 2.5)),
+        *(torch.divide(x, x + 1), torch.true_divide(x, 2), torch.multiply(x > 1, y)),
     ]
 
 
