@@ -1,7 +1,7 @@
 """The example that pre-trains BERT: its rows, its steps, and a run that goes on."""
 
-import contextlib
 import copy
+import importlib
 import importlib.util
 import os
 import subprocess
@@ -21,35 +21,33 @@ FOLDER = ROOT / "examples" / "bert_pretraining"
 SHORT = ["--steps", "3", "2", "--lengths", "32", "48", "--rows", "4", "4", "--save-every", "2"]
 
 
-@contextlib.contextmanager
-def imported(name):
+@pytest.fixture(scope="module")
+def example():
+    """The example's files as modules, under names that other tests use too."""
+    names = ("prepare", "rows", "picture", "train")
+    before = {name: sys.modules.pop(name, None) for name in names}
     sys.path.insert(0, str(FOLDER))
-    try:
-        spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
-        yield module
-    finally:
-        sys.path.remove(str(FOLDER))
+    yield {name: importlib.import_module(name) for name in names}
+    sys.path.remove(str(FOLDER))
+    for name, module in before.items():
+        del sys.modules[name]
+        if module is not None:
+            sys.modules[name] = module
 
 
 @pytest.fixture(scope="module")
-def prepare():
-    with imported("prepare") as module:
-        yield module
+def prepare(example):
+    return example["prepare"]
 
 
 @pytest.fixture(scope="module")
-def rows():
-    with imported("rows") as module:
-        yield module
+def rows(example):
+    return example["rows"]
 
 
 @pytest.fixture(scope="module")
-def train(rows):
-    with imported("train") as module:
-        yield module
+def train(example):
+    return example["train"]
 
 
 @pytest.fixture(scope="module")

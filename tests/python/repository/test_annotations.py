@@ -18,6 +18,7 @@ KEPT = {
     "compat/onnxblock/base.py": (5, "a subclass has its own parameters; attributes of a node"),
     "compat/onnxblock/models.py": (8, "a subclass has its own parameters"),
     "dynamo/captured_module.py": (2, "what PyTorch's releases hand over with a frame"),
+    "lowering/ops/huber.py": (4, "what PyTorch's function takes, handed on to it"),
     "lowering/function_rewrites.py": (11, "what PyTorch's function takes, handed on to it"),
     "patching/substitution.py": (1, "a module, class, function or operator"),
     "trainers/loss_module.py": (1, "what a model returns"),

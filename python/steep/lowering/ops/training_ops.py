@@ -285,13 +285,13 @@ def _layer_norm(
 ) -> tuple[Value, Value, Value]:
     """Return result, mean and 1 / standard deviation, in the input's dtype.
 
-    The statistics of ONNX's operator are float32. As in PyTorch, they have no gradient.
+    The statistics of ONNX's operator are float32, and have no gradient. These have one, since a
+    second derivative goes through them: PyTorch's formula of the first one reads them.
     """
     y, _, _ = aten_native_layer_norm(input, normalized_shape, weight, bias, eps)
     axes = opset18.Constant(value_ints=[*range(-len(normalized_shape), 0)])
-    x = detach(input)
-    mean = opset18.ReduceMean(x, axes, keepdims=1)
-    deviations = opset18.Sub(x, mean)
+    mean = opset18.ReduceMean(input, axes, keepdims=1)
+    deviations = opset18.Sub(input, mean)
     variance = opset18.ReduceMean(opset18.Mul(deviations, deviations), axes, keepdims=1)
     deviation = opset18.Sqrt(opset18.Add(variance, _like(input, eps)))
     return y, mean, opset18.Reciprocal(deviation)
