@@ -26,10 +26,12 @@ def give_axes(graph_module: torch.fx.GraphModule) -> None:
     """
     for module in graph_module.modules():  # branches are nested graphs
         if isinstance(module, torch.fx.GraphModule):
-            for node in list(module.graph.nodes):
-                if _is_along_axis(node) and not _tensor(node.args[0]).dim():
-                    _give_axis(module.graph, node)
-            module.recompile()
+            calls = filter(_is_along_axis, module.graph.nodes)
+            without = [node for node in calls if not _tensor(node.args[0]).dim()]
+            for node in without:
+                _give_axis(module.graph, node)
+            if without:
+                module.recompile()
 
 
 def _is_along_axis(node: torch.fx.Node) -> bool:

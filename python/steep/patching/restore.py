@@ -74,17 +74,12 @@ def silence_loggers(*packages: str) -> Iterator[None]:
     loggers = _loggers(*packages)
     levels = [logger.level for logger in loggers]
     try:
-        _set_levels(loggers, [logging.CRITICAL] * len(loggers))
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
         yield
     finally:
-        _set_levels(loggers, levels)
-
-
-def _set_levels(loggers: list[logging.Logger], levels: list[int]) -> None:
-    """Set many levels; ``setLevel`` would visit all loggers of the process for each."""
-    for logger, level in zip(loggers, levels, strict=True):
-        logger.level = level
-    logging.root.setLevel(logging.root.level)  # makes all loggers forget what was enabled
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _loggers(*packages: str) -> list[logging.Logger]:
