@@ -285,8 +285,8 @@ def _layer_norm(
 ) -> tuple[Value, Value, Value]:
     """Return result, mean and 1 / standard deviation, in the input's dtype.
 
-    The statistics of ONNX's operator are float32, and have no gradient. These have one, since a
-    second derivative goes through them: PyTorch's formula of the first one reads them.
+    The statistics of ONNX's operator are float32. Gradients go through these, since PyTorch's
+    formula of the first derivative reads them, and a second one needs theirs.
     """
     y, _, _ = aten_native_layer_norm(input, normalized_shape, weight, bias, eps)
     axes = opset18.Constant(value_ints=[*range(-len(normalized_shape), 0)])
