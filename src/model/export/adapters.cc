@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "data/convert.h"
+#include "model/export/node_proto.h"
 #include "model/read/model_file.h"
 #include "model/read/node_names.h"
 #include "model/read/quote.h"
@@ -17,22 +18,6 @@
 
 namespace steep {
 namespace {
-
-bool is(const onnx::NodeProto& node, std::string_view op) {
-  return node.op_type() == op && (node.domain().empty() || node.domain() == "ai.onnx");
-}
-
-const onnx::AttributeProto* find_attribute(const onnx::NodeProto& node, std::string_view name) {
-  for (const auto& a : node.attribute()) {
-    if (a.name() == name) return &a;
-  }
-  return nullptr;
-}
-
-int64_t integer(const onnx::NodeProto& node, std::string_view name) {
-  const auto* a = find_attribute(node, name);
-  return a == nullptr ? 0 : a->i();
-}
 
 /// The tensor of a Constant node; null for another node, and for a constant in another form.
 const onnx::TensorProto* constant_of(const onnx::NodeProto& node) {

@@ -13,6 +13,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "model/export/node_proto.h"
 #include "model/import/import.h"
 #include "model/read/model_file.h"
 #include "model/read/node_names.h"
@@ -24,22 +25,6 @@
 
 namespace steep {
 namespace {
-
-bool is(const onnx::NodeProto& node, std::string_view op) {
-  return node.op_type() == op && (node.domain().empty() || node.domain() == "ai.onnx");
-}
-
-const onnx::AttributeProto* find_attribute(const onnx::NodeProto& node, std::string_view name) {
-  for (const auto& a : node.attribute()) {
-    if (a.name() == name) return &a;
-  }
-  return nullptr;
-}
-
-int64_t integer(const onnx::NodeProto& node, std::string_view name, int64_t otherwise) {
-  const auto* a = find_attribute(node, name);
-  return a == nullptr ? otherwise : a->i();
-}
 
 double real(const onnx::NodeProto& node, std::string_view name, double otherwise) {
   const auto* a = find_attribute(node, name);
