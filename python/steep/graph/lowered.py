@@ -20,6 +20,7 @@ from steep.lowering.capture_context import CaptureContext
 from steep.lowering.func_transforms import CAPTURED_AS, expand_transforms
 from steep.lowering.lower import CannotLower, OnnxGraph, lower, outputs_of
 from steep.lowering.python_numbers import Numbers
+from steep.lowering.several_results import call_by_name
 from steep.lowering.unsupported import (
     refuse_complex,
     refuse_histories,
@@ -174,6 +175,7 @@ class LoweredGraph:
         Transforms come second: one that contains ``torch.autograd.grad`` is not expanded. The
         arguments are those that the expanded graph reads.
         """
+        call_by_name(self.graph)
         expand_autograd_grad(self.graph)
         expand_transforms(self.graph)
         return narrow_arguments(self.graph) if self.context.autocast_enabled else []

@@ -271,9 +271,10 @@ def _batch_norm_in_evaluation(  # noqa: PLR0917, as ATen has it
     momentum: float,
     eps: float,
 ) -> tuple[Value, Value, Value]:
-    """Return the result with the given statistics, and two tensors that are not used."""
+    """Return the result with the given statistics, and two tensors without elements."""
     y = _batch_norm(input, weight, bias, mean, variance, False, momentum, eps)[0]
-    return y, _like(input, 0.0), _like(input, 0.0)
+    nothing = opset18.Expand(_like(input, 0.0), opset18.Constant(value_ints=[0]))
+    return y, nothing, nothing
 
 
 def _layer_norm(
