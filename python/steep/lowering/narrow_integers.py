@@ -1,17 +1,22 @@
 """Operators on booleans and small integers, which ONNX defines for fewer types than PyTorch.
 
 PyTorch adds booleans and raises int8 to a power. Here such operators work on wider integers; their
-results are cast back, and so wrap around or become booleans as in PyTorch.
+results are cast back, and so wrap around or become booleans as in PyTorch. ONNX's convolutions and
+pools take no whole numbers but those of 8 bits in a maximum, and its interpolation does not round
+them as PyTorch does: PyTorch runs these calls.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import onnx
+import torch
 from onnxscript import ir
+
+from steep.torch_internals.operators import OpOverload, name_of
 
 _WIDER = {
     ir.DataType.BOOL: (ir.DataType.INT32, ir.DataType.INT64),
@@ -22,6 +27,23 @@ _WIDER = {
     ir.DataType.INT32: (ir.DataType.INT64,),
     ir.DataType.UINT32: (ir.DataType.INT64,),
 }
+
+
+_OF_EIGHT_BITS = (torch.int8, torch.uint8)
+
+
+def windows_of_integers(graph: torch.fx.Graph) -> Iterator[torch.fx.Node]:
+    """Yield the convolutions, pools and interpolations of whole numbers that ONNX does not have.
+
+    Each node's ``meta["val"]`` is a fake tensor, with its dtype.
+    """
+    for node in graph.nodes:
+        name = name_of(node.target) if isinstance(node.target, OpOverload) else ""
+        if name.startswith(("conv", "avg_pool", "max_pool", "upsample_", "_upsample_bi")):
+            dtype = node.all_input_nodes[0].meta["val"].dtype
+            allowed = _OF_EIGHT_BITS if name.startswith("max_pool") else ()
+            if not (dtype.is_floating_point or dtype.is_complex or dtype in allowed):
+                yield node
 
 
 def widen_integers(model: ir.Model) -> None:

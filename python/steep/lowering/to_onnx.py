@@ -42,7 +42,7 @@ from steep.lowering.exporter_passes import (
 )
 from steep.lowering.fingerprint import Undetermined, fingerprint
 from steep.lowering.kernel_refusals import refused_by_kernels
-from steep.lowering.narrow_integers import widen_integers
+from steep.lowering.narrow_integers import widen_integers, windows_of_integers
 from steep.lowering.ops import (
     autograd_function,
     casts,
@@ -127,6 +127,9 @@ def _convert(graph_module: torch.fx.GraphModule) -> onnx.ModelProto:
             raise CannotTranslate(what, node.name)
     for node, why in refused_by_kernels(graph_module.graph):
         raise CannotTranslate(f"PyTorch raises an error for {why}", node.name)
+    for node in windows_of_integers(graph_module.graph):
+        what = "ONNX has no such operator on whole numbers"
+        raise CannotTranslate(what, node.name)
     refuse_negative(graph_module)
     count = sum(n.op == "placeholder" for n in graph_module.graph.nodes)
     use_recurrent_operators(graph_module.graph)

@@ -25,6 +25,12 @@ FUNCTIONS = {
     "pow": lambda x, y, i: x**2,
     "pow by a tensor": lambda x, y, i: x ** y.abs().clamp(max=3),
     "pow of a number": lambda x, y, i: 2 ** y.abs().clamp(max=3),
+    "negative powers": lambda x, y, i: [
+        (x % 3 - 1) ** (y % 5 - 2),
+        (x % 3 - 1) ** (i - 2),
+        0 ** (y % 5 - 2),
+        (-1) ** (i - 2),
+    ],
     "neg": lambda x, y, i: -x,
     "abs": lambda x, y, i: x.abs(),
     "sign": lambda x, y, i: x.sign(),
@@ -145,3 +151,28 @@ def test_numbers_that_an_integer_does_not_hold_are_pytorchs(dtype):
     for given in (x, x[:3], x.repeat(5)[:97]):
         ours = ORTModule(Cast(), fallback=None)
         torch.testing.assert_close(ours(given), Cast()(given), rtol=0, atol=0)
+
+
+class Windows(torch.nn.Module):
+    """Convolutions, pools and interpolations [1, 2, 4, 4] of whole numbers, beside a product."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(4, 4))
+
+    def forward(self, x):
+        results = [F.max_pool2d(x, 2), F.conv2d(x, x.reshape(2, 2, 2, 4)), x.float() @ self.weight]
+        if x.dtype == torch.uint8:
+            kinds = ("nearest", "bilinear", "bicubic")
+            results += [F.interpolate(x, scale_factor=2, mode=mode) for mode in kinds]
+        return results
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int32, torch.int64])
+def test_windows_of_integers_are_pytorchs(dtype):
+    draw = torch.Generator().manual_seed(1)
+    ours = ORTModule(Windows())
+    for _ in range(2):
+        x = torch.randint(0, 120, (1, 2, 4, 4), generator=draw).to(dtype)
+        torch.testing.assert_close(ours(x), Windows()(x), rtol=0, atol=0)
+    assert ours.report().graphs  # the product runs in the engine
