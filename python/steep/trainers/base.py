@@ -379,6 +379,7 @@ class Trainer:
         """
         self._agree()
         user = self.session.load_checkpoint(os.fspath(path))
+        self._carried = None  # the session discards its own accumulated gradients
         self._agree()
         return json.loads(user)
 
