@@ -7,8 +7,8 @@ usage: scripts/op_db.py [--only NAME …] [--dtypes float64 …] [--jobs 2] [--u
 Each operator of ``torch.testing._internal.common_methods_invocations.op_db`` is called with its
 sample inputs, those of one form (the same arguments that are no tensors, the same ranks) one after
 the other in one module, so that extents change between two calls: FORMS forms of SAMPLES samples.
-Results, their dtypes, and the gradients of all floating-point inputs are compared; in 16 bits a
-result also agrees if it is as near to float64's as PyTorch's is. All forms
+Results, their dtypes, and the gradients of all floating-point inputs are compared; a result of 32
+or 16 bits also agrees if it is as near to float64's as PyTorch's is. All forms
 are first in one module; where anything is amiss there, each is alone in a module. What differs,
 what is refused, what takes too long and what ends the process fails the run, unless
 ``tests/op_db/known.txt`` has it with a reason; so does a line of that file that agrees by now.
@@ -159,7 +159,7 @@ def differ(actual: Any, expected: Any, least: float) -> bool:
 
 
 def is_nearer(actual: Any, expected: Any, exact: Any, least: float) -> bool:
-    """Whether a result of 16 bits is at least as near to that of float64 as PyTorch's is."""
+    """Whether a result of 32 or 16 bits is at least as near to that of float64 as PyTorch's is."""
     if any(not isinstance(t, torch.Tensor) for t in (actual, expected, exact)):
         return False
     if (actual.dtype, actual.shape, exact.shape) != (expected.dtype, *[expected.shape] * 2):
@@ -199,7 +199,7 @@ def compare_sample(module: Any, net: Any, tensors: list[Any], dtype: torch.dtype
     exact: list[Any] = []
     for i, (a, b) in enumerate(zip(actual, expected, strict=True)):
         if differ(a, b, ALLOWED.get(dtype, 0)):
-            if dtype in (torch.float16, torch.bfloat16):
+            if dtype in (torch.float16, torch.bfloat16, torch.float32):
                 wide = [t.double() if t.is_floating_point() else t for t in tensors]
                 exact = exact or run(module, wide)
                 if is_nearer(a, b, exact[i], ALLOWED[dtype]):
