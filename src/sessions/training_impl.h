@@ -94,8 +94,11 @@ struct TrainingSession::Impl {
   std::set<std::string> replaced;  ///< states that were assigned since then
   struct Accumulated {
     int64_t parts = 0;
-    double weight = 0;  ///< of all parts
-    double loss = 0;    ///< sum of loss · weight over the parts
+    double weight = 0;       ///< of all parts
+    double loss = 0;         ///< sum of loss · weight over the parts
+    int64_t overflowed = 0;  ///< parts left out, with the sum of their losses
+    double overflowed_loss = 0;
+    int64_t unlabelled = 0;  ///< parts left out since no label counts
   };
   Accumulated accumulated{};  ///< describes the sums in the states accumulator_name(), if parts > 0
 
@@ -161,5 +164,10 @@ struct TrainingSession::Impl {
   ProgramSet<Kind> programs;
   Program* program = nullptr;  ///< the program of the step
 };
+
+/// Returns the element of a scalar of float32 or float64. Throws ShapeError if there are several.
+double read_scalar(const Tensor& tensor);
+/// Moves the outputs after the loss to *result.
+void take_step_outputs(ForwardResult& forward, StepResult* result);
 
 }  // namespace steep

@@ -20,6 +20,7 @@ from steep.lowering.capture_context import CaptureContext
 from steep.lowering.func_transforms import CAPTURED_AS, expand_transforms
 from steep.lowering.lower import CannotLower, OnnxGraph, lower, outputs_of
 from steep.lowering.python_numbers import Numbers
+from steep.lowering.random_inputs import copy_written_dropouts
 from steep.lowering.several_results import call_by_name
 from steep.lowering.unsupported import (
     refuse_complex,
@@ -27,6 +28,7 @@ from steep.lowering.unsupported import (
     refuse_lost_writes,
     refuse_mixed_products,
     refuse_overlaps,
+    refuse_unsure_strides,
     refuse_writes_of_backward,
 )
 from steep.torch_internals.autograd import set_grad_enabled
@@ -166,6 +168,7 @@ class LoweredGraph:
         graph, context = graph_module.graph, self.context
         refuse_overlaps(graph)
         refuse_lost_writes(graph)
+        refuse_unsure_strides(graph)
         refuse_mixed_products(graph, regions_of(graph, context), context)
         refuse_writes_of_backward(graph_module)
 
@@ -176,6 +179,7 @@ class LoweredGraph:
         arguments are those that the expanded graph reads.
         """
         call_by_name(self.graph)
+        copy_written_dropouts(self.graph)
         expand_autograd_grad(self.graph)
         expand_transforms(self.graph)
         return narrow_arguments(self.graph) if self.context.autocast_enabled else []

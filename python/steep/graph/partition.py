@@ -12,6 +12,7 @@ from torch.fx.passes.split_module import split_module
 
 from steep.graph.compiled_graph import CompiledGraph, compile_captured
 from steep.graph.lowered import NothingToRun
+from steep.lowering.aliasing import all_written_by, memory_of
 from steep.lowering.capture_context import CaptureContext
 from steep.lowering.func_transforms import in_pytorch, transforms
 from steep.lowering.lower import CannotLower
@@ -55,6 +56,7 @@ def compile_parts(
             around = around or _transform_around(graph_module, at)
             for name in (*around, *_of_unnamed_extents(graph_module.graph)):
                 refusals.setdefault(name, _as_of(e, name))
+        _copy_what_pytorch_writes(graph_module.graph, refusals)
         parts = _split(graph_module, frozenset(refusals))
         compiled, new_refusals = _compile_all(
             parts, example_of, context, frozenset(refusals), compile_part
@@ -66,6 +68,28 @@ def compile_parts(
             raise CannotLower(reason, "", remedy=next(iter(refusals.values())).remedy)
         return in_pytorch(parts), compiled, list(refusals.values())
     raise new_refusals[-1]
+
+
+def _copy_what_pytorch_writes(graph: torch.fx.Graph, refusals: dict[str, CannotLower]) -> None:
+    """Let PyTorch copy each result of the engine that an operation in ``refusals`` writes in place.
+
+    The engine's backward may read its own results. The copies are operations in ``refusals``.
+    """
+    made_by: dict[int, torch.fx.Node] = {}  # the operation of each memory's first tensor
+    for n in list(graph.nodes):
+        memory = memory_of(n)
+        if memory is not None:
+            made_by.setdefault(memory, n)
+        for target in all_written_by(n) if n.name in refusals else ():
+            maker = made_by.get(memory_of(target) or 0)
+            if maker is None or not maker.op.startswith("call_") or maker.name in refusals:
+                continue
+            with graph.inserting_after(maker):
+                copy = graph.call_method("clone", (maker,))
+            copy.meta = dict(maker.meta)
+            maker.replace_all_uses_with(copy, lambda user, copy=copy: user is not copy)
+            refusals[copy.name] = _as_of(refusals[n.name], copy.name)
+            made_by[memory_of(target) or 0] = copy
 
 
 def _of_unnamed_extents(graph: torch.fx.Graph) -> list[str]:

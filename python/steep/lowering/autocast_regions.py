@@ -81,11 +81,19 @@ def write_casts(
             _cast_operands(n, torch.float32)
         if product and region is None:
             _cast_result(n)
-    _propagate(graph)
+    _propagate(graph, origin)
 
 
-def _propagate(graph: torch.fx.Graph) -> None:
-    for n in graph.nodes:
+def _propagate(
+    graph: torch.fx.Graph, origin: Callable[[torch.fx.Node], torch.fx.Node | None]
+) -> None:
+    """Update ``meta["val"]``; operands become float32 again where a cast to it was lost."""
+    for n in list(graph.nodes):
+        if isinstance(n.target, OpOverload):
+            narrow = any(_is(i, *_NARROW) for i in n.all_input_nodes)
+            made_from = origin(n) if narrow and n.target.overloadpacket not in _CASTS else None
+            if made_from is not None and not _reads_narrow(made_from):
+                _cast_operands(n, torch.float32)
         if isinstance(n.target, OpOverload) or n.target is operator.getitem:
             args, kwargs = torch.fx.map_arg((n.args, n.kwargs), lambda i: i.meta["val"])
             with detect_fake_mode(args) or contextlib.nullcontext():
@@ -95,6 +103,15 @@ def _propagate(graph: torch.fx.Graph) -> None:
 def _is(n: torch.fx.Node, *dtypes: torch.dtype) -> bool:
     values = tree_leaves(n.meta.get("val"))
     return any(isinstance(t, torch.Tensor) and t.dtype in dtypes for t in values)
+
+
+def _reads_narrow(captured: torch.fx.Node) -> bool:
+    """Return whether an operation reads 16 bits in PyTorch: no ``float()`` is lost before it.
+
+    The trace has no autocast, so ``float()`` of a product is a cast of float32 there, and left out.
+    """
+    values = tree_leaves([i.meta.get("example_value") for i in captured.all_input_nodes])
+    return any(isinstance(t, torch.Tensor) and t.dtype in _NARROW for t in values)
 
 
 def _cast_operands(n: torch.fx.Node, dtype: torch.dtype) -> None:

@@ -193,6 +193,33 @@ def make_first_operands_tensors(graph: torch.fx.Graph) -> None:
             node.args = (number, *node.args[1:])
 
 
+_SCATTERS = {
+    *(aten.scatter.src, aten.scatter.reduce, aten.scatter_add.default, aten.scatter_reduce.two),
+}
+
+
+def trim_sources(graph: torch.fx.Graph) -> None:
+    """Cut what is scattered to the extents of the index; ONNX's operator takes no larger tensor."""
+    for node in list(graph.nodes):
+        if node.target not in _SCATTERS:
+            continue
+        index, source = node.args[2], node.args[3]
+        shapes = [t.meta["val"].shape for t in (index, source)]
+        for axis, (wanted, there) in enumerate(zip(*shapes, strict=False)):
+            if str(wanted) == str(there):
+                continue
+            with graph.inserting_before(node):
+                end: Any = wanted
+                if isinstance(wanted, torch.SymInt):
+                    end = graph.call_function(aten.sym_size.int, (index, axis))
+                    end.meta = {**node.meta, "val": wanted}
+                cut = graph.call_function(aten.slice.Tensor, (source, axis, 0, end))
+            value = source.meta["val"]
+            cut.meta = {**node.meta, "val": value.narrow(axis, 0, wanted)}
+            source = cut
+        node.update_arg(3, source)
+
+
 _ASSERTIONS = {
     aten._assert_scalar.default,
     aten._assert_tensor_metadata.default,

@@ -1,6 +1,7 @@
 """Random numbers of a graph: PyTorch draws them before a run, in order, from its generator.
 
 Dropout is an exception: the engine draws its masks, from a seed of PyTorch's generator.
+torch.export refuses writes to a dropout's result; they go to a copy, which the engine leaves out.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sympy  # type: ignore[import-untyped]
 import torch
 from torch.fx.node import Argument, map_aggregate
 
+from steep.lowering.aliasing import all_written_by, memory_of
 from steep.torch_internals.operators import OpOverload, name_of, overload_of, schema_of
 
 # These read only shape, strides and dtype of their operand.
@@ -114,6 +116,21 @@ def take_draws(graph_module: torch.fx.GraphModule, fakes: Sequence[torch.Tensor]
         graph_module.graph.eliminate_dead_code()
         graph_module.recompile()
     return draws
+
+
+def copy_written_dropouts(graph: torch.fx.Graph) -> None:
+    """Insert a copy of each dropout's result that a later call of a captured graph writes."""
+    written = {memory_of(t) for n in graph.nodes for t in all_written_by(n)} - {None}
+    seen: set[int | None] = set()
+    for n in list(graph.nodes):
+        is_new = memory_of(n) not in seen  # a dropout of nothing returns its argument
+        seen.add(memory_of(n))
+        name = n.target if isinstance(n.target, str) else getattr(n.target, "__name__", "")
+        if n.op == "call_function" and "dropout" in name and is_new and memory_of(n) in written:
+            with graph.inserting_after(n):
+                copy = graph.call_method("clone", (n,))
+            copy.meta = dict(n.meta)
+            n.replace_all_uses_with(copy, lambda user, copy=copy: user is not copy)
 
 
 def _draws(node: torch.fx.Node) -> bool:

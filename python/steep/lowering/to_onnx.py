@@ -39,6 +39,7 @@ from steep.lowering.exporter_passes import (
     promote_searched,
     restore,
     say_dtypes,
+    trim_sources,
 )
 from steep.lowering.fingerprint import Undetermined, fingerprint
 from steep.lowering.kernel_refusals import refused_by_kernels
@@ -135,6 +136,7 @@ def _convert(graph_module: torch.fx.GraphModule) -> onnx.ModelProto:
     use_recurrent_operators(graph_module.graph)
     decompose(graph_module, _registry().is_registered)
     give_axes(graph_module)
+    trim_sources(graph_module.graph)
     compute_in_float32(graph_module)
     cast_first(graph_module.graph)
     promote_clamped(graph_module.graph)

@@ -14,7 +14,7 @@ from steep.lowering.aliasing import all_written_by, memory_named, memory_of
 from steep.lowering.autocast_regions import Regions
 from steep.lowering.capture_context import CaptureContext
 from steep.lowering.extents import hint
-from steep.lowering.lower import cannot_lower, outputs_of, raise_together
+from steep.lowering.lower import cannot_lower, raise_together
 from steep.lowering.products import NARROWED_FUNCTIONS
 from steep.torch_internals.functorch import autograd_function_apply, is_functorch_wrapped_tensor
 from steep.torch_internals.operators import aten
@@ -97,6 +97,7 @@ _WITHOUT_DERIVATIVE = {
     **dict.fromkeys(("unique", "unique_consecutive"), "unique"),
 }
 """Functions and methods for which PyTorch raises in backward: the operator's name."""
+_REMAINDERS = (operator.mod, torch.remainder)
 
 
 def refuse_without_derivative(graph: torch.fx.Graph) -> None:
@@ -107,10 +108,17 @@ def refuse_without_derivative(graph: torch.fx.Graph) -> None:
     refusals = [
         cannot_lower(f"PyTorch has no derivative of {name}", n, "detach() what needs no gradient")
         for n in graph.nodes
-        if n.op.startswith("call_") and (name := _WITHOUT_DERIVATIVE.get(n.target))
+        if n.op.startswith("call_") and (name := _without_derivative(n))
         if _needs_gradient(n) and any(u.op == "output" or _needs_gradient(u) for u in n.users)
     ]
     raise_together(refusals)
+
+
+def _without_derivative(n: torch.fx.Node) -> str | None:
+    """Return the name of an operator that has no derivative in PyTorch, else None."""
+    if n.target in _REMAINDERS and not isinstance(n.args[0], torch.fx.Node):
+        return "the remainder of a number"
+    return _WITHOUT_DERIVATIVE.get(n.target)
 
 
 def _needs_gradient(n: torch.fx.Node) -> bool:
@@ -121,7 +129,8 @@ def _needs_gradient(n: torch.fx.Node) -> bool:
 def refuse_writes_of_backward(graph_module: torch.fx.GraphModule) -> None:
     """Raise CannotLower if the backward of a torch.autograd.Function writes to earlier tensors.
 
-    The engine would do this write in forward, even if no backward follows, or two.
+    The engine would do this write in forward, even if no backward follows, or two. It does not
+    write to gradients either.
     """
     reason = "a torch.autograd.Function writes a tensor in its backward"
     refusals = [
@@ -138,11 +147,8 @@ def _writes_in_backward(within: torch.fx.GraphModule, n: torch.fx.Node) -> bool:
     graphs = [g for g in inner if isinstance(g, torch.fx.GraphModule)]
     if n.target is not autograd_function_apply:
         return any(_writes_in_backward(g, each) for g in graphs for each in g.graph.nodes)
-    forward, backward = (g.graph for g in graphs)
-    results = outputs_of(next(n for n in forward.nodes if n.op == "output"))[0]
-    count = len(results) if isinstance(results, (tuple, list)) else 1
-    gradients = [n for n in backward.nodes if n.op == "placeholder"][:count]
-    before = {n for n in backward.nodes if n.op in ("placeholder", "get_attr")} - {*gradients}
+    _, backward = (g.graph for g in graphs)
+    before = {n for n in backward.nodes if n.op in ("placeholder", "get_attr")}
     memory = {memory_of(n) for n in before} - {None}
     targets = [t for n in backward.nodes for t in all_written_by(n)]
     return any(t in before or memory_of(t) in memory for t in targets)
@@ -187,6 +193,33 @@ def refuse_overlaps(graph: torch.fx.Graph) -> None:
         for target in all_written_by(n)
         if any(_overlap_in_part(_place(n, target), other) for other in _values_read(n, target))
     ]
+    raise_together(refusals)
+
+
+_ROW_MAJOR = {"contiguous", "linear", "matmul", "bmm", "mm", "addmm"}  # their results are
+
+
+def refuse_unsure_strides(graph: torch.fx.Graph) -> None:
+    """Raise CannotLower for ``as_strided`` of a result whose place in memory PyTorch may choose.
+
+    A tracer takes such results for row-major where kernels keep the order of their operands (roll
+    of a channels-last tensor). They agree if all operands are row-major.
+    """
+    sure: dict[torch.fx.Node, bool] = {}
+    refusals = []
+    for n in graph.nodes:
+        name = n.target if isinstance(n.target, str) else getattr(n.target, "__name__", "")
+        if name == "as_strided" and not sure[n.args[0]]:
+            reason = "as_strided reads memory in an order that is unknown before the run"
+            refusals.append(cannot_lower(reason, n, "call contiguous() on its argument"))
+        tensors = [i for i in n.all_input_nodes if memory_of(i) is not None]
+        shared = [i for i in tensors if memory_of(i) == memory_of(n)]
+        if n.op in ("placeholder", "get_attr") or name in _ROW_MAJOR:
+            sure[n] = True
+        elif shared or name in ("reshape", "flatten"):
+            sure[n] = all(sure[i] for i in shared or tensors)
+        else:
+            sure[n] = all(sure[i] and i.meta["example_value"].is_contiguous() for i in tensors)
     raise_together(refusals)
 
 

@@ -148,7 +148,8 @@ class Trainer:
         """Clip the mean of the accumulated gradients, and update the weights by it.
 
         The result is that of one step of all rows, if the parts have one size and the loss is a
-        mean. ``lr`` replaces the learning rate from this step on. Returns the mean of the parts'
+        mean. If the criterion is the mean of a cross entropy alone, the parts count by their
+        labels. ``lr`` replaces the learning rate from this step on. Returns the mean of the parts'
         losses.
 
         Raises:
@@ -167,7 +168,9 @@ class Trainer:
                 )
             self._believe()
             self._feed(session := self.session, lr)
-            return torch.tensor(session.apply_gradients().loss)
+            result = session.apply_gradients()
+            self._say_if_skipped(result)
+            return torch.tensor(result.loss)
 
     def drop_gradients(self) -> None:
         """Discard the accumulated gradients."""
@@ -237,8 +240,7 @@ class Trainer:
             self._add_carried()
             if not self._accumulates:
                 result = session.step(*arrays)
-        if result.skipped and self._writes:
-            log.info("skipped a step: gradients overflowed at loss scale %g", result.loss_scale)
+        self._say_if_skipped(result)
         outputs = [from_dlpack(o) for o in result.outputs]
         with torch.no_grad():
             for i, value in zip(roles.targets, outputs, strict=False):
@@ -395,6 +397,10 @@ class Trainer:
         _steep.write_file(os.fspath(path), proto.SerializeToString())
 
     # --- inside -----------------------------------------------------------------------------------
+
+    def _say_if_skipped(self, result: _steep.StepResult) -> None:
+        if result.skipped and self._writes:
+            log.info("skipped a step: gradients overflowed at loss scale %g", result.loss_scale)
 
     @property
     def _writes(self) -> bool:

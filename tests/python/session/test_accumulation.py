@@ -210,6 +210,22 @@ def test_parts_that_overflow_are_left_out():
     same_weights(session, other, 1e-4)
 
 
+def test_a_step_whose_parts_all_overflow_is_skipped():
+    session, other = sessions(loss="mse", optimizer="sgd", lr=0.1, precision="fp16")
+    parts = [session.step(X * 60, Y * 3e5, accumulate=True) for _ in range(2)]
+    result = session.apply_gradients()
+    assert result.skipped and result.step == 0 and session.step_count == 0
+    assert result.loss == pytest.approx(np.mean([part.loss for part in parts]))
+    assert session.loss_scale == parts[0].loss_scale / 4
+    same_weights(session, other)
+    with pytest.raises(steep.DataError, match=r"(?s)no accumulated gradients.*received: none"):
+        session.apply_gradients()
+    session.step(X * 60, Y * 3e5, accumulate=True)
+    session.step(X, Y)  # nothing waits
+    with pytest.raises(steep.DataError, match=r"(?s)no accumulated gradients.*received: none"):
+        session.apply_gradients()
+
+
 def test_dropout_is_drawn_for_each_part():
     on = {"ratio": np.array(0.5, np.float32), "training": np.array(True)}
     nodes = [

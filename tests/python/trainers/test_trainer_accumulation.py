@@ -164,3 +164,33 @@ def test_float16_leaves_out_a_part_that_overflows():
     trainer.step(x * 1e4, y * 1e4, accumulate=True)
     assert torch.isfinite(trainer.apply_gradients())
     assert all(torch.isfinite(p).all() for p in model.parameters())
+
+
+def test_a_step_whose_parts_all_overflow_is_skipped(caplog):
+    model = net()
+    ((x, y),) = rows(4)
+    trainer = steep.trainer(model, LOSS, adamw(model), precision="fp16", loss_scale=2.0**15)
+    before = copy.deepcopy(model.state_dict())
+    for _ in range(2):
+        trainer.step(x * 1e4, y * 1e4, accumulate=True)
+    with caplog.at_level("INFO", logger="steep"):
+        trainer.apply_gradients()
+    assert "skipped a step" in caplog.text
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+
+
+def test_parts_of_a_cross_entropy_count_by_their_labels():
+    torch.manual_seed(0)
+    whole, parts = torch.nn.Linear(5, 3), torch.nn.Linear(5, 3)
+    parts.load_state_dict(whole.state_dict())
+    x, y = torch.randn(10, 5), torch.randint(0, 3, (10,))
+    y[4] = -100
+    one, several = (
+        steep.trainer(m, torch.nn.CrossEntropyLoss(), torch.optim.SGD(m.parameters(), lr=1.0))
+        for m in (whole, parts)
+    )
+    loss, _ = one.step(x, y)
+    several.step(x[:2], y[:2], accumulate=True)
+    several.step(x[2:], y[2:], accumulate=True)
+    torch.testing.assert_close(several.apply_gradients(), loss, check_dtype=False)
+    assert_same(whole, parts)

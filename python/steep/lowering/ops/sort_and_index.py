@@ -223,10 +223,14 @@ def _with_shares(  # noqa: PLR0917, as ATen has it
     is_picked = opset18.CastLike(hits, self)
     add = {"axis": dim, "reduction": "add"}
     sharers = opset18.ScatterElements(is_result, index, is_picked, **add)
-    of_self = opset18.Div(opset18.Mul(self, is_result), sharers)
-    if not include_self:
+    shares = sharers
+    if not include_self:  # before the division: there may be no sharer of a result that is NaN
+        ones = opset18.Expand(number(1, self), opset18.Shape(self))
         none = opset18.Expand(number(0, self), opset18.Shape(index))
-        of_self = opset18.ScatterElements(of_self, index, none, axis=dim)
+        is_left = opset18.ScatterElements(ones, index, none, axis=dim)
+        is_result = opset18.Mul(is_result, is_left)
+        shares = opset18.Where(opset18.Equal(is_left, number(1, self)), sharers, ones)
+    of_self = opset18.Div(opset18.Mul(self, is_result), shares)
     of_src = opset18.Div(
         opset18.Mul(src, is_picked), opset18.GatherElements(sharers, index, axis=dim)
     )
