@@ -14,6 +14,7 @@
 #include "model/read/model_file.h"
 #include "model/read/node_names.h"
 #include "model/read/quote.h"
+#include "ops/op_def.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -39,6 +40,12 @@ void add_body_reads(const onnx::NodeProto& node, std::vector<std::string>& names
     if (attribute.has_g()) add_body(attribute.g());
     for (const auto& body : attribute.graphs()) add_body(body);
   }
+}
+
+/// Whether the node is ONNX Runtime's product with packed weights. (If the file defines a function
+/// of this name, the function is called, and an adapter is beside it all the same.)
+bool multiplies_packed(const onnx::NodeProto& node) {
+  return node.op_type() == "MatMulNBits" && node.domain() == "com.microsoft";
 }
 
 constexpr int kInBody = -1;
@@ -84,12 +91,14 @@ class Finder {
   Adapter look_at(const std::string& weight) const {
     const onnx::TensorProto& tensor = *tensors_.at(weight);
     Adapter adapter{.weight = weight};
-    if (tensor.dims_size() != 2) {
+    if (tensor.dims_size() != 2 && !is_packed(weight)) {
       adapter.why_not = fmt::format("is no matrix, but has {} axes", tensor.dims_size());
       return adapter;
     }
-    adapter.rows = tensor.dims(0);
-    adapter.columns = tensor.dims(1);
+    if (tensor.dims_size() == 2) {
+      adapter.rows = tensor.dims(0);
+      adapter.columns = tensor.dims(1);
+    }
     std::vector<Form> open{{.name = weight, .dtype = static_cast<DType>(tensor.data_type())}};
     std::string other;                     // a use that is not a right operand
     std::unordered_set<std::string> seen;  // a damaged file may have a cycle
@@ -105,9 +114,10 @@ class Finder {
       }
     }
     if (!adapter.why_not.empty()) return adapter;
-    adapter.why_not = adapter.products.empty()
-                          ? "is no right operand of a MatMul or Gemm of the model's graph"
-                          : std::move(other);
+    adapter.why_not =
+        adapter.products.empty()
+            ? "is no right operand of a MatMul, Gemm or MatMulNBits of the model's graph"
+            : std::move(other);
     if (adapter.transposed) std::swap(adapter.rows, adapter.columns);
     for (const std::string& name : {adapter.a(), adapter.b()}) {
       if (adapter.why_not.empty() && names_.count(name) != 0)
@@ -128,6 +138,10 @@ class Finder {
     if (node.output_size() == 0) return reads("by");
     if (input == 1 && (is(node, "MatMul") || is(node, "Gemm"))) {
       take_product(form, number, adapter);
+      return "";
+    }
+    if (input == 1 && multiplies_packed(node) && form.name == adapter.weight) {
+      take_packed(number, adapter);
       return "";
     }
     Form next = form;
@@ -151,11 +165,54 @@ class Finder {
   }
 
   DType dequantised(const onnx::NodeProto& node) const {
-    if (const int64_t dtype = integer(node, "output_dtype"); dtype != 0)
-      return static_cast<DType>(dtype);
-    const auto scale = tensors_.find(node.input_size() > 1 ? node.input(1) : "");
-    return scale == tensors_.end() ? DType::undefined
-                                   : static_cast<DType>(scale->second->data_type());
+    const int64_t dtype = integer(node, "output_dtype");
+    return dtype != 0 ? static_cast<DType>(dtype) : dtype_of_input(node, 1);
+  }
+
+  /// Of a tensor of the file; undefined for other values.
+  DType dtype_of_input(const onnx::NodeProto& node, int input) const {
+    const auto found = tensors_.find(node.input_size() > input ? node.input(input) : "");
+    return found == tensors_.end() ? DType::undefined
+                                   : static_cast<DType>(found->second->data_type());
+  }
+
+  bool is_packed(const std::string& weight) const {
+    const auto readers = readers_.find(weight);
+    return readers != readers_.end() &&
+           std::any_of(readers->second.begin(), readers->second.end(), [&](const auto& reader) {
+             return reader.second == 1 && multiplies_packed(graph_.node(reader.first));
+           });
+  }
+
+  /// The weight holds packed numbers of a matrix whose extents are attributes of the product.
+  void take_packed(int number, Adapter& adapter) const {
+    const onnx::NodeProto& node = graph_.node(number);
+    const onnx::TensorProto& tensor = *tensors_.at(adapter.weight);
+    const int64_t k = integer(node, "K"), n = integer(node, "N"), bits = integer(node, "bits", 4),
+                  block = integer(node, "block_size");
+    // The importer says more about attributes that do not fit. Here they must not ask for memory.
+    const bool fits = k > 0 && n > 0 && block > 0 && (bits == 2 || bits == 4 || bits == 8) &&
+                      tensor.dims_size() == 3 && tensor.dims(0) == n &&
+                      tensor.dims(1) == (k - 1) / block + 1 && block <= kFar &&
+                      tensor.dims(2) == block * bits / 8;
+    const DType dtype = dtype_of_input(node, 2);
+    if (!fits) {
+      adapter.why_not = fmt::format(
+          "does not have the extents that '{}' gives it by K, N, bits "
+          "and block_size",
+          quote(display_name(node)));
+    } else if (dtype != DType::f32 && dtype != DType::f16 && dtype != DType::bf16) {
+      adapter.why_not =
+          fmt::format("has scales of another type than floats: '{}'", quote(display_name(node)));
+    } else if (!adapter.products.empty() &&
+               (k != adapter.rows || n != adapter.columns || dtype != adapter.dtype)) {
+      adapter.why_not = "is multiplied as two matrices";
+    }
+    adapter.rows = k;
+    adapter.columns = n;
+    adapter.dtype = dtype;
+    adapter.merges = false;
+    adapter.products.push_back(number);
   }
 
   void take_product(const Form& form, int number, Adapter& adapter) const {
@@ -328,6 +385,7 @@ std::set<std::string> quantised_weights(const DetachedModel& model) {
   std::set<std::string> unpacked, result;
   for (const auto& node : proto.graph().node()) {
     if (is(node, "DequantizeLinear") && node.input_size() > 0) unpacked.insert(node.input(0));
+    if (multiplies_packed(node) && node.input_size() > 1) unpacked.insert(node.input(1));
   }
   for (const auto& tensor : proto.graph().initializer()) {
     if (unpacked.count(tensor.name()) != 0) result.insert(tensor.name());
