@@ -128,6 +128,7 @@ def test_a_file_of_onnxruntimes_quantiser(tmp_path: Path) -> None:
     path, data, out = tmp_path / "m.onnx", tmp_path / "d.npz", tmp_path / "o.onnx"
     onnx.save(model, path)
     np.savez(data, x=X, label=Y)
+    assert "can be trained" in program("check", path, "--loss", "mse", "--lora", 2)
     text = program(
         *("train", path, "--data", data, "--loss", "mse", "--epochs", 5, "--lr", 0.05),
         *("--lora", 2, "--targets", "*down*", "--out", out),
@@ -143,6 +144,14 @@ def test_a_file_of_onnxruntimes_quantiser(tmp_path: Path) -> None:
         del node.attribute[:]
         node.attribute.extend(kept)
     np.testing.assert_allclose(ours, by_onnxruntime(made), 1e-4, 1e-5)
+
+
+def test_check_counts_adapters() -> None:
+    arrays = {k: v for k, v in arrays_of().items() if k in ("w", "s")}
+    assert steep.check(model_of(arrays), loss="mse") != []
+    assert steep.check(model_of(arrays), loss="mse", lora_rank=2) == []
+    (obstacle,) = steep.check(model_of(arrays), loss="mse", lora_rank=2, lora_targets=["s"])
+    assert obstacle.node == "s" and "right operand" in obstacle.what
 
 
 def test_numbers_stay_packed_in_memory() -> None:
