@@ -139,8 +139,7 @@ class Chooser {
         .expected = nearest_names(target, possible_),
         .received = known ? list_reasons(all_, target) : target,
         .remedy = "Name matrices that only right operands of MatMul, Gemm and MatMulNBits read. "
-                  "Other weights, and those inside of branches, loops and functions, are trained "
-                  "themselves: "
+                  "Other weights, and those inside of functions, are trained themselves: "
                   "trainable (--train)."});
   }
 
