@@ -329,7 +329,10 @@ Feed feed_from(const DataArguments& choice, std::span<const TensorInfo> inputs,
     }
   }
   feed.text = fmt::format("{}: {}", path, fmt::join(pairs, ", "));
-  if (data.images != nullptr) feed.text += class_text(*data.images);
+  if (data.images != nullptr) {
+    feed.text += class_text(*data.images);
+    feed.warning = turned_text(*data.images);
+  }
   if (!data.mapped.empty()) feed.text += "; read as it is used, since it is large";
   for (const auto& [name, type] : data.not_read)
     feed.text += fmt::format("; '{}' not read: {}", name, type);
