@@ -10,6 +10,7 @@
 #include <iterator>
 #include <map>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "cli/command_line.h"
@@ -294,11 +295,16 @@ void add_data_options(CLI::App& app, DataArguments& choice, bool labels) {
 Feed feed_from(const DataArguments& choice, std::span<const TensorInfo> inputs,
                const std::optional<LabelForm>& labels, bool needs_label) {
   const Limits limits = choice.limits != nullptr ? *choice.limits : Limits{};
-  const Loaded data = load(choice.paths, choice.images.classes, limits);
+  Loaded data = load(choice.paths, choice.images.classes, limits);
   check_image_options(choice, data);
   const std::string& path = data.text;
   const std::string label = labels ? labels->input.name : "";
   const Assignment assigned = assign(choice, inputs, label, needs_label, data);
+  std::set<std::string> taken;
+  for (const auto& [input, array] : assigned.array_of) {
+    for (std::string& part : parts_of(array, data.arrays)) taken.insert(std::move(part));
+  }
+  take(&data, taken, limits);
   Feed feed{.path = path, .labelled = assigned.labelled};
   std::vector<std::string> pairs;
   for (const TensorInfo& input : inputs) {
@@ -329,7 +335,10 @@ Feed feed_from(const DataArguments& choice, std::span<const TensorInfo> inputs,
     }
   }
   feed.text = fmt::format("{}: {}", path, fmt::join(pairs, ", "));
-  if (data.images != nullptr) feed.text += class_text(*data.images);
+  if (data.images != nullptr) {
+    feed.text += class_text(*data.images);
+    feed.warning = turned_text(*data.images);
+  }
   if (!data.mapped.empty()) feed.text += "; read as it is used, since it is large";
   for (const auto& [name, type] : data.not_read)
     feed.text += fmt::format("; '{}' not read: {}", name, type);

@@ -35,6 +35,7 @@ struct Feed {
   std::vector<Tensor> arrays{};
   bool labelled = true;                ///< false: the label, which is the last input, is left out
   std::string text{};                  ///< the array of each input, and the unused arrays, as text
+  std::string warning{};               ///< "" if there is none
   std::vector<int64_t> row_numbers{};  ///< rows of the arrays, in order; empty: all
   ImageFeed images{};                  ///< read by FeedBatches
   int64_t rows() const {

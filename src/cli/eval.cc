@@ -53,6 +53,9 @@ int64_t count_right(const Tensor& scores, const Tensor& labels, const LabelForm&
 FeedBatches batches_of(const EvalChoice& choice, const Feed& feed, const Cut& cut) {
   if (!choice.json) fmt::print("{}\n", feed.text);
   if (!choice.json && !cut.text.empty()) fmt::print("{}\n", cut.text);
+  if (!feed.warning.empty()) {  // --json: not into the results
+    fmt::print(choice.json ? stderr : stdout, "warning: {}\n", feed.warning);
+  }
   return {feed, {.batch_size = cut.batch, .shuffle = false, .drop_last = cut.drop_last}};
 }
 

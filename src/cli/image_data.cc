@@ -147,6 +147,17 @@ std::string class_text(const ImageSet& images) {
   return text;
 }
 
+std::string turned_text(const ImageSet& images) {
+  if (images.turned == 0) return "";
+  const bool one = images.turned == 1;
+  return fmt::format(
+      "EXIF asks to turn {} of {} images, which is not done: {} fed as stored, as torchvision "
+      "does; "
+      "the first is {}. To train on upright images, turn the files (exiftran -ai, or Pillow's "
+      "ImageOps.exif_transpose)",
+      images.turned, images.files.size(), one ? "it is" : "they are", images.first_turned);
+}
+
 Tensor images_at(const ImageFeed& images, const Tensor& array) {
   std::vector<std::string> files;
   for (int64_t i = 0; i < array.size(); ++i)

@@ -44,6 +44,9 @@ ImageForm image_form(const ImageArguments& choice, const TensorInfo& input);
 /// "classes: 0 'cat', 1 'dog'", and those left out; "" without classes.
 std::string class_text(const ImageSet& images);
 
+/// "3 images have an orientation in EXIF …"; "" if none has.
+std::string turned_text(const ImageSet& images);
+
 /// The rows of `array`, numbers of files, as images.
 Tensor images_at(const ImageFeed& images, const Tensor& array);
 

@@ -105,7 +105,7 @@ std::string Keeper::write(const std::string& target, Progress& progress,
 }
 
 void Keeper::note(const std::string& text, Progress& progress) {
-  progress.line("warning: " + text);
+  progress.warning(text);
   trouble_ += trouble_.empty() ? text : "; " + text;
 }
 

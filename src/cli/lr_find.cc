@@ -60,6 +60,7 @@ class Search {
   int go() {
     say(feed_.text);
     if (!cut_.text.empty()) say(cut_.text);
+    if (!feed_.warning.empty()) say("warning: " + feed_.warning);
     run();
     if (trials_.empty()) {
       throw DataError(ErrorParts{.what = "No learning rate was tried.", .received = end_reason_});

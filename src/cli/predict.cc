@@ -38,6 +38,7 @@ int predict(const PredictChoice& choice) {
   const Feed feed = feed_from(choice.data, inputs, {}, false);
   const Cut cut = cut_for(choice.data, feed, inputs, false, true);
   fmt::print("{}\n", feed.text);
+  if (!feed.warning.empty()) fmt::print("warning: {}\n", feed.warning);
   FeedBatches batches(feed, {.batch_size = cut.batch, .shuffle = false});
   Results results(choice.out, session.output_info());
   fmt::print("rows {}\n", run_batches(session, batches, &results));

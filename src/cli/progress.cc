@@ -74,6 +74,10 @@ void Progress::line(const std::string& text) {
   put(text + "\n", lost() ? stderr : stdout);
 }
 
+void Progress::warning(const std::string& text) {
+  if (!text.empty()) line("warning: " + text);
+}
+
 void Progress::epoch(const std::string& text, Fields fields) {
   if (quiet_) return;
   if (!json_) return line(text + fmt::format("  {:.0f} samples/s", samples_per_second()));

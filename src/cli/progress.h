@@ -26,6 +26,8 @@ class Progress {
   void step(int64_t samples, const std::string& text, const Fields& fields = {});
   /// A line that is not overwritten.
   void line(const std::string& text);
+  /// The same with "warning: " in front; nothing for "".
+  void warning(const std::string& text);
   void epoch(const std::string& text, Fields fields);
   double samples_per_second() const;
   /// Whether standard output accepts no more lines, because its reader has gone or the disk is

@@ -115,8 +115,9 @@ Arrays arrays_of(const ImageSet& images) {
   return arrays;
 }
 
-Arrays read_file(const std::string& path, const Limits& limits, Loaded* result) {
-  Arrays arrays;
+DataFile read_file(const std::string& path, const Limits& limits, Loaded* result) {
+  DataFile file{.path = path};
+  Arrays& arrays = file.arrays;
   const auto add = [&](std::string name, Tensor values, bool column) {
     if (column && !result->is_column(name)) result->columns.push_back(name);
     arrays[std::move(name)] = std::move(values);
@@ -124,40 +125,58 @@ Arrays read_file(const std::string& path, const Limits& limits, Loaded* result) 
   if (is_csv(path)) {
     for (CsvColumn& column : read_csv(FileSource(path), limits))
       add(std::move(column.name), std::move(column.values), true);
-    return arrays;
+    return file;
   }
   if (is_parquet(path)) {
-    ParquetTable table = read_parquet(path, limits);
-    for (ParquetColumn& column : table.columns)
-      add(std::move(column.name), std::move(column.values), !column.list);
+    const std::set<std::string> none;
+    ParquetTable table = read_parquet(path, limits, &none);
+    for (ParquetColumn& column : table.columns) add(std::move(column.name), {}, !column.list);
     result->not_read.merge(table.others);
-    return arrays;
+    file.later = true;
+    return file;
   }
-  if (!is_large(path, limits)) return load_arrays(path, limits);
+  if (!is_large(path, limits)) {
+    arrays = load_arrays(path, limits);
+    return file;
+  }
   arrays = map_arrays(path, limits);
   for (const auto& [name, array] : arrays) result->mapped.insert(name);
-  return arrays;
+  return file;
 }
 
-/// Files with the same names of arrays.
-using Group = std::vector<Arrays>;
+using Group = std::vector<DataFile>;
 
-void add_to_groups(std::vector<Group>* groups, Arrays arrays, const std::string& path) {
+void add_to_groups(std::vector<Group>* groups, DataFile file) {
   for (Group& group : *groups) {
-    if (same_names(group[0], arrays)) return group.push_back(std::move(arrays));
+    if (same_names(group[0].arrays, file.arrays)) return group.push_back(std::move(file));
   }
   for (const Group& group : *groups) {
-    for (const auto& [name, array] : arrays) {
-      if (group[0].count(name) == 0) continue;
+    for (const auto& [name, array] : file.arrays) {
+      if (group[0].arrays.count(name) == 0) continue;
       throw DataError(ErrorParts{
-          .what = fmt::format("{} shares some arrays with another file of --data.", path),
+          .what = fmt::format("{} shares some arrays with another file of --data.", file.path),
           .node = name,
           .expected = "the same arrays in each file, or none that another has",
-          .received = list_names(names_of(arrays)),
+          .received = list_names(names_of(file.arrays)),
           .remedy = "Leave arrays out, or rename them."});
     }
   }
-  groups->push_back({std::move(arrays)});
+  groups->push_back({std::move(file)});
+}
+
+/// Reads the wanted columns of a Parquet file.
+void read_columns(DataFile* file, const std::set<std::string>& names, const Limits& limits) {
+  for (ParquetColumn& column : read_parquet(file->path, limits, &names).columns) {
+    const auto array = file->arrays.find(column.name);
+    if (array != file->arrays.end() && names.count(column.name) != 0)
+      array->second = std::move(column.values);
+  }
+  for (const auto& [name, array] : file->arrays) {
+    if (names.count(name) == 0 || array.dtype() != DType::undefined) continue;
+    throw DataError(ErrorParts{.what = file->path + " changed while it was read.",
+                               .expected = fmt::format("a column '{}', as before", name),
+                               .remedy = "Start again, with files that nobody writes."});
+  }
 }
 
 }  // namespace
@@ -200,21 +219,35 @@ Loaded load(const std::vector<std::string>& names, const std::vector<std::string
   all.insert(all.end(), paths.files.begin(), paths.files.end());
   Loaded result{.text = all[0]};
   if (all.size() > 1) result.text += fmt::format(" and {} more", all.size() - 1);
-  std::vector<Group> groups;
   if (!paths.images.empty()) {
     result.images = std::make_shared<ImageSet>(find_images(paths.images, classes, limits));
-    add_to_groups(&groups, arrays_of(*result.images), paths.images[0]);
+    add_to_groups(&result.groups, {.path = paths.images[0], .arrays = arrays_of(*result.images)});
   }
   for (const std::string& path : paths.files)
-    add_to_groups(&groups, read_file(path, limits, &result), path);
-  for (Group& group : groups) {
-    for (const std::string& name : names_of(group[0])) {
-      std::vector<Tensor> parts;
-      for (Arrays& arrays : group) parts.push_back(std::move(arrays.at(name)));
-      result.arrays[name] = parts.size() == 1 ? parts[0] : join_rows(of_one_dtype(parts), name);
-    }
+    add_to_groups(&result.groups, read_file(path, limits, &result));
+  for (const Group& group : result.groups) {
+    for (const auto& [name, array] : group[0].arrays) result.arrays[name] = Tensor();
   }
   return result;
+}
+
+void take(Loaded* data, const std::set<std::string>& names, const Limits& limits) {
+  data->arrays.clear();
+  for (Group& group : data->groups) {
+    const bool any = std::any_of(group[0].arrays.begin(), group[0].arrays.end(),
+                                 [&](const auto& array) { return names.count(array.first) != 0; });
+    for (DataFile& file : group) {
+      if (any && file.later) read_columns(&file, names, limits);
+    }
+    for (const std::string& name : names_of(group[0].arrays)) {
+      if (names.count(name) == 0) continue;
+      std::vector<Tensor> parts;
+      for (DataFile& file : group) parts.push_back(std::move(file.arrays.at(name)));
+      data->arrays[name] =
+          parts.size() == 1 ? parts[0] : join_rows(of_one_dtype(std::move(parts)), name);
+    }
+  }
+  data->groups.clear();
 }
 
 }  // namespace steep::cli

@@ -22,9 +22,18 @@ std::vector<std::string> names_of(const Arrays& arrays);
 constexpr const char* kImageArray = "image";
 constexpr const char* kImageLabels = "label";
 
+/// A file of --data.
+struct DataFile {
+  std::string path;
+  Arrays arrays{};     ///< of a Parquet file: names, without values
+  bool later = false;  ///< values are read by take()
+};
+
 struct Loaded {
   std::string text;  ///< names of the files
+  /// Empty tensors until take() has read them.
   Arrays arrays{};
+  std::vector<std::vector<DataFile>> groups{};    ///< files with the same names of arrays
   std::vector<std::string> columns{};             ///< names of the columns of tables, in order
   std::set<std::string> mapped{};                 ///< names of the arrays that are mapped, not read
   std::map<std::string, std::string> not_read{};  ///< types of columns that are left out, by name
@@ -32,11 +41,15 @@ struct Loaded {
   bool is_column(const std::string& name) const;
 };
 
-/// Reads files and folders. `classes`: of images, as find_images() takes them. Files with the same
-/// arrays are concatenated, those with different arrays combined. Throws DataError, which names the
-/// file, and IoError.
+/// Finds files and folders, and the names of their arrays. `classes`: of images, as find_images()
+/// takes them. Files with the same arrays are concatenated, those with different arrays combined.
+/// Throws DataError, which names the file, and IoError.
 Loaded load(const std::vector<std::string>& names, const std::vector<std::string>& classes,
             const Limits& limits);
+
+/// Reads these arrays, and forgets all others: columns of Parquet files that nobody takes are not
+/// read. Throws as load() does, and ShapeError for files that cannot be concatenated.
+void take(Loaded* data, const std::set<std::string>& names, const Limits& limits);
 
 /// Concatenates along the first axis. Throws ShapeError, which names `name`, if other extents or
 /// dtypes differ.

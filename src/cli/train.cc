@@ -172,6 +172,7 @@ class Run {
     const Feed feed = split_rows_ ? *split_rows_ : feed_from(data, inputs, weight_.labels(), true);
     const Cut cut = cut_for(data, feed, inputs, false);
     validation_text_ = feed.text;
+    if (!split_rows_ && !feed.warning.empty()) validation_warning_ = "validation: " + feed.warning;
     if (!cut.text.empty()) validation_text_ += "; " + cut.text;
     validation_ = std::make_unique<FeedBatches>(
         feed, BatchOptions{.batch_size = cut.batch, .shuffle = false, .drop_last = cut.drop_last});
@@ -324,18 +325,16 @@ class Run {
     }
     progress.line("trained: " + list_names(session_.parameter_names()));
     for (const std::string& line : describe(session_.left_out())) progress.line(line);
-    for (const std::string& text : session_.warnings()) progress.line("warning: " + text);
-    if (const std::string text = parallel_.warning(); !text.empty()) {
-      progress.line("warning: " + text);
-    }
+    progress.warning(feed_.warning);
+    progress.warning(validation_warning_);
+    for (const std::string& text : session_.warnings()) progress.warning(text);
+    progress.warning(parallel_.warning());
     if (!choice_.resume.empty()) {
       progress.line(fmt::format("resumed {} after step {}", choice_.resume, session_.step_count()));
       if (position_.epoch >= choice_.epochs) {
         progress.line(fmt::format("all {} epochs of --epochs are done already", choice_.epochs));
       }
-      if (const std::string note = session_.checkpoint_note(); !note.empty()) {
-        progress.line("warning: " + note);
-      }
+      progress.warning(session_.checkpoint_note());
     }
     if (!choice_.keeps_weights()) {
       progress.line(
@@ -561,7 +560,7 @@ class Run {
   std::unique_ptr<FeedBatches> validation_;
   Keeper keeper_;
   std::unique_ptr<Curves> curves_;
-  std::string validation_text_;
+  std::string validation_text_, validation_warning_;
   Position position_;
   Position applied_;                                    ///< the position after the last step
   std::map<std::string, Tensor> best_, best_averages_;  ///< weights of the best epoch

@@ -43,6 +43,7 @@ namespace steep {
   X(Irfft) \
   X(LayerNormalization) \
   X(LinearAttentionGate) \
+  X(MatMulNBits) \
   X(MultiHeadAttention) \
   X(NhwcConv) \
   X(NhwcFusedConv) \

@@ -15,6 +15,7 @@
 #include <set>
 #include <system_error>
 
+#include "images/exif.h"
 #include "images/image.h"
 #include "images/resize.h"
 #include "runtime/budget.h"
@@ -114,7 +115,9 @@ class Finder {
       take_classes(order);
     }
     for (const std::string& file : set_.files) {
-      image_size(FileSource(file), limits_);
+      const FileSource source(file);
+      image_size(source, limits_);
+      if (exif_orientation(source) != 1 && set_.turned++ == 0) set_.first_turned = file;
       poll();
     }
     return std::move(set_);

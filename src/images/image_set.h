@@ -16,6 +16,8 @@ struct ImageSet {
   std::vector<int64_t> labels{};       ///< of each file, an index in `classes`; empty: no classes
   std::vector<std::string> classes{};  ///< names of folders, in the order of the labels
   int64_t others = 0;                  ///< files that are no images, and hidden ones: left out
+  int64_t turned = 0;                  ///< images that EXIF asks to turn, which is not done
+  std::string first_turned{};          ///< path of the first one
 };
 
 /// Whether the name ends in .jpg, .jpeg or .png, in any case.

@@ -24,18 +24,12 @@ ImportedModel TrainingSession::Impl::import_adapted() {
   check_adapter_options(options);
   if (options.lora_rank == 0)
     return import_model(std::as_bytes(std::span(bytes)), how, folder, weight_data);
-  std::string adapted;
-  {
-    // Without a folder, external data stays where it is.
-    DetachedModel file(std::as_bytes(std::span(bytes)), {}, {}, options.limits);
-    adapters = choose_adapters(file, options);
-    add_adapters(file, adapters, initial_adapters(adapters, options.seed));
-    adapted = file.whole();
-    // Nothing is folded from states: a program unpacks them for each run, and keeps no floats.
-    packed = quantised_weights(file);
-    how.states.insert(packed.begin(), packed.end());
-  }
-  return import_model(std::as_bytes(std::span(adapted)), how, folder, weight_data);
+  AdaptedModel adapted = with_adapters(std::as_bytes(std::span(bytes)), options);
+  adapters = std::move(adapted.adapters);
+  // Nothing is folded from states: a program unpacks them for each run, and keeps no floats.
+  packed = std::move(adapted.packed);
+  how.states.insert(packed.begin(), packed.end());
+  return import_model(std::as_bytes(std::span(adapted.bytes)), how, folder, weight_data);
 }
 
 void TrainingSession::Impl::leave_out_unused_adapters() {

@@ -61,15 +61,17 @@ class Reader {
   Reader(TableModule& table, const std::string& path, const Limits& limits)
       : table_(table), path_(path), limits_(limits) {}
 
-  ParquetTable read() {
+  ParquetTable read(const std::set<std::string>* wanted) {
     check();
     ParquetTable result;
     for (size_t c = 0; c < table_.columns().size(); ++c) {
       const TableColumn& column = table_.columns()[c];
       if (column.dtype == DType::undefined) {
         result.others[column.name] = column.type;
-      } else {
+      } else if (wanted == nullptr || wanted->count(column.name) != 0) {
         result.columns.push_back(read_column(static_cast<int>(c)));
+      } else {
+        result.columns.push_back({.name = column.name, .values = Tensor(), .list = column.list});
       }
     }
     return result;
@@ -163,11 +165,13 @@ class Reader {
 
 }  // namespace
 
-ParquetTable read_table(TableModule& table, const std::string& path, const Limits& limits) {
-  return Reader(table, path, limits).read();
+ParquetTable read_table(TableModule& table, const std::string& path, const Limits& limits,
+                        const std::set<std::string>* wanted) {
+  return Reader(table, path, limits).read(wanted);
 }
 
-ParquetTable read_parquet(const std::string& path, const Limits& limits) {
+ParquetTable read_parquet(const std::string& path, const Limits& limits,
+                          const std::set<std::string>* wanted) {
   const Budget budget(limits);
   FileSource{path};  // throws if it is no file that can be read
   const OpenTable open = load_module(path);
@@ -175,7 +179,7 @@ ParquetTable read_parquet(const std::string& path, const Limits& limits) {
   const std::unique_ptr<TableModule> table(
       open(path.c_str(), nullptr, 0, limits.max_bytes, &failure));
   if (table == nullptr) refuse(path, failure);
-  return read_table(*table, path, limits);
+  return read_table(*table, path, limits, wanted);
 }
 
 bool is_parquet(const std::string& path) {

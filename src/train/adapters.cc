@@ -98,8 +98,8 @@ class Chooser {
     if (!result.empty()) return result;
     throw ModelError(
         ErrorParts{.what = "No weight can have an adapter.",
-                   .expected = "a matrix that is only the right operand of MatMul or Gemm, and not "
-                               "in `trainable` or `frozen`",
+                   .expected = "a matrix that is only the right operand of MatMul, Gemm or "
+                               "MatMulNBits, and not in `trainable` or `frozen`",
                    .received = possible_.empty() ? list_reasons(all_, "*") : list_names(possible_),
                    .remedy = "Train weights themselves: leave lora_rank (--lora) out."});
   }
@@ -138,8 +138,8 @@ class Chooser {
         .node = target,
         .expected = nearest_names(target, possible_),
         .received = known ? list_reasons(all_, target) : target,
-        .remedy = "Name matrices that only right operands of MatMul and Gemm read. Other weights, "
-                  "and those inside of branches, loops and functions, are trained themselves: "
+        .remedy = "Name matrices that only right operands of MatMul, Gemm and MatMulNBits read. "
+                  "Other weights, and those inside of functions, are trained themselves: "
                   "trainable (--train)."});
   }
 
@@ -176,6 +176,16 @@ class Chooser {
 
 std::vector<Adapter> choose_adapters(const DetachedModel& model, const TrainingOptions& options) {
   return Chooser(find_adapters(model), options).run();
+}
+
+AdaptedModel with_adapters(std::span<const std::byte> model, const TrainingOptions& options) {
+  AdaptedModel result;
+  DetachedModel file(model, {}, {}, options.limits);  // without a folder
+  result.adapters = choose_adapters(file, options);
+  add_adapters(file, result.adapters, initial_adapters(result.adapters, options.seed));
+  result.bytes = file.whole();
+  result.packed = quantised_weights(file);
+  return result;
 }
 
 std::map<std::string, Tensor> initial_adapters(std::span<const Adapter> adapters, uint64_t seed) {

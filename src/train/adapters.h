@@ -1,8 +1,10 @@
 // Chooses the weights that get low-rank adapters (TrainingOptions::lora_rank).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,6 +24,16 @@ void check_adapter_options(const TrainingOptions& options);
 /// or `frozen` selects gets none. Throws ModelError: a target that cannot have an adapter, with the
 /// reason; no weight that can have one; a rank above the least extent of a target.
 std::vector<Adapter> choose_adapters(const DetachedModel& model, const TrainingOptions& options);
+
+/// A model with the adapters that options ask for.
+struct AdaptedModel {
+  std::string bytes{};  ///< the serialised model with A, B and the nodes that apply them
+  std::vector<Adapter> adapters{};
+  std::set<std::string> packed{};  ///< quantised_weights()
+};
+/// REQUIRES: a rank above 0. External data of the model stays where it is. Throws as
+/// choose_adapters() does.
+AdaptedModel with_adapters(std::span<const std::byte> model, const TrainingOptions& options);
 
 /// A: uniform in ±1/√k, as in the authors' code, by `seed` and its name. B: zeros.
 std::map<std::string, Tensor> initial_adapters(std::span<const Adapter> adapters, uint64_t seed);

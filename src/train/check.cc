@@ -9,11 +9,13 @@
 #include "autodiff/gradient.h"
 #include "device/device.h"
 #include "model/import/import.h"
+#include "model/read/model_file.h"
 #include "ops/defs/with_gradient.h"
 #include "ops/op_def.h"
 #include "runtime/budget.h"
 #include "runtime/memory.h"
 #include "steep/error.h"
+#include "train/adapters.h"
 #include "train/loss.h"
 #include "train/parameters.h"
 
@@ -72,12 +74,30 @@ TensorInfo info_of(Value v) {
   return {.name = v.name(), .dtype = v.dtype(), .dims = v.type().dims()};
 }
 
-CheckReport report(const std::function<ImportedModel()>& import, const TrainingOptions& options) {
+ImportOptions import_options(const TrainingOptions& options) {
+  return {.limits = options.limits, .leave_out = true, .named = named_in(options)};
+}
+
+/// With adapters, which `options` then name as trainable.
+ImportedModel import_adapted(std::span<const std::byte> model, TrainingOptions& options,
+                             const std::filesystem::path& folder) {
+  const AdaptedModel adapted = with_adapters(model, options);
+  ImportOptions how = import_options(options);
+  how.states = adapted.packed;
+  for (const Adapter& adapter : adapted.adapters)
+    options.trainable.insert(options.trainable.end(), {adapter.a(), adapter.b()});
+  return import_model(std::as_bytes(std::span(adapted.bytes)), how, folder);
+}
+
+/// `import`: imports the model as `options` ask, to which it adds what it makes trainable.
+CheckReport report(const std::function<ImportedModel(TrainingOptions&)>& import,
+                   TrainingOptions options) {
   const Budget budget(options.limits);
   const Devices devices = Devices::of(options.providers);
   CheckReport report;
   try {
-    ImportedModel model = import();
+    check_adapter_options(options);
+    ImportedModel model = import(options);
     for (const auto& [name, error] : model.left_out)
       report.unread.push_back(from_error(ModelError(error)));
     model.require(options.output.empty() ? "loss" : options.output);
@@ -125,9 +145,11 @@ CheckReport report(const std::function<ImportedModel()>& import, const TrainingO
 
 CheckReport check_model(const std::filesystem::path& model, const TrainingOptions& options) {
   return report(
-      [&] {
-        return import_model(
-            model, {.limits = options.limits, .leave_out = true, .named = named_in(options)});
+      [&](TrainingOptions& chosen) {
+        if (options.lora_rank == 0) return import_model(model, import_options(options));
+        const std::string bytes = read_file(model, options.limits.max_bytes);
+        return import_adapted(std::as_bytes(std::span(bytes)), chosen,
+                              model.has_parent_path() ? model.parent_path() : ".");
       },
       options);
 }
@@ -135,10 +157,9 @@ CheckReport check_model(const std::filesystem::path& model, const TrainingOption
 CheckReport check_model(std::span<const std::byte> model, const TrainingOptions& options,
                         const std::filesystem::path& folder) {
   return report(
-      [&] {
-        return import_model(
-            model, {.limits = options.limits, .leave_out = true, .named = named_in(options)},
-            folder);
+      [&](TrainingOptions& chosen) {
+        if (options.lora_rank == 0) return import_model(model, import_options(options), folder);
+        return import_adapted(model, chosen, folder);
       },
       options);
 }

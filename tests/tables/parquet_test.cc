@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <set>
 #include <utility>
 
 #include "steep/error.h"
@@ -60,6 +61,18 @@ TEST(Parquet, GroupsAreJoined) {
   const Tensor& values = read.columns[0].values;
   EXPECT_EQ(values.dims(), Dims{3});
   EXPECT_EQ(values.data<int64_t>()[2], 3);
+}
+
+TEST(Parquet, OnlyWantedColumnsAreRead) {
+  FakeTable table = two_groups();
+  table.about.push_back({.name = "b", .dtype = DType::i64, .type = "int64"});  // without numbers
+  EXPECT_NE(refusal(table).find("wrong number of rows in column 'b'"), std::string::npos);
+  const std::set<std::string> wanted{"a", "c"};
+  const ParquetTable read = read_table(table, "t.parquet", {.max_bytes = 24}, &wanted);
+  ASSERT_EQ(read.columns.size(), 2U);
+  EXPECT_EQ(read.columns[0].values.size(), 3);
+  EXPECT_EQ(read.columns[1].name, "b");
+  EXPECT_EQ(read.columns[1].values.dtype(), DType::undefined);
 }
 
 TEST(Parquet, ListsHaveOneLength) {

@@ -434,6 +434,8 @@ def check(
     output: str = "",
     trainable: Sequence[str] = (),
     frozen: Sequence[str] = (),
+    lora_rank: int = 0,
+    lora_targets: Sequence[str] = (),
     providers: Providers | None = None,
     limits: _steep.Limits | None = None,
 ) -> list[_steep.Obstacle]:
@@ -448,7 +450,8 @@ def check(
 
     Args:
         model: path of the file, its bytes, or an ``onnx.ModelProto``.
-        loss, output, trainable, frozen, providers, limits: as for ``TrainingSession``.
+        loss, output, trainable, frozen, lora_rank, lora_targets, providers, limits: as for
+            ``TrainingSession``.
 
     Raises:
         IoError: the file cannot be opened.
@@ -457,6 +460,7 @@ def check(
     options = _steep.TrainingOptions()
     options.loss, options.output = loss, output
     options.trainable, options.frozen = list(trainable), list(frozen)
+    options.lora_rank, options.lora_targets = lora_rank, list(lora_targets)
     options.providers = choices_of(providers)
     if limits is not None:
         options.limits = limits

@@ -11,6 +11,7 @@
 
 #include "data/convert.h"
 #include "model/export/node_proto.h"
+#include "model/export/scopes.h"
 #include "model/read/model_file.h"
 #include "model/read/node_names.h"
 #include "model/read/quote.h"
@@ -19,204 +20,45 @@
 namespace steep {
 namespace {
 
-/// The tensor of a Constant node; null for another node, and for a constant in another form.
-const onnx::TensorProto* constant_of(const onnx::NodeProto& node) {
-  if (!is(node, "Constant") || node.output_size() != 1) return nullptr;
-  const auto* value = find_attribute(node, "value");
-  return value != nullptr && value->has_t() ? &value->t() : nullptr;
-}
-
-/// The names that the bodies of a node read. Names that a body defines itself do no harm.
-void add_body_reads(const onnx::NodeProto& node, std::vector<std::string>& names) {
-  const auto add_body = [&](const onnx::GraphProto& body) {
-    for (const auto& inner : body.node()) {
-      names.insert(names.end(), inner.input().begin(), inner.input().end());
-      add_body_reads(inner, names);
-    }
-    for (const auto& output : body.output()) names.push_back(output.name());
-  };
-  for (const auto& attribute : node.attribute()) {
-    if (attribute.has_g()) add_body(attribute.g());
-    for (const auto& body : attribute.graphs()) add_body(body);
-  }
-}
-
-constexpr int kInBody = -1;
-
-/// How a value that is made of a weight differs from it.
-struct Form {
-  std::string name;
-  DType dtype = DType::undefined;
-  bool transposed = false;
-  bool converted = false;  // it has been cast or dequantised
-};
-
-class Finder {
- public:
-  explicit Finder(const onnx::GraphProto& graph) : graph_(graph) {
-    for (int i = 0; i < graph.node_size(); ++i) {
-      const onnx::NodeProto& node = graph.node(i);
-      for (int j = 0; j < node.input_size(); ++j) readers_[node.input(j)].emplace_back(i, j);
-      std::vector<std::string> inside;
-      add_body_reads(node, inside);
-      for (const std::string& name : inside) readers_[name].emplace_back(i, kInBody);
-      for (const std::string& name : node.output()) names_.insert(name);
-      if (const auto* tensor = constant_of(node)) tensors_.emplace(node.output(0), tensor);
-    }
-    for (const auto& input : graph.input()) names_.insert(input.name());
-    for (const auto& output : graph.output()) outputs_.insert(output.name());
-    for (const auto& tensor : graph.initializer()) {
-      names_.insert(tensor.name());
-      tensors_.insert_or_assign(tensor.name(), &tensor);
-    }
-  }
-
-  std::vector<Adapter> run() const {
-    std::vector<Adapter> result;
-    for (const auto& tensor : graph_.initializer()) result.push_back(look_at(tensor.name()));
-    for (const auto& node : graph_.node()) {
-      if (constant_of(node) != nullptr) result.push_back(look_at(node.output(0)));
-    }
-    return result;
-  }
-
- private:
-  Adapter look_at(const std::string& weight) const {
-    const onnx::TensorProto& tensor = *tensors_.at(weight);
-    Adapter adapter{.weight = weight};
-    if (tensor.dims_size() != 2) {
-      adapter.why_not = fmt::format("is no matrix, but has {} axes", tensor.dims_size());
-      return adapter;
-    }
-    adapter.rows = tensor.dims(0);
-    adapter.columns = tensor.dims(1);
-    std::vector<Form> open{{.name = weight, .dtype = static_cast<DType>(tensor.data_type())}};
-    std::string other;                     // a use that is not a right operand
-    std::unordered_set<std::string> seen;  // a damaged file may have a cycle
-    for (size_t at = 0; at < open.size(); ++at) {
-      const Form form = open[at];
-      if (form.name.empty() || !seen.insert(form.name).second) continue;
-      if (outputs_.count(form.name) != 0) other = "is an output of the model";
-      const auto readers = readers_.find(form.name);
-      if (readers == readers_.end()) continue;
-      for (const auto& [node, input] : readers->second) {
-        std::string why = follow(form, node, input, adapter, open);
-        if (other.empty()) other = std::move(why);
-      }
-    }
-    if (!adapter.why_not.empty()) return adapter;
-    adapter.why_not = adapter.products.empty()
-                          ? "is no right operand of a MatMul or Gemm of the model's graph"
-                          : std::move(other);
-    if (adapter.transposed) std::swap(adapter.rows, adapter.columns);
-    for (const std::string& name : {adapter.a(), adapter.b()}) {
-      if (adapter.why_not.empty() && names_.count(name) != 0)
-        adapter.why_not = fmt::format("has an adapter in the file, '{}'", quote(name));
-    }
-    return adapter;
-  }
-
-  /// Looks at one reader of a form of the weight. Returns why it rules an adapter out, or "".
-  std::string follow(const Form& form, int number, int input, Adapter& adapter,
-                     std::vector<Form>& open) const {
-    const onnx::NodeProto& node = graph_.node(number);
-    const auto reads = [&](const char* how) {
-      return fmt::format("is read {} '{}' ({})", how, quote(display_name(node)),
-                         quote(node.op_type()));
-    };
-    if (input == kInBody) return reads("in a body of");
-    if (node.output_size() == 0) return reads("by");
-    if (input == 1 && (is(node, "MatMul") || is(node, "Gemm"))) {
-      take_product(form, number, adapter);
-      return "";
-    }
-    Form next = form;
-    if (input != 0) return reads("by");
-    next.name = node.output(0);
-    if (is(node, "Transpose")) {
-      const auto* perm = find_attribute(node, "perm");
-      if (perm == nullptr || perm->ints_size() == 0 || perm->ints(0) == 1)
-        next.transposed = !next.transposed;
-    } else if (is(node, "Cast")) {
-      next.dtype = static_cast<DType>(integer(node, "to"));
-      next.converted = true;
-    } else if (is(node, "DequantizeLinear")) {
-      next.dtype = dequantised(node);
-      next.converted = true;
-    } else if (!is(node, "Identity")) {
-      return reads("by");
-    }
-    open.push_back(std::move(next));
-    return "";
-  }
-
-  DType dequantised(const onnx::NodeProto& node) const {
-    if (const int64_t dtype = integer(node, "output_dtype"); dtype != 0)
-      return static_cast<DType>(dtype);
-    const auto scale = tensors_.find(node.input_size() > 1 ? node.input(1) : "");
-    return scale == tensors_.end() ? DType::undefined
-                                   : static_cast<DType>(scale->second->data_type());
-  }
-
-  void take_product(const Form& form, int number, Adapter& adapter) const {
-    const onnx::NodeProto& node = graph_.node(number);
-    const bool turned = is(node, "Gemm") && integer(node, "transB") != 0;
-    const bool transposed = form.transposed != turned;
-    if (form.dtype != DType::f32 && form.dtype != DType::f64 && form.dtype != DType::f16 &&
-        form.dtype != DType::bf16) {
-      adapter.why_not =
-          fmt::format("has products of another type than floats: '{}'", quote(display_name(node)));
-    } else if (!adapter.products.empty() && transposed != adapter.transposed) {
-      adapter.why_not = "is multiplied both as it is and transposed";
-    } else if (!adapter.products.empty() && form.dtype != adapter.dtype) {
-      adapter.why_not = "is multiplied in two types";
-    }
-    adapter.dtype = form.dtype;
-    adapter.transposed = transposed;
-    adapter.merges = adapter.merges && !form.converted;
-    adapter.products.push_back(number);
-  }
-
-  const onnx::GraphProto& graph_;
-  std::unordered_map<std::string, std::vector<std::pair<int, int>>> readers_;  // node, input
-  std::unordered_map<std::string, const onnx::TensorProto*> tensors_;
-  std::unordered_set<std::string> names_, outputs_;
-};
-
 /// Inserts the nodes of adapters behind the products.
 class Inserter {
  public:
   Inserter(onnx::ModelProto& model, DetachedModel& data)
-      : model_(model), graph_(*model.mutable_graph()), data_(data) {
-    for (const auto& tensor : graph_.initializer()) names_.insert(tensor.name());
-    for (const auto& input : graph_.input()) names_.insert(input.name());
-    for (const auto& node : graph_.node()) {
-      names_.insert(node.input().begin(), node.input().end());
-      names_.insert(node.output().begin(), node.output().end());
-    }
-  }
+      : model_(model),
+        graph_(*model.mutable_graph()),
+        data_(data),
+        names_(all_names(model.graph())) {}
 
   void run(std::span<const Adapter> adapters, const std::map<std::string, Tensor>& values) {
-    std::unordered_map<int, const Adapter*> products;
     for (const Adapter& adapter : adapters) {
       for (const std::string& name : {adapter.a(), adapter.b()})
         add_initializer(name, values.at(name));
-      for (const int node : adapter.products) products.emplace(node, &adapter);
+      for (const int node : adapter.products) products_.emplace(node, &adapter);
     }
-    google::protobuf::RepeatedPtrField<onnx::NodeProto> before;
-    before.Swap(graph_.mutable_node());
-    for (int i = 0; i < before.size(); ++i) {
-      onnx::NodeProto& node = *graph_.add_node();
-      node.Swap(before.Mutable(i));
-      if (const auto found = products.find(i); found != products.end()) {
-        const onnx::NodeProto product = node;
-        node.set_output(0, unused(product.output(0) + "/lora_base"));
-        adapt(product, node.output(0), *found->second);
-      }
-    }
+    rewrite(graph_);
   }
 
  private:
+  /// Numbers nodes as Scopes does.
+  void rewrite(onnx::GraphProto& graph) {
+    google::protobuf::RepeatedPtrField<onnx::NodeProto> before;
+    before.Swap(graph.mutable_node());
+    for (auto& old : before) {
+      const auto found = products_.find(next_++);
+      onnx::NodeProto& node = *graph.add_node();
+      node.Swap(&old);
+      for (auto& attribute : *node.mutable_attribute()) {
+        if (attribute.has_g()) rewrite(*attribute.mutable_g());
+        for (auto& body : *attribute.mutable_graphs()) rewrite(body);
+      }
+      if (found == products_.end()) continue;
+      const onnx::NodeProto product = node;
+      node.set_output(0, unused(product.output(0) + "/lora_base"));
+      into_ = &graph;
+      adapt(product, node.output(0), *found->second);
+    }
+  }
+
   /// Adds the nodes whose sum with `base` is the result of the product.
   void adapt(const onnx::NodeProto& product, const std::string& base, const Adapter& adapter) {
     const std::string& y = product.output(0);
@@ -232,7 +74,7 @@ class Inserter {
       const std::string scale = scale_of(adapter, factor);
       down = add("Mul", {down, scale}, y + "/lora_scaled");
       if (default_opset(model_.opset_import()) < 7) {  // no broadcasting without this attribute
-        onnx::AttributeProto& attribute = *graph_.mutable_node()->rbegin()->add_attribute();
+        onnx::AttributeProto& attribute = *into_->mutable_node()->rbegin()->add_attribute();
         attribute.set_name("broadcast");
         attribute.set_type(onnx::AttributeProto::INT);
         attribute.set_i(1);
@@ -245,7 +87,7 @@ class Inserter {
   std::string add(const char* op, const std::vector<std::string>& inputs,
                   const std::string& wanted) {
     const std::string output = op == std::string_view("Add") ? wanted : unused(wanted);
-    onnx::NodeProto& node = *graph_.add_node();
+    onnx::NodeProto& node = *into_->add_node();
     node.set_op_type(op);
     node.set_name(output + "/lora");
     for (const std::string& input : inputs) node.add_input(input);
@@ -286,6 +128,9 @@ class Inserter {
   onnx::GraphProto& graph_;
   DetachedModel& data_;
   std::unordered_set<std::string> names_;
+  std::unordered_map<int, const Adapter*> products_;
+  int next_ = 0;                      // number of the next node
+  onnx::GraphProto* into_ = nullptr;  // that nodes are added to
   std::map<std::pair<std::string, double>, std::string> scales_;
 };
 
@@ -310,6 +155,26 @@ Tensor merged(const Tensor& weight, const Adapter& adapter, const Tensor& a, con
   return convert(sum, weight.dtype(), adapter.weight);
 }
 
+/// The tensors of a graph and of bodies in it, by the names that users see.
+void add_tensors(onnx::GraphProto& graph, const std::string& path, const BodyNames& names,
+                 std::unordered_map<std::string, onnx::TensorProto*>& tensors) {
+  const auto add = [&](const std::string& name, onnx::TensorProto* tensor) {
+    const std::string& shown = path.empty() ? name : names.of(path, name);
+    if (!shown.empty()) tensors[shown] = tensor;
+  };
+  for (auto& node : *graph.mutable_node()) {
+    const std::string inner = path + display_name(node) + "/";
+    const bool constant = constant_of(node) != nullptr;
+    for (auto& attribute : *node.mutable_attribute()) {
+      if (constant && attribute.name() == "value") add(node.output(0), attribute.mutable_t());
+      const std::string place = inner + attribute.name() + "/";
+      if (attribute.has_g()) add_tensors(*attribute.mutable_g(), place, names, tensors);
+      for (auto& body : *attribute.mutable_graphs()) add_tensors(body, place, names, tensors);
+    }
+  }
+  for (auto& tensor : *graph.mutable_initializer()) add(tensor.name(), &tensor);
+}
+
 void save(const onnx::ModelProto& proto, DetachedModel& model) {
   std::string bytes;
   if (!proto.SerializeToString(&bytes)) throw ModelError("The model cannot be written.");
@@ -317,23 +182,6 @@ void save(const onnx::ModelProto& proto, DetachedModel& model) {
 }
 
 }  // namespace
-
-std::vector<Adapter> find_adapters(const DetachedModel& model) {
-  const onnx::ModelProto proto = parse_known(model.skeleton());
-  return Finder(proto.graph()).run();
-}
-
-std::set<std::string> quantised_weights(const DetachedModel& model) {
-  const onnx::ModelProto proto = parse_known(model.skeleton());
-  std::set<std::string> unpacked, result;
-  for (const auto& node : proto.graph().node()) {
-    if (is(node, "DequantizeLinear") && node.input_size() > 0) unpacked.insert(node.input(0));
-  }
-  for (const auto& tensor : proto.graph().initializer()) {
-    if (unpacked.count(tensor.name()) != 0) result.insert(tensor.name());
-  }
-  return result;
-}
 
 void add_adapters(DetachedModel& model, std::span<const Adapter> adapters,
                   const std::map<std::string, Tensor>& values) {
@@ -347,15 +195,9 @@ void merge_adapters(DetachedModel& model, std::span<const Adapter> adapters,
                     const std::map<std::string, Tensor>& values) {
   if (adapters.empty()) return;
   onnx::ModelProto proto = parse_known(model.skeleton());
+  const BodyNames names(std::as_bytes(std::span(model.skeleton())));
   std::unordered_map<std::string, onnx::TensorProto*> tensors;
-  for (auto& node : *proto.mutable_graph()->mutable_node()) {
-    if (constant_of(node) == nullptr) continue;
-    for (auto& attribute : *node.mutable_attribute()) {
-      if (attribute.name() == "value") tensors.emplace(node.output(0), attribute.mutable_t());
-    }
-  }
-  for (auto& tensor : *proto.mutable_graph()->mutable_initializer())
-    tensors.insert_or_assign(tensor.name(), &tensor);
+  add_tensors(*proto.mutable_graph(), "", names, tensors);
   for (const Adapter& adapter : adapters) {
     onnx::TensorProto& tensor = *tensors.at(adapter.weight);
     const std::optional<Tensor> weight = model.read(tensor);

@@ -33,10 +33,10 @@ struct Adapter {
 /// One for each initializer, then for each Constant node, of the model's graph, all in the order of
 /// the file; `rank` and `factor` are not set. A weight can have an adapter if it is a matrix that
 /// nothing reads but right operands of MatMul and Gemm, perhaps through DequantizeLinear, Cast,
-/// Transpose or Identity.
+/// Transpose or Identity, or if it holds the packed numbers of com.microsoft.MatMulNBits.
 std::vector<Adapter> find_adapters(const DetachedModel& model);
 
-/// The initializers that a DequantizeLinear of the model's graph unpacks.
+/// The initializers that a DequantizeLinear or MatMulNBits of the model's graph unpacks.
 std::set<std::string> quantised_weights(const DetachedModel& model);
 
 /// Adds A and B with these values, and the nodes that apply them. REQUIRES: adapters that

@@ -252,6 +252,8 @@ Bindings import_loop(Importer& importer, FileNode& node) {
   LoopParts parts{.body = node.body("body")};
   if (!node.inputs.empty()) parts.trips = node.inputs[0].value();
   if (node.inputs.size() > 1) parts.condition = node.inputs[1].value();
+  require_fit(!parts.trips || is_integer(parts.trips.dtype()), "an integer as trip count");
+  require_fit(!parts.condition || parts.condition.dtype() == DType::boolean, "a bool as condition");
   parts.carried = materialised(importer, node.inputs, 2);
   if (is_true(parts.condition)) parts.condition = Value();
   return LoopWriter(importer, parts, node).write();

@@ -134,6 +134,9 @@ std::vector<Placed> RowFollower::outputs_of(Node n) {
       {"GatherElements", &RowFollower::gather_elements},
       {"OneHot", &RowFollower::one_hot},
       {"Trilu", &RowFollower::trilu},
+      {"QuantizeLinear", &RowFollower::quantise},
+      {"DequantizeLinear", &RowFollower::quantise},
+      {"steep.FakeQuantize", &RowFollower::quantise},
       {"Softmax", &RowFollower::along_axis},
       {"LogSoftmax", &RowFollower::along_axis},
       {"Hardmax", &RowFollower::along_axis},
@@ -331,6 +334,28 @@ std::vector<Placed> RowFollower::one_hot(Node n) {
 std::vector<Placed> RowFollower::trilu(Node n) {
   const Rows at = data(n);
   need(at.axis < rank_of(n.input(0)) - 2);
+  return {at};
+}
+
+std::vector<Placed> RowFollower::quantise(Node n) {
+  const Placed at = in(n, 0);
+  need(at.has_value());
+  if (rank_of(n.input(1)) == 0) {
+    need_same(n, 1);
+    return {at};
+  }
+  const bool blocks = integer_of(n, "block_size") != 0;
+  const bool along = normal_axis(n, integer_of(n, "axis"), rank_of(n.input(0))) == at->axis;
+  need(!blocks || !along);
+  if (!blocks && !along) {
+    need_same(n, 1);
+    return {at};
+  }
+  // The scales of blocks have the axes of x.
+  const Rows scales{blocks ? at->axis : 0, at->each};
+  for (const int i : {1, 2}) {
+    if (n.input(i)) need(in(n, i) == Placed(scales), kNumber);
+  }
   return {at};
 }
 

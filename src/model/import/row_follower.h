@@ -116,6 +116,10 @@ class RowFollower {
   std::vector<Placed> one_hot(Node n);
   std::vector<Placed> trilu(Node n);
 
+  /// Elements share a scale: all, those of one index of `axis`, or blocks along it. Scales of rows
+  /// have rows themselves.
+  std::vector<Placed> quantise(Node n);
+
   // --- products ----------------------------------------------------------------------------------
 
   std::vector<Placed> matmul(Node n);

@@ -116,6 +116,24 @@ def test_sixteen_bits_are_rounded(tmp_path: Path) -> None:
     np.testing.assert_array_equal(got, np.round(levels / 257))
 
 
+def test_orientations_that_are_not_applied_are_counted(kinds: Path, tmp_path: Path) -> None:
+    identity(tmp_path / "m.onnx", "n,3,8,8")
+    words = ("predict", tmp_path / "m.onnx", "--out", tmp_path / "o.npz", "--data")
+    said = steep(*words, kinds)
+    assert "warning: EXIF asks to turn 1 of 14 images, which is not done" in said
+    assert f"the first is {kinds / 'turned.jpg'}" in said
+    assert "EXIF" not in steep(*words, kinds / "RGB.jpg")
+    some = tmp_path / "some"
+    some.mkdir()
+    for value in range(1, 9):
+        exif = Image.Exif()
+        exif[0x010F] = "a maker of cameras"
+        exif[0x0112] = value
+        picture(9, 7).save(some / f"{value}.png", exif=exif)
+        picture(9, 7).save(some / f"{value}.jpg", exif=exif)
+    assert "EXIF asks to turn 14 of 16 images" in steep(*words, some)
+
+
 # --- training ------------------------------------------------------------------------------------
 
 

@@ -102,6 +102,47 @@ def test_several_files(folder: Path) -> None:
     assert "parts/0.parquet and 1 more" in said and "10 rows" in said
 
 
+def test_columns_that_nobody_uses_are_not_read(folder: Path) -> None:
+    """Neither their bytes, nor what is wrong with them, nor the memory that they would take."""
+    plain = columns()
+    write(plain)
+    words = ("--map", "x=a,b,c")
+    train(*words, "--out", "a.onnx")
+    holes = np.full(ROWS, None, object)
+    ragged = [[1.0] * i for i in range(ROWS)]
+    large = np.random.default_rng(1).normal(size=(ROWS, 1 << 17))
+    for other in (pa.array(holes, pa.float32()), pa.array(ragged), pa.array(large.tolist())):
+        write({"other": other, **plain}, use_dictionary=False, compression="none")
+        said = train(*words, "--out", "p.onnx", "--max-bytes", 8 << 20)
+        assert "not used: 'other'" in said
+        made = weights(folder / "p.onnx")["w"]
+        np.testing.assert_array_equal(made, weights(folder / "a.onnx")["w"])
+    assert "--max-bytes" in train("--map", "x=other", "--max-bytes", 8 << 20, code=3)
+    meta = pq.ParquetFile("t.parquet").metadata.row_group(0).column(0)
+    damaged = bytearray(Path("t.parquet").read_bytes())
+    begin = meta.data_page_offset
+    damaged[begin : begin + meta.total_compressed_size] = bytes(meta.total_compressed_size)
+    Path("t.parquet").write_bytes(damaged)
+    train(*words, "--out", "p.onnx")
+    np.testing.assert_array_equal(weights(folder / "p.onnx")["w"], weights(folder / "a.onnx")["w"])
+    assert "cannot be read: 'other'" in train("--map", "x=other", code=3)
+
+
+def test_columns_of_some_files(folder: Path) -> None:
+    """Columns of tables beside arrays, and the same columns in a table of another kind."""
+    table = {k: v.astype(np.float64) if k != "label" else v for k, v in columns().items()}
+    write({"a": table["a"], "b": table["b"], "c": table["c"], "id": ["x"] * ROWS})
+    np.savez("l.npz", label=table["label"])
+    said = steep("train", "m.onnx", "--data", "t.parquet", "l.npz", *WORDS)
+    assert "x from 'a,b,c'" in said and "label from 'label'" in said
+    lines = [",".join(("a", "b", "c"))]
+    lines += [f"{a},{b},{c}" for a, b, c in zip(table["a"], table["b"], table["c"], strict=True)]
+    Path("t.csv").write_text("\n".join(lines))
+    np.savez("l.npz", label=np.tile(table["label"], 2))
+    said = steep("train", "m.onnx", "--data", "t.csv", "t.parquet", "l.npz", *WORDS)
+    assert f"{2 * ROWS} rows" in said
+
+
 def test_errors_name_file_row_and_column(folder: Path) -> None:
     table = columns()
     holes = table["b"].astype(object)

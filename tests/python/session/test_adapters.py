@@ -416,9 +416,6 @@ def odd_uses() -> dict[str, tuple[onnx.ModelProto, str]]:
         return proto(list(nodes), w | more, (8, 8))
 
     node = helper.make_node
-    out = helper.make_tensor_value_info("inner", TensorProto.FLOAT, None)
-    body = helper.make_graph([node("MatMul", ["x", "w"], ["inner"])], "body", [], [out])
-    branch = node("If", ["yes"], ["y"], name="if", then_branch=body, else_branch=body)
     output = made(node("MatMul", ["x", "w"], ["y"]))
     output.graph.output.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [8, 8]))
     return {
@@ -434,10 +431,6 @@ def odd_uses() -> dict[str, tuple[onnx.ModelProto, str]]:
                 node("MatMul", ["p", "v"], ["y"]),
             ),
             "both as it is and transposed",
-        ),
-        "in a branch": (
-            made(node("MatMul", ["x", "w"], ["p"]), branch, yes=np.array(True)),
-            r"is read in a body of 'if' \(If\)",
         ),
         "an output": (output, "is an output of the model"),
         "three axes": (

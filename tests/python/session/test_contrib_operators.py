@@ -438,7 +438,8 @@ def test_unknown_operators_of_the_domain_are_named() -> None:
     [
         ("QAttention", "quantised"),
         ("QLinearAdd", "quantised"),
-        ("MatMulNBits", "quantised"),
+        ("MatMulBnb4", "quantised"),
+        ("MatMulNBitsMlp", "quantised"),
         ("DynamicQuantizeMatMul", "quantised"),
         ("SoftmaxGrad", "training graph"),
         ("SoftmaxGrad_13", "training graph"),

@@ -7,7 +7,7 @@ import pytest
 import torch
 from flow_models import check, model, rng_floats
 
-from steep import _steep
+from steep import InferenceSession, _steep
 from steep.errors import DataError, ModelError
 
 # --- shapes that depend on data ------------------------------------------------------------------
@@ -359,6 +359,24 @@ def test_a_loop_that_does_not_fit_its_body_is_refused():
     }""")
     with pytest.raises(ModelError, match="do not match"):
         _steep.run_model(text, [np.ones(2), np.array(2)])
+
+
+@pytest.mark.parametrize("trips", ["float t", "double[1] t", "bool t"])
+def test_a_number_of_iterations_is_an_integer(trips):
+    kind = trips.split(" ")[0].split("[")[0]
+    for given in (trips, ""):  # fed, and known
+        text = model(f"""
+        g (double[n] x{given and ", " + given}) => (double[n] y) {{
+          {"" if given else f"t = Constant <value = {kind} {{1}}> ()"}
+          y = Loop (t, , x) <
+            body = step (int64 i, bool c, double[n] s) => (bool on, double[n] next) {{
+              on = Identity(c)
+              next = Neg(s)
+            }}
+          >
+        }}""")
+        with pytest.raises(ModelError, match="an integer as trip count"):
+            InferenceSession(text)
 
 
 # --- Scan ----------------------------------------------------------------------------------------

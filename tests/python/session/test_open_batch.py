@@ -58,6 +58,13 @@ CONSTANTS = {
     "as_4_1_6": np.array([ROWS, 1, 6]),
     "as_4_3_6": np.array([ROWS, 3, 6]),
     "any": np.array([-1]),
+    "step": np.float32(0.02),
+    "origin": np.uint8(120),
+    "steps": np.linspace(0.01, 0.03, 6, dtype=np.float32),
+    "origins": np.arange(100, 106, dtype=np.uint8),
+    "steps_of_rows": np.linspace(0.01, 0.03, ROWS, dtype=np.float32),
+    "packed": RNG.integers(-9, 9, (6, 5), np.int8),
+    "steps_of_w": np.linspace(0.01, 0.03, 5, dtype=np.float32),
 }
 
 # Three axes: rows, 3, 6; four of images: rows, 2, 6, 6.
@@ -97,6 +104,20 @@ OPEN = {
     "recurrent from zeros": (TOKENS, "t = Transpose<perm=[1, 0, 2]>(x) "
                                      + LSTM.format(states=ZEROS, last="y = Tanh(o)")),
     "words": (WORDS, "e = Gather(table, x) y = MatMul(e, five)"),
+    "quantised": ([6], "q = QuantizeLinear(x, step, origin) d = DequantizeLinear(q, step, origin) "
+                       "y = MatMul(d, w)"),
+    "quantised by column": ([6], "q = QuantizeLinear<axis=1>(x, steps, origins) "
+                                 "d = DequantizeLinear<axis=1>(q, steps, origins) "
+                                 "y = MatMul(d, w)"),
+    "integers by column": (TOKENS, "q = QuantizeLinear(x, step, origin) "
+                                   "t = Transpose<perm=[1, 0, 2]>(q) "
+                                   "d = DequantizeLinear<axis=-1>(t, steps, origins) "
+                                   "u = Transpose<perm=[1, 0, 2]>(d) y = MatMul(u, square)"),
+    "quantised weights": ([6], "e = DequantizeLinear<axis=1>(packed, steps_of_w) "
+                               "p = MatMul(x, e) y = Add(p, b)"),
+    "scales from rows": ([6], "a = Abs(x) m = ReduceMax<axes=[1], keepdims=0>(a) "
+                              "s = Mul(m, step) q = QuantizeLinear<axis=0>(x, s) "
+                              "d = DequantizeLinear<axis=0>(q, s) y = MatMul(d, w)"),
 }  # fmt: skip
 
 # And why not. What mixes rows for 4 of them would, for others, give something else without a word.
@@ -126,6 +147,17 @@ STAY = {
                              "LSTM", "holds a number of rows"),
     "sorted rows": ([6], "p = MatMul(x, w) y, i = TopK<axis=0>(p, four)", "TopK", "mixes rows"),
     "added up along rows": ([6], "p = MatMul(x, w) y = CumSum(p, none)", "CumSum", "mixes rows"),
+    "a scale for each row": ([6], "q = QuantizeLinear<axis=0>(x, steps_of_rows) "
+                                  "d = DequantizeLinear<axis=0>(q, steps_of_rows) "
+                                  "y = MatMul(d, w)", "steep.FakeQuantize",
+                             "holds a number of rows"),
+    "a scale of all rows": ([6], "a = Abs(x) m = ReduceMax<keepdims=0>(a) s = Mul(m, step) "
+                                 "q = QuantizeLinear(x, s) d = DequantizeLinear(q, s) "
+                                 "y = MatMul(d, w)", "ReduceMax", "mixes rows"),
+    "scales of other rows": ([6], "a = Abs(x) m = ReduceMax<axes=[0], keepdims=0>(a) "
+                                  "s = Mul(m, step) q = QuantizeLinear(x, s) "
+                                  "d = DequantizeLinear(q, s) y = MatMul(d, w)", "ReduceMax",
+                             "mixes rows"),
 }  # fmt: skip
 
 
@@ -223,6 +255,36 @@ def test_stay(name: str) -> None:
 def test_one_row_that_would_meet_others(nodes: str) -> None:
     session = steep.TrainingSession(model([6], nodes, 1), loss="mse", optimizer="sgd", lr=0.1)
     assert "batches of 1 row, and no others are taken" in session.batch_note
+
+
+def in_blocks(scales: str, rows: int = ROWS) -> onnx.ModelProto:
+    """Each row is quantised in two blocks of three."""
+    nodes = f"""{scales} q = QuantizeLinear<axis=1, block_size=3>(x, s)
+        d = DequantizeLinear<axis=1, block_size=3>(q, s) y = MatMul(d, w)"""
+    proto = model([6], nodes, rows)
+    proto.opset_import[0].version, proto.ir_version = 21, 10
+    extra = {"parts": np.array([rows, 2, 3]), "last": np.array([2])}
+    used = {name for node in proto.graph.node for name in node.input}
+    extra["constant"] = np.full((rows, 2), 0.02, np.float32)
+    proto.graph.initializer.extend(number(v, k) for k, v in extra.items() if k in used)
+    return proto
+
+
+@pytest.mark.parametrize("rows", [ROWS, 1])
+def test_blocks_of_rows(rows: int) -> None:
+    each = in_blocks(
+        "r = Reshape(x, parts) a = Abs(r) m = ReduceMax<keepdims=0>(a, last) s = Mul(m, step)", rows
+    )
+    session = steep.TrainingSession(each, loss="mse", optimizer="sgd", lr=0.1)
+    assert "on which nothing" in session.batch_note, session.batch_note
+    as_it_is = steep.InferenceSession(each)
+    x = fed([6], 8)
+    expected = [as_it_is.run(None, {"x": x[i : i + rows]})[0] for i in range(0, 8, rows)]
+    np.testing.assert_allclose(outputs(session, x), np.concatenate(expected), 1e-5, 1e-5)
+    fixed = steep.TrainingSession(
+        in_blocks("s = Identity(constant)", rows), loss="mse", optimizer="sgd", lr=0.1
+    )
+    assert fixed.batch_note.endswith("holds a number of rows")
 
 
 def test_several_inputs() -> None:
