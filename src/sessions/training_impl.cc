@@ -188,6 +188,7 @@ void TrainingSession::Impl::require_step() const {
 }
 
 void TrainingSession::Impl::tear(const std::string& cause) {
+  incomplete = false;
   torn = true;  // set first, because the next lines may run out of memory
   replaced.clear();
   torn_by = cause;
@@ -255,6 +256,7 @@ bool TrainingSession::Impl::inspect(ForwardResult& forward, std::span<const Tens
 
 StepResult TrainingSession::Impl::step(std::span<const Tensor> arrays) try {
   require_whole();
+  require_undivided("step()");
   require_applied("step()");
   std::vector<Tensor> storage;
   const std::span<const Tensor> feed = adopt(arrays, &storage);
@@ -378,22 +380,13 @@ StepResult TrainingSession::Impl::accumulate(std::span<const Tensor> arrays) try
   throw_out_of_memory();
 }
 
-StepResult TrainingSession::Impl::apply_gradients() try {
-  require_whole();
-  if (accumulated.parts == 0) {
-    throw DataError(ErrorParts{.what = "There are no accumulated gradients to apply.",
-                               .expected = "gradients of at least one step",
-                               .received = "none",
-                               .remedy = "Call accumulate() first: step(…, accumulate=True)."});
-  }
-  require_step();
-  Program& updating =
-      programs.get(Kind::application, [&] { return application_graph(model, options); });
+StepResult TrainingSession::Impl::apply(Program& updating, std::span<const Tensor> more) {
   const uint64_t run = program->run_count();
   updating.set_seed(options.seed);
   updating.set_run_count(run);
   std::vector<Tensor> feed = backward_inputs();
   feed.push_back(Tensor::scalar(static_cast<float>(1 / accumulated.weight)));
+  feed.insert(feed.end(), more.begin(), more.end());
   StepResult result{.loss = accumulated.loss / accumulated.weight, .lr = rate()};
   result.loss_scale = loss_scale;
   ForwardResult forward = updating.forward({});
@@ -406,10 +399,20 @@ StepResult TrainingSession::Impl::apply_gradients() try {
     throw;
   }
   program->set_run_count(run + 1);
+  if (!backward.empty()) result.grad_norm = read_scalar(backward[0]);
+  return result;
+}
+
+StepResult TrainingSession::Impl::apply_gradients() try {
+  require_whole();
+  require_undivided("apply_gradients()");
+  require_gradients();
+  require_step();
+  StepResult result =
+      apply(programs.get(Kind::application, [&] { return application_graph(model, options); }), {});
   if (options.check_finite) require_finite();
   result.step = ++steps;
   if (scales_loss(options)) adapt_loss_scale(false);
-  if (!backward.empty()) result.grad_norm = read_scalar(backward[0]);
   return result;
 } catch (const std::bad_alloc&) {
   throw_out_of_memory();
@@ -504,7 +507,10 @@ void TrainingSession::Impl::explain(const StepResult& result,
   }
   ProgramSet<Kind> watching(how);
   watching.states = programs.states;
-  Program& diagnosis = watching.get(Kind::step, [&] { return step_graph(model, watched); });
+  Program& diagnosis = watching.get(Kind::step, [&] {
+    bool weighs = false;
+    return held ? accumulation_graph(model, watched, &weighs) : step_graph(model, watched);
+  });
   diagnosis.set_run_count(program->run_count());
   try {
     diagnosis.forward(arrays);
