@@ -8,7 +8,7 @@
 namespace steep {
 namespace {
 
-constexpr size_t kBucketBytes = 25u << 20;  // of one message: a multiple of every element's size
+constexpr size_t kMessageBytes = 4u << 20;  // a multiple of every element's size
 
 size_t bytes_of(std::span<const Tensor> tensors) {
   size_t bytes = 0;
@@ -67,10 +67,11 @@ void Peers::send_parts(const char* op, std::span<const Tensor> out, int to,
                        std::span<const Tensor> in, int from, bool adds) {
   const size_t sends = bytes_of(out), receives = bytes_of(in);
   const bool wide = !in.empty() && in[0].dtype() == DType::f64;
-  std::vector<char> sent(std::min(sends, kBucketBytes)), received(std::min(receives, kBucketBytes));
-  for (size_t at = 0; at < std::max(sends, receives); at += kBucketBytes) {
-    const size_t more = at < sends ? std::min(kBucketBytes, sends - at) : 0;
-    const size_t less = at < receives ? std::min(kBucketBytes, receives - at) : 0;
+  std::vector<char> sent(std::min(sends, kMessageBytes)),
+      received(std::min(receives, kMessageBytes));
+  for (size_t at = 0; at < std::max(sends, receives); at += kMessageBytes) {
+    const size_t more = at < sends ? std::min(kMessageBytes, sends - at) : 0;
+    const size_t less = at < receives ? std::min(kMessageBytes, receives - at) : 0;
     for_range(out, at, more, [&](const char* data, size_t where, size_t bytes) {
       std::memcpy(sent.data() + where, data, bytes);
     });

@@ -367,6 +367,24 @@ TEST(DividedStates, ACheckpointOnOneProcessOnlyIsFound) {
   });
 }
 
+TEST(DataParallel, TheScalesOfMomentsIn8BitsAreCopiedFromRank0) {
+  const Folder folder;
+  TrainingOptions options = options_of("adamw");
+  options.optimizer.state_precision = "int8";
+  const std::string bytes = matrices_bytes(1500);
+  auto alone = session_of(bytes, options);
+  alone.step(batch(4, 0));
+  alone.save_checkpoint(folder / "run");
+  alone.step(batch(4, 1));
+  in_threads(2, [&](const std::shared_ptr<Peers>& peers) {
+    auto session = session_of(bytes, options);
+    if (peers->rank() == 0) session.load_checkpoint(folder / "run");
+    DataParallel parallel(session, peers);
+    parallel.step(batch(4, 1));
+    expect_near(session.weights(), alone.weights());
+  });
+}
+
 /// Fails in one of its exchanges.
 class Failing : public testing::ThreadPeers {
  public:
