@@ -78,7 +78,9 @@ def run(folder: Path, processes: int, zero: int) -> tuple[list[int], list[int], 
     )
     assert launcher.stdout is not None
     children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children")
-    most, now, reports = [], [], []
+    most: list[int] = []
+    now: list[int] = []
+    reports: list[tuple[float, int]] = []
     last = time.perf_counter()
     for line in launcher.stdout:
         report = json.loads(line) if line.startswith("{") else {}
