@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <exception>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -51,6 +52,21 @@ class Peers {
   /// Replaces tensors by those of the process `rank`.
   void copy_from(int rank, std::span<const Tensor> tensors);
 
+  /// Whether the three calls below work: exchange() is there.
+  virtual bool exchanges() const { return false; }
+  /// Tensors that are divided among the processes: those of rank r are owned[r]. All processes pass
+  /// tensors of the same types.
+  using Owned = std::vector<std::vector<Tensor>>;
+  /// As add(), but each process gets the sums of its own tensors only. What is in the others
+  /// afterwards is undefined.
+  void add_to_owners(const Owned& owned, double factor);
+  /// Replaces the tensors of the other processes by their values there.
+  void copy_from_owners(const Owned& owned);
+  /// The same, but on rank 0 only. Other processes pass their own tensors, and none of the others.
+  void copy_to_first(const Owned& owned);
+  /// The bytes that this process has sent so far, protocol included; nothing if nobody counts them.
+  virtual std::optional<uint64_t> sent_bytes() const { return {}; }
+
   /// As gather(), for at most kNumbers numbers, at a point of the program that `call` names. If a
   /// process is at another point, all throw ProviderError. If a process is in tell(), all others
   /// throw an error of the class of its error, which names the rank.
@@ -68,6 +84,10 @@ class Peers {
   virtual void sum(float* values, size_t count) = 0;
   virtual void sum(double* values, size_t count) = 0;
   virtual void broadcast(void* bytes, size_t count, int from) = 0;
+  /// Sends to a process and receives from another, or from the same, at the same time; nothing
+  /// where the bytes are 0. Messages between two processes arrive in order. Called if exchanges().
+  virtual void exchange(const void* out, size_t out_bytes, int to, void* in, size_t in_bytes,
+                        int from);
   /// Which process was lost and how; called after an operation has failed. "" if it is not known.
   struct Loss {
     int rank = -1;
@@ -76,8 +96,9 @@ class Peers {
   virtual Loss find_lost() { return {}; }
 
  private:
-  template <typename F>
-  void together(const char* op, F&& f);
+  void together(const char* op, const std::function<void()>& f);
+  void send_parts(const char* op, std::span<const Tensor> out, int to, std::span<const Tensor> in,
+                  int from, bool adds);
 
   std::string failure_;
   bool failed_together_ = false;
@@ -102,6 +123,13 @@ std::string hash_of_file(const std::filesystem::path& path);
 ///   sum         the mean of the gradients over all rows
 ///   apply       clipping and update, which are the same everywhere
 ///
+/// With `zero` = 1 (ZeRO-1), each parameter has an owner, which alone keeps the optimizer's states
+/// of that parameter: the sums of gradients are sent to owners only, the norm by which they are
+/// clipped is added up over processes, each owner updates its parameters, and sends them to all.
+/// The bytes sent are those of one sum over all processes. Whole parameters are assigned, the
+/// largest first, to the process that has least: so the update is that of one process for every
+/// optimizer. All ranks then call save_checkpoint().
+///
 /// All processes learn of an error of one before any weight changes: that process throws its error,
 /// the others one of the same class that names the rank. Training may go on with the next step,
 /// unless a process was lost. With one process, all calls are those of the session.
@@ -109,9 +137,12 @@ class DataParallel {
  public:
   /// `session` outlives this object; nothing else runs its steps. `facts`: what else must be the
   /// same everywhere, by name; the session's options, parameters and the version are compared
-  /// anyway. All is compared in the first step: ModelError names the rank and what differs.
+  /// anyway. All is compared in the first step: ModelError names the rank and what differs. With
+  /// `zero` it is compared here, too, and rank 0's states are copied; throws ModelError for another
+  /// number than 0 and 1, and as TrainingSession::hold_states_of(), and ProviderError unless
+  /// Peers::exchanges(). With one process, `zero` does nothing.
   DataParallel(TrainingSession& session, std::shared_ptr<Peers> peers,
-               std::map<std::string, std::string> facts = {});
+               std::map<std::string, std::string> facts = {}, int zero = 0);
 
   Peers& peers() const { return *peers_; }
 
@@ -138,21 +169,34 @@ class DataParallel {
   void drop_gradients();  ///< on all processes
 
   /// The session's state has changed other than by steps: rank 0's is copied to all before the next
-  /// step.
+  /// step; with `zero`, the optimizer's states are not: all ranks have to load the same checkpoint.
   void refresh() { fresh_ = true; }
+  /// Rank 0 writes the checkpoint, as TrainingSession::save_checkpoint(), which any number of
+  /// processes can load. Called by all ranks. Throws IoError on rank 0 only.
+  void save_checkpoint(const std::filesystem::path& path, const std::string& user = "{}");
+  /// The first part of save_checkpoint(), called by all ranks: on rank 0, the states that other
+  /// processes keep, else nothing.
+  std::map<std::string, Tensor> gather_states();
   /// A warning on running statistics, which are those of rank 0; else "".
   std::string warning() const;
 
  private:
   struct Summary;
   void describe();
+  void divide(int zero);
   void open();
+  static void require_same_checkpoint(const std::vector<std::vector<double>>& every);
+  void copy_from_first(const std::vector<std::vector<double>>& every);
+  std::vector<std::string> state_names() const;
   StepResult part(std::span<const Tensor> inputs, int64_t rows);
   void scale_sums(double factor);
   Summary own_summary();
   std::vector<Summary> close();
   void compare(const std::vector<Summary>& every);
   std::optional<StepResult> finish(std::vector<Tensor> outputs);
+  void sum_gradients(const std::map<std::string, Tensor>& sums, double factor);
+  double norm_of_all(const std::map<std::string, Tensor>& sums);
+  StepResult apply(double norm);
   StepResult skip(const std::vector<Summary>& every, std::vector<Tensor> outputs);
   void undo();
   void forget();
@@ -164,7 +208,8 @@ class DataParallel {
   TrainingSession& session_;
   std::shared_ptr<Peers> peers_;
   std::map<std::string, std::string> facts_;
-  double digest_ = 0;  ///< of facts_
+  double digest_ = 0;                               ///< of facts_
+  std::vector<std::vector<std::string>> shares_{};  ///< with zero: the parameters of each rank
   bool fresh_ = true;
   bool opened_ = false;
   // the step that is open

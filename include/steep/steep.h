@@ -467,6 +467,9 @@ class TrainingSession {
   /// that results may differ in their last bits from those of an uninterrupted run; or its moments
   /// were converted to the state precision of this session. Else "".
   std::string checkpoint_note() const;
+  /// The checksums of the checkpoint that was loaded last, after hold_states_of() if that was
+  /// called; "" if none was.
+  std::string checkpoint_hash() const;
 
   /// Writes a file that trains and predicts without the model and without ONNX: steep/artifact.h,
   /// docs/runtime.md. It holds the weights, the optimizer's state, and a compiled step and
@@ -494,6 +497,29 @@ class TrainingSession {
   void export_onnx(const std::filesystem::path& path, const ExportOptions& options) const;
   /// As one message that includes external data. Throws ModelError for more than 2 GiB.
   std::string export_onnx_bytes(bool for_inference = false, bool merge_adapters = true) const;
+
+  // --- an optimizer's states that several processes divide: steep/parallel.h calls these -------
+
+  /// Keeps the optimizer's states of these parameters, and frees those of all others, which other
+  /// processes keep; counts of steps stay. From then on step(), apply_gradients(),
+  /// set_optimizer_state() and save_artifact() throw DataError; optimizer_state() and state() have
+  /// only the states that are kept; and load_checkpoint() takes those from a whole checkpoint.
+  /// Throws ModelError for another name and with TrainingOptions::ema_decay, and DataError if
+  /// gradients wait, or if it was called before.
+  void hold_states_of(const std::vector<std::string>& parameters);
+  /// Names and types of the states of a parameter as a checkpoint contains them, also of states
+  /// that other processes keep.
+  std::vector<TensorInfo> states_of(const std::string& parameter) const;
+  /// As apply_gradients(), but updates only the parameters of hold_states_of(). `norm`: of the mean
+  /// gradient of all parameters, by which gradients are clipped. Afterwards, the caller writes the
+  /// new values of all other parameters to state(), then calls complete_update(). Until then, and
+  /// if this throws, the session is as after a failed update.
+  StepResult apply_held_gradients(double norm);
+  /// Throws as step() with check_finite. Throws DataError unless apply_held_gradients() was called.
+  void complete_update();
+  /// As save_checkpoint(), with `others`: all states that this session does not keep, by name.
+  void save_checkpoint(const std::filesystem::path& path, const std::string& user,
+                       const std::map<std::string, Tensor>& others) const;
 
   // --- looking inside ---------------------------------------------------------------------------
 

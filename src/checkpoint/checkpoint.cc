@@ -202,6 +202,7 @@ Checkpoint read_folder(const Descriptor& descriptor, const fs::path& folder) {
                fmt::format("it has {} bytes instead of {}.", source.size(), record->second.bytes));
       }
       if (crc32c_of(source) != record->second.crc) refuse(file, "its checksum does not match.");
+      checkpoint.hash += fmt::format("{:08x}", record->second.crc);
       (name == kModel ? checkpoint.weights : checkpoint.moments) =
           read_safetensors(source, current_limits());
     }

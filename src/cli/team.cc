@@ -28,13 +28,20 @@ class Alone : public Peers {
 
 }  // namespace
 
-void add_parallel_option(CLI::App& app, std::string& way) {
+void add_parallel_options(CLI::App& app, std::string& way, int64_t& zero) {
+  CLI::Option* parallel = app.add_option(
+      "--parallel", way,
+      "Divide the rows of each batch among the processes that were started together:\n"
+      "gloo, by `steep launch -n 4 train …`; mpi, by `mpirun -n 4 steep train …`. Rank 0\n"
+      "writes the results, which are those of one process up to rounding");
+  parallel->check(one_of({"gloo", "mpi"}));
   app.add_option(
-         "--parallel", way,
-         "Divide the rows of each batch among the processes that were started together:\n"
-         "gloo, by `steep launch -n 4 train …`; mpi, by `mpirun -n 4 steep train …`. Rank 0\n"
-         "writes the results, which are those of one process up to rounding")
-      ->check(one_of({"gloo", "mpi"}));
+         "--zero", zero,
+         "1: divide the optimizer's states, too, as in --zero 1: each process keeps those of\n"
+         "its share of the weights, with the same results and the same bytes sent")
+      ->needs(parallel)
+      ->capture_default_str()
+      ->transform(whole(0, 1));
 }
 
 Team::Team(const std::string& way)

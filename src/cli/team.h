@@ -11,8 +11,8 @@
 
 namespace steep::cli {
 
-/// Adds --parallel.
-void add_parallel_option(CLI::App& app, std::string& way);
+/// Adds --parallel and --zero.
+void add_parallel_options(CLI::App& app, std::string& way, int64_t& zero);
 
 /// This process and the others. Without --parallel, this process alone.
 class Team {

@@ -11,6 +11,7 @@
 #include <optional>
 #include <set>
 
+#include "cli/best_weights.h"
 #include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/curves.h"
@@ -46,7 +47,7 @@ class Run {
         split_rows_(hold_out()),
         cut_(cut_for(choice.data, feed_, session_.input_info(), choice.drop_last)),
         batches_(feed_, batch_options(), team.rank(), team.size()),
-        parallel_(session_, team.peers(), facts()),
+        parallel_(session_, team.peers(), facts(), static_cast<int>(choice.zero)),
         scores_(choice.scores, session_, weight_.labels(),
                 holds_probabilities(choice.model.path, session_.options(), choice.scores)),
         keeper_(team.leads()) {
@@ -118,6 +119,8 @@ class Run {
     return choice_.early_stopping > 0 && position_.best &&
            position_.epoch - position_.best_epoch >= choice_.early_stopping;
   }
+
+  bool is_divided() const { return choice_.zero > 0 && !team_.alone(); }
 
   std::string if_leading(const std::string& path) const { return team_.leads() ? path : ""; }
 
@@ -221,7 +224,7 @@ class Run {
       const std::string best = choice_.best_folder(choice_.resume);
       if (std::filesystem::exists(best)) {
         session_.load_checkpoint(best);
-        remember();
+        best_.remember(session_);
       }
     }
     position_ = position_from(session_.load_checkpoint(choice_.resume), choice_.resume, setting(),
@@ -230,27 +233,13 @@ class Run {
     if (best_.empty()) position_.best.reset();  // the best weights are not there
   }
 
-  /// Copies the weights of this epoch, which --early-stopping may export.
-  void remember() {
-    best_.clear();
-    const auto keep = [&](const std::vector<std::string>& names) {
-      for (const std::string& name : names) best_[name] = session_.state(name).clone();
-    };
-    keep(session_.parameter_names());
-    keep(session_.statistic_names());
-    best_averages_.clear();
-    for (const std::string& name : session_.optimizer_state_names()) {
-      if (name.starts_with("ema/")) best_averages_[name] = session_.state(name).clone();
-    }
-  }
-
   /// Remembers the epoch if it is the best so far.
   void look_at(double loss, Progress& progress) {
     if (position_.best && !(loss < *position_.best)) return;
     if (!std::isfinite(loss)) return;
     position_.best = loss;
     position_.best_epoch = position_.epoch + 1;
-    remember();
+    best_.remember(session_);
     if (choice_.checkpoint.empty()) return;
     const Position here = position_;
     next_epoch();
@@ -261,8 +250,7 @@ class Run {
   /// Sets the weights to those of the best epoch.
   void restore_best(Progress& progress) {
     if (best_.empty()) return;
-    session_.set_weights(best_);
-    if (!best_averages_.empty()) session_.set_optimizer_state(best_averages_);
+    best_.restore(session_);
     progress.line(fmt::format("the best epoch was {}, with a validation loss of {:.6g}",
                               position_.best_epoch, position_.best.value_or(0)));
   }
@@ -287,8 +275,9 @@ class Run {
   /// use it, too.
   std::string save(const std::string& folder, Progress& progress) {
     require_finite();
+    const std::map<std::string, Tensor> others = parallel_.gather_states();
     return keeper_.write(folder, progress, [&](const std::filesystem::path& path) {
-      session_.save_checkpoint(path, to_text(setting(), position_));
+      session_.save_checkpoint(path, to_text(setting(), position_), others);
     });
   }
 
@@ -312,8 +301,8 @@ class Run {
                               steps_an_epoch()));
     progress.line(feed_.text);
     if (!team_.alone()) {
-      progress.line(
-          fmt::format("{} processes share the {} rows of each batch", team_.size(), cut_.batch));
+      progress.line(fmt::format("{} processes share the {} rows of each batch{}", team_.size(),
+                                cut_.batch, is_divided() ? ", and the optimizer's states" : ""));
     }
     if (validation_) progress.line("validation, " + validation_text_);
     if (const std::string note = session_.batch_note(); !note.empty() || !cut_.text.empty()) {
@@ -464,6 +453,11 @@ class Run {
       fields["batches_left_out"] = left_out_;
     }
     left_out_ = 0;
+    if (const std::optional<uint64_t> sent = team_.peers()->sent_bytes(); sent && !team_.alone()) {
+      text += fmt::format("  sent {}", bytes_text(*sent - sent_));
+      fields["sent_bytes"] = *sent - sent_;
+      sent_ = *sent;
+    }
     curves_->add_values(session_.step_count(), values, progress);
     progress.epoch(text, std::move(fields));
   }
@@ -512,6 +506,10 @@ class Run {
   void rescue(Progress& progress) {
     if (session_.step_count() == first_step_) return;
     leave_parts();
+    if (is_divided() && !team_.peers()->failed_together()) {
+      progress.line("what was trained cannot be kept: other processes have some of its states");
+      return;
+    }
     try {
       progress.line("what was trained is in " + save(choice_.failed_folder(), progress));
     } catch (const std::exception& error) {
@@ -562,11 +560,12 @@ class Run {
   std::unique_ptr<Curves> curves_;
   std::string validation_text_, validation_warning_;
   Position position_;
-  Position applied_;                                    ///< the position after the last step
-  std::map<std::string, Tensor> best_, best_averages_;  ///< weights of the best epoch
+  Position applied_;  ///< the position after the last step
+  BestWeights best_;
   std::set<std::string> infinite_;  ///< weights that were not finite in the file or checkpoint
   int64_t first_step_ = 0;          ///< the session's number of steps before this run
   PartLosses part_losses_;
+  uint64_t sent_ = 0;     ///< bytes that rank 0 had sent at the end of the last epoch
   int64_t left_out_ = 0;  ///< batches of this epoch without a label that counts
 };
 

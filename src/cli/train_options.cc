@@ -171,7 +171,7 @@ void add_train_options(CLI::App& app, TrainArguments& choice) {
   app.add_flag("--json", choice.json,
                "Print each report as a line of JSON: {\"report\": \"epoch\", \"loss\": …}");
   add_threads_option(app, choice.threads);
-  add_parallel_option(app, choice.parallel);
+  add_parallel_options(app, choice.parallel, choice.zero);
   app.add_option("--metrics", choice.metrics, "Write a CSV file with one row for each step");
   app.add_option("--tensorboard", choice.tensorboard,
                  "Write losses, rates and metrics for TensorBoard into this folder");
@@ -252,19 +252,16 @@ void check_destinations(const TrainArguments& choice) {
 }
 
 void check_room(const TrainArguments& choice, const TrainingSession& session) {
-  const auto bytes_of = [&](const std::vector<std::string>& names) {
-    uint64_t bytes = 0;
-    for (const std::string& name : names) {
-      const Tensor state = session.state(name);
-      const bool has_scales = state.dtype() == DType::i8 || state.dtype() == DType::u8;
-      bytes +=
-          state.nbytes() + (has_scales ? 4 * static_cast<uint64_t>(float_blocks(state.size())) : 0);
+  uint64_t weights = 0, moments = 0;
+  for (const std::string& name : session.parameter_names()) {
+    weights += session.state(name).nbytes();
+    for (const TensorInfo& info : session.states_of(name)) {
+      uint64_t bytes = size_of(info.dtype);
+      for (const int64_t extent : info.dims) bytes *= static_cast<uint64_t>(extent);
+      moments += bytes;
     }
-    return bytes;
-  };
-  const uint64_t weights = bytes_of(session.parameter_names());
+  }
   if (!choice.checkpoint.empty()) {
-    const uint64_t moments = bytes_of(session.optimizer_state_names());
     need_room("--checkpoint", choice.checkpoint, weights + moments, std::max(weights, moments));
   }
   if (choice.out.empty()) return;

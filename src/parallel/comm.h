@@ -23,6 +23,12 @@ struct SteepComm {
   int (*sum_float)(void* comm, float* values, size_t count, char* error, size_t room);
   int (*sum_double)(void* comm, double* values, size_t count, char* error, size_t room);
   int (*copy)(void* comm, void* data, size_t bytes, int from, char* error, size_t room);
+  /// Sends to a process and receives from one at the same time; nothing where the bytes are 0.
+  int (*exchange)(void* comm, const void* out, size_t out_bytes, int to, void* in, size_t in_bytes,
+                  int from, char* error, size_t room);
+  /// The bytes that this process has sent so far, of all operations, with what the protocol adds to
+  /// them. May be null.
+  unsigned long long (*sent)(void* comm);
   /// From another thread: a call that waits for other processes fails soon. May be null.
   void (*interrupt)(void* comm);
   void (*close)(void* comm);
@@ -31,4 +37,4 @@ struct SteepComm {
 typedef const SteepComm* (*SteepCommEntry)(void);
 }
 
-#define STEEP_COMM_SYMBOL "steep_comm_1"
+#define STEEP_COMM_SYMBOL "steep_comm_2"

@@ -35,6 +35,7 @@ class Plugin {
   void interrupt() const {
     if (table_.interrupt != nullptr) table_.interrupt(comm_);
   }
+  uint64_t sent() const { return table_.sent(comm_); }
   const SteepComm& table() const { return table_; }
 
  private:
@@ -49,6 +50,11 @@ class PluginPeers : public Peers {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+  bool exchanges() const override { return true; }
+  std::optional<uint64_t> sent_bytes() const override {
+    if (plugin_.table().sent == nullptr) return {};
+    return plugin_.sent();
+  }
   void watch(const fs::path& folder) {
     watch_ = std::make_unique<Watch>(folder, rank_, size_, [this] { plugin_.interrupt(); });
   }
@@ -65,6 +71,10 @@ class PluginPeers : public Peers {
   }
   void broadcast(void* bytes, size_t count, int from) override {
     plugin_.call(plugin_.table().copy, bytes, count, from);
+  }
+  void exchange(const void* out, size_t out_bytes, int to, void* in, size_t in_bytes,
+                int from) override {
+    plugin_.call(plugin_.table().exchange, out, out_bytes, to, in, in_bytes, from);
   }
   Loss find_lost() override {
     if (watch_ == nullptr) return {};

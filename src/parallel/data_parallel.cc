@@ -44,10 +44,11 @@ struct DataParallel::Summary {
 };
 
 DataParallel::DataParallel(TrainingSession& session, std::shared_ptr<Peers> peers,
-                           std::map<std::string, std::string> facts)
+                           std::map<std::string, std::string> facts, int zero)
     : session_(session), peers_(std::move(peers)), facts_(std::move(facts)) {
   if (peers_ == nullptr) throw InternalError("DataParallel needs peers.");
   forget();
+  divide(zero);
 }
 
 std::string DataParallel::warning() const {
@@ -132,24 +133,20 @@ void DataParallel::drop_gradients() {
 void DataParallel::open() {
   if (digest_ == 0) describe();
   const auto [seed, seed_low] = halves(session_.options().seed);
-  const std::array<double, 7> own{digest_,
+  const std::array<double, 8> own{digest_,
                                   fresh_ ? 1.0 : 0.0,
                                   static_cast<double>(session_.step_count()),
                                   static_cast<double>(session_.run_count()),
                                   session_.loss_scale(),
                                   seed,
-                                  seed_low};
+                                  seed_low,
+                                  digest_of(session_.checkpoint_hash())};
   const std::vector<std::vector<double>> every = peers_->agree("the start of a step", own);
   const std::vector<double>& first = every[0];
   const auto differs = [&](const std::vector<double>& of) { return of[0] != digest_; };
   if (std::any_of(every.begin(), every.end(), differs)) explain_difference();
   if (std::any_of(every.begin(), every.end(), [](const auto& of) { return of[1] != 0; })) {
-    std::vector<std::string> names = session_.parameter_names();
-    for (const std::string& name : session_.statistic_names()) names.push_back(name);
-    for (const std::string& name : session_.optimizer_state_names()) names.push_back(name);
-    peers_->copy_from(0, states(std::move(names)));
-    session_.set_step_count(static_cast<int64_t>(first[2]));
-    session_.set_run_count(static_cast<uint64_t>(first[3]));
+    copy_from_first(every);
     fresh_ = false;
   }
   if (first[4] != session_.loss_scale()) session_.set_loss_scale(first[4]);
@@ -162,6 +159,21 @@ void DataParallel::open() {
     old_statistics_[name] = session_.state(name).clone();
   }
   opened_ = true;
+}
+
+/// Makes all states those of rank 0. `every`: the numbers that open() exchanges.
+void DataParallel::copy_from_first(const std::vector<std::vector<double>>& every) {
+  const std::vector<double>& first = every[0];
+  std::vector<std::string> names = session_.parameter_names();
+  for (const std::string& name : session_.statistic_names()) names.push_back(name);
+  if (shares_.empty()) {
+    for (std::string& name : state_names()) names.push_back(std::move(name));
+  } else {
+    require_same_checkpoint(every);
+  }
+  peers_->copy_from(0, states(std::move(names)));
+  session_.set_step_count(static_cast<int64_t>(first[2]));
+  session_.set_run_count(static_cast<uint64_t>(first[3]));
 }
 
 /// The number of elements in the mean loss of these rows.
@@ -319,6 +331,7 @@ std::optional<StepResult> DataParallel::finish(std::vector<Tensor> outputs) {
     undo();
     return {};
   }
+  double norm = 0;
   try {
     const AccumulatedGradients waiting = session_.accumulated_gradients();
     // The sums of a loss that weighs are multiplied by the weights already.
@@ -326,15 +339,14 @@ std::optional<StepResult> DataParallel::finish(std::vector<Tensor> outputs) {
     if (!waiting.weighs) {
       factor = shared_ ? share_ : rows_ / static_cast<double>(std::max<int64_t>(waiting.parts, 1));
     }
-    std::vector<Tensor> sums;
-    for (const auto& [name, sum] : waiting.sums) sums.push_back(sum);
-    peers_->add(sums, factor / total);
+    sum_gradients(waiting.sums, factor / total);
     if (!old_statistics_.empty()) {
       const auto has_rows = [](const Summary& of) { return of.weight > 0; };
       const auto source = std::find_if(every.begin(), every.end(), has_rows) - every.begin();
       peers_->copy_from(static_cast<int>(source), states(session_.statistic_names()));
     }
     session_.set_accumulated(1, loss / total);
+    norm = norm_of_all(waiting.sums);
   } catch (...) {
     undo();
     throw;
@@ -342,7 +354,7 @@ std::optional<StepResult> DataParallel::finish(std::vector<Tensor> outputs) {
   forget();
   opened_ = false;
   try {
-    StepResult result = session_.apply_gradients();
+    StepResult result = apply(norm);
     result.outputs = std::move(outputs);
     return result;
   } catch (...) {

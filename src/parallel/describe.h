@@ -17,6 +17,9 @@ Facts facts_of(const TrainingSession& session);
 /// All fields of an optimizer as text; equal texts mean equal options.
 std::string option_text(const OptimizerOptions& options);
 
+/// The exchange after owners have updated their weights: Peers::agree().
+inline constexpr const char* kUpdateCall = "the update of the weights";
+
 struct Difference {
   std::string name, expected, received;
 };

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "parallel/describe.h"
 #include "parallel/digest.h"
 #include "runtime/utf8.h"
 #include "steep/parallel.h"
@@ -108,7 +109,8 @@ std::string to_text(const std::exception& error) {
   return json.dump();
 }
 
-[[noreturn]] void throw_failure_of(size_t rank, const std::string& text) {
+/// `call`: where the processes learn of it.
+[[noreturn]] void throw_failure_of(size_t rank, const std::string& text, const std::string& call) {
   const Json failure = Json::parse(text, nullptr, false);
   const auto part = [&](const char* name) {
     const auto found = failure.is_object() ? failure.find(name) : failure.end();
@@ -117,7 +119,9 @@ std::string to_text(const std::exception& error) {
   std::string received = part("kind").empty() ? "" : part("kind") + ": ";
   received += part("text");
   if (!part("received").empty()) received += " (" + part("received") + ")";
-  throw_as(part("kind"), {.what = fmt::format("Rank {} failed; no weight was changed.", rank),
+  throw_as(part("kind"), {.what = fmt::format("Rank {} failed{}.", rank,
+                                              call == kUpdateCall ? " in the update of the weights"
+                                                                  : "; no weight was changed"),
                           .node = fmt::format("rank {}", rank),
                           .op = part("op"),
                           .expected = part("expected"),
@@ -127,8 +131,7 @@ std::string to_text(const std::exception& error) {
 
 }  // namespace
 
-template <typename F>
-void Peers::together(const char* op, F&& f) {
+void Peers::together(const char* op, const std::function<void()>& f) {
   if (!failure_.empty()) {
     throw PeerLostError(
         ErrorParts{.what = "The connection between the processes was lost.",
@@ -232,7 +235,7 @@ std::vector<std::vector<double>> Peers::agree(const std::string& call,
     const std::vector<std::string> failures = gather_texts("");
     failed_together_ = true;
     for (size_t i = 0; i < failures.size(); ++i) {
-      if (!failures[i].empty()) throw_failure_of(i, failures[i]);
+      if (!failures[i].empty()) throw_failure_of(i, failures[i], call);
     }
   }
   const auto elsewhere = [&](const std::vector<double>& of) { return of[1] != every[0][1]; };

@@ -55,6 +55,11 @@ class ProgramSet {
     return programs_.front().second;
   }
 
+  /// Removes the program of `key`, and with it its hold on states.
+  void erase(const Key& key) {
+    programs_.remove_if([&](const auto& entry) { return entry.first == key; });
+  }
+
   const ProgramOptions& options() const { return options_; }
   size_t size() const { return programs_.size(); }
   /// The most memory that states and runs took so far, for programs that run at the same time.

@@ -117,33 +117,24 @@ StepResult TrainingSession::Impl::accumulate(std::span<const Tensor> arrays) try
   throw_out_of_memory();
 }
 
-StepResult TrainingSession::Impl::apply_gradients() try {
-  require_whole();
-  if (accumulated.parts == 0 && accumulated.overflowed > 0) {  // as step(), which skips
-    const Accumulated left_out = std::exchange(accumulated, {});
-    return {.loss = left_out.overflowed_loss / static_cast<double>(left_out.overflowed),
-            .lr = rate(),
-            .step = steps,
-            .skipped = true,
-            .loss_scale = loss_scale};
-  }
-  if (accumulated.parts == 0) {
-    const int64_t unlabelled = accumulated.unlabelled;
-    throw DataError(ErrorParts{
-        .what = "There are no accumulated gradients to apply.",
-        .expected = "gradients of at least one step",
-        .received = unlabelled == 0 ? "none" : fmt::format("{} parts without labels", unlabelled),
-        .remedy = unlabelled == 0 ? "Call accumulate() first: step(…, accumulate=True)."
-                                  : "No label of these parts counts: leave out such batches."});
-  }
-  require_step();
-  Program& updating =
-      programs.get(Kind::application, [&] { return application_graph(model, options); });
+void TrainingSession::Impl::require_gradients() const {
+  if (accumulated.parts > 0) return;
+  const int64_t unlabelled = accumulated.unlabelled;
+  throw DataError(ErrorParts{
+      .what = "There are no accumulated gradients to apply.",
+      .expected = "gradients of at least one step",
+      .received = unlabelled == 0 ? "none" : fmt::format("{} parts without labels", unlabelled),
+      .remedy = unlabelled == 0 ? "Call accumulate() first: step(…, accumulate=True)."
+                                : "No label of these parts counts: leave out such batches."});
+}
+
+StepResult TrainingSession::Impl::apply(Program& updating, std::span<const Tensor> more) {
   const uint64_t run = program->run_count();
   updating.set_seed(options.seed);
   updating.set_run_count(run);
   std::vector<Tensor> feed = backward_inputs();
   feed.push_back(Tensor::scalar(static_cast<float>(1 / accumulated.weight)));
+  feed.insert(feed.end(), more.begin(), more.end());
   StepResult result{.loss = accumulated.loss / accumulated.weight, .lr = rate()};
   result.loss_scale = loss_scale;
   ForwardResult forward = updating.forward({});
@@ -156,10 +147,28 @@ StepResult TrainingSession::Impl::apply_gradients() try {
     throw;
   }
   program->set_run_count(run + 1);
+  if (!backward.empty()) result.grad_norm = read_scalar(backward[0]);
+  return result;
+}
+
+StepResult TrainingSession::Impl::apply_gradients() try {
+  require_whole();
+  require_undivided("apply_gradients()");
+  if (accumulated.parts == 0 && accumulated.overflowed > 0) {  // as step(), which skips
+    const Accumulated left_out = std::exchange(accumulated, {});
+    return {.loss = left_out.overflowed_loss / static_cast<double>(left_out.overflowed),
+            .lr = rate(),
+            .step = steps,
+            .skipped = true,
+            .loss_scale = loss_scale};
+  }
+  require_gradients();
+  require_step();
+  StepResult result =
+      apply(programs.get(Kind::application, [&] { return application_graph(model, options); }), {});
   if (options.check_finite) require_finite();
   result.step = ++steps;
   if (scales_loss(options)) adapt_loss_scale(false);
-  if (!backward.empty()) result.grad_norm = read_scalar(backward[0]);
   return result;
 } catch (const std::bad_alloc&) {
   throw_out_of_memory();

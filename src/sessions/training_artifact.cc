@@ -74,6 +74,7 @@ ArtifactProgram compiled(Purpose purpose, Graph graph, std::span<const Tensor> a
 
 Artifact TrainingSession::Impl::artifact(std::span<const std::vector<Tensor>> batches) const {
   require_whole();
+  require_undivided("save_artifact()");
   require_applied("save_artifact()");
   if (scales_loss(options)) refuse("a loss that is scaled (precision \"fp16\")");
   if (options.ema_decay > 0) refuse("moving averages (ema_decay)");

@@ -187,6 +187,7 @@ void TrainingSession::Impl::require_step() const {
 }
 
 void TrainingSession::Impl::tear(const std::string& cause) {
+  incomplete = false;
   torn = true;  // set first, because the next lines may run out of memory
   replaced.clear();
   torn_by = cause;
@@ -254,6 +255,7 @@ bool TrainingSession::Impl::inspect(ForwardResult& forward, std::span<const Tens
 
 StepResult TrainingSession::Impl::step(std::span<const Tensor> arrays) try {
   require_whole();
+  require_undivided("step()");
   require_applied("step()");
   accumulated = {};  // also the counts of parts that were left out
   std::vector<Tensor> storage;
@@ -367,7 +369,10 @@ void TrainingSession::Impl::explain(const StepResult& result,
   }
   ProgramSet<Kind> watching(how);
   watching.states = programs.states;
-  Program& diagnosis = watching.get(Kind::step, [&] { return step_graph(model, watched); });
+  Program& diagnosis = watching.get(Kind::step, [&] {
+    bool weighs = false;
+    return held ? accumulation_graph(model, watched, &weighs) : step_graph(model, watched);
+  });
   diagnosis.set_run_count(program->run_count());
   try {
     diagnosis.forward(arrays);

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -25,6 +26,10 @@ struct TrainingSession::Impl {
   StepResult step(std::span<const Tensor> inputs);
   StepResult accumulate(std::span<const Tensor> inputs);
   StepResult apply_gradients();
+  void hold_states_of(const std::vector<std::string>& parameters);
+  std::vector<TensorInfo> states_of(const std::string& parameter) const;
+  StepResult apply_held_gradients(double norm);
+  void complete_update();
   AccumulatedGradients accumulated_gradients();
   void set_accumulated(double weight, double loss);
   EvalResult eval(std::span<const Tensor> inputs);
@@ -44,10 +49,15 @@ struct TrainingSession::Impl {
   std::map<std::string, Tensor> shared(const std::vector<std::string>& names) const;
   /// The states in a checkpoint and in an exported model: parameters and running statistics.
   std::vector<std::string> stored() const;
-  /// The states in a checkpoint only: moments, and counts of steps.
+  /// The states in a checkpoint only: moments, and counts of steps; without `elsewhere`.
   std::vector<std::string> optimizer_states() const;
   /// The same as they are kept: also the scales of moments that have some.
   std::vector<std::string> kept_states() const;
+  /// A state, or one of `elsewhere`, which has a type only.
+  const Tensor& state_type(const std::string& name) const;
+  /// The states that a checkpoint contains beside the weights. Throws DataError unless `others` are
+  /// `elsewhere`.
+  std::map<std::string, Tensor> with_others(std::map<std::string, Tensor> others) const;
   /// A copy of a state of optimizer_states(); of moments in fewer bits, in float32.
   Tensor wide_state(const std::string& name) const;
   /// Values of optimizer_states() as they are kept. Throws ModelError for a name of kept_states()
@@ -62,6 +72,8 @@ struct TrainingSession::Impl {
   std::string no_count(const std::map<std::string, Tensor>& values) const;
   /// Throws DataError, which names `call`, if there are accumulated gradients.
   void require_applied(const char* call) const;
+  /// Throws DataError, which names `call`, after hold_states_of().
+  void require_undivided(const char* call) const;
   /// Throws DataError if an update was incomplete and some state has not been replaced since.
   void require_whole() const;
   double rate() const;
@@ -86,6 +98,7 @@ struct TrainingSession::Impl {
   double base_lr = 0;
   int64_t steps = 0;
   int saved_threads = 0;       ///< of the loaded checkpoint; 0: no checkpoint, or unknown
+  std::string loaded_hash;     ///< of the checkpoint loaded since hold_states_of()
   std::string converted_note;  ///< on moments of the loaded checkpoint that were converted
   double loss_scale = 1;
   int64_t clean_steps = 0;         ///< steps since the loss scale last changed
@@ -100,6 +113,11 @@ struct TrainingSession::Impl {
     double overflowed_loss = 0;
     int64_t unlabelled = 0;  ///< parts left out since no label counts
   };
+  /// After hold_states_of(): the parameters whose states are kept, and types of the states, without
+  /// data, that other processes keep.
+  std::optional<std::set<std::string>> held{};
+  std::map<std::string, Tensor> elsewhere{};
+  bool incomplete = false;    ///< torn until complete_update()
   Accumulated accumulated{};  ///< describes the sums in the states accumulator_name(), if parts > 0
 
  private:
@@ -110,6 +128,9 @@ struct TrainingSession::Impl {
   std::vector<Tensor> update(Program& updating, std::unique_ptr<PendingRun> pending,
                              std::span<const Tensor> arrays);
   void tear(const std::string& cause);
+  /// Runs a program of application_graph(), whose inputs after kShareInput are `more`.
+  StepResult apply(Program& updating, std::span<const Tensor> more);
+  StepResult apply_nothing();
   /// Checks the loss and, if forward computes it, the norm (the last output, which is removed).
   /// Returns false if the gradients overflowed; the loss scale is then reduced. Throws DataError if
   /// a value is not finite for another reason. `run` is the number of the run.
@@ -129,6 +150,8 @@ struct TrainingSession::Impl {
   void offload_states();
   /// Sets the descriptions of inputs, outputs and labels.
   void describe_ends(const Graph& graph);
+  /// Throws DataError if there are no accumulated gradients.
+  void require_gradients() const;
   /// Throws DataError if the number of steps is at its limit.
   void require_step() const;
   /// The number of states that assign() can write.

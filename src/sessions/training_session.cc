@@ -199,7 +199,9 @@ std::vector<std::string> TrainingSession::statistic_names() const {
 }
 std::vector<std::string> TrainingSession::warnings() const { return impl_->model.warnings; }
 std::vector<std::string> TrainingSession::optimizer_state_names() const {
-  return impl_->optimizer_states();
+  std::vector<std::string> names = impl_->model.moments;
+  names.insert(names.end(), impl_->model.counts.begin(), impl_->model.counts.end());
+  return names;
 }
 std::map<std::string, Tensor> TrainingSession::weights() const {
   const std::lock_guard lock(impl_->programs.call_lock);
@@ -215,6 +217,13 @@ std::map<std::string, Tensor> TrainingSession::optimizer_state() const {
 }
 Tensor TrainingSession::state(const std::string& name) const {
   const auto found = impl_->programs.states.find(name);
+  if (impl_->elsewhere.count(name) != 0) {
+    throw DataError(ErrorParts{.what = "Another process keeps this state.",
+                               .node = name,
+                               .expected = "a state of a parameter of hold_states_of()",
+                               .received = name,
+                               .remedy = "Save a checkpoint, which has the states of all."});
+  }
   if (found == impl_->programs.states.end()) {
     throw ModelError(ErrorParts{.what = "There is no such parameter or moment.", .node = name});
   }
@@ -227,6 +236,7 @@ void TrainingSession::set_weights(const std::map<std::string, Tensor>& weights) 
 }
 void TrainingSession::set_optimizer_state(const std::map<std::string, Tensor>& moments) {
   const std::lock_guard lock(impl_->programs.call_lock);
+  impl_->require_undivided("set_optimizer_state()");
   if (const std::string name = impl_->no_count(moments); !name.empty()) {
     throw DataError(ErrorParts{.what = "A count of steps is not valid; nothing was changed.",
                                .node = name,
@@ -320,7 +330,12 @@ void TrainingSession::set_run_count(uint64_t count) {
 const TrainingOptions& TrainingSession::options() const { return impl_->options; }
 
 void TrainingSession::save_checkpoint(const std::filesystem::path& path,
-                                      const std::string& user) const try {
+                                      const std::string& user) const {
+  save_checkpoint(path, user, {});
+}
+
+void TrainingSession::save_checkpoint(const std::filesystem::path& path, const std::string& user,
+                                      const std::map<std::string, Tensor>& others) const try {
   const std::lock_guard lock(impl_->programs.call_lock);
   const Budget budget(impl_->options.limits);  // write_checkpoint() reads the checkpoint back
   impl_->require_whole();
@@ -329,7 +344,7 @@ void TrainingSession::save_checkpoint(const std::filesystem::path& path,
   write_checkpoint(
       path, {.fingerprint = impl_->fingerprint,
              .weights = impl_->shared(impl_->stored()),
-             .moments = impl_->shared(impl_->kept_states()),
+             .moments = impl_->with_others(others),
              .step = impl_->steps,
              .seed = impl_->options.seed,
              .run_count = impl_->program->run_count(),
@@ -353,7 +368,9 @@ std::string TrainingSession::load_checkpoint(const std::filesystem::path& path) 
     checkpoint.moments.try_emplace(name, Tensor::scalar(static_cast<float>(checkpoint.step)));
   }
   std::string converted_note = impl_->convert_states(checkpoint.moments, path);
-  require_same_states(checkpoint.moments, impl_->shared(impl_->kept_states()), path);
+  std::map<std::string, Tensor> types = impl_->shared(impl_->kept_states());
+  types.insert(impl_->elsewhere.begin(), impl_->elsewhere.end());
+  require_same_states(checkpoint.moments, types, path);
   if (const std::string name = impl_->no_count(checkpoint.moments); !name.empty()) {
     throw CheckpointError(ErrorParts{.what = fmt::format("{} is damaged.", path.string()),
                                      .node = name,
@@ -368,6 +385,7 @@ std::string TrainingSession::load_checkpoint(const std::filesystem::path& path) 
         .remedy = "Its parameters match, but operators, loss or optimizer differ. Load it "
                   "with the model and options it was saved with; nothing was changed."});
   }
+  for (const auto& other : impl_->elsewhere) checkpoint.moments.erase(other.first);
   std::vector<std::string> names = impl_->stored();
   for (std::string& name : impl_->kept_states()) names.push_back(std::move(name));
   checkpoint.weights.merge(checkpoint.moments);
@@ -376,6 +394,7 @@ std::string TrainingSession::load_checkpoint(const std::filesystem::path& path) 
   impl_->steps = checkpoint.step;
   impl_->base_lr = checkpoint.lr;
   impl_->saved_threads = checkpoint.threads;
+  impl_->loaded_hash = std::move(checkpoint.hash);
   impl_->converted_note = std::move(converted_note);
   if (scales_loss(impl_->options) && checkpoint.loss_scale > 0) {
     const LossScaleOptions& o = impl_->options.loss_scale;
@@ -388,6 +407,11 @@ std::string TrainingSession::load_checkpoint(const std::filesystem::path& path) 
   return std::move(checkpoint.user);
 } catch (const std::bad_alloc&) {
   throw_out_of_memory();
+}
+
+std::string TrainingSession::checkpoint_hash() const {
+  const std::lock_guard lock(impl_->programs.call_lock);
+  return impl_->loaded_hash;
 }
 
 std::string TrainingSession::checkpoint_note() const {
@@ -430,8 +454,12 @@ StepPlan TrainingSession::plan(std::span<const Tensor> inputs) try {
   std::vector<Tensor> storage;
   const PlanInfo info = impl_->program->plan(types_of(impl_->adopt(inputs, &storage)));
   StepPlan plan = step_plan(info, bytes_of(impl_->shared(impl_->model.parameters)));
-  plan.optimizer_bytes =
-      bytes_of(impl_->shared(impl_->model.moments)) + bytes_of(impl_->shared(impl_->model.scales));
+  std::vector<std::string> moments = impl_->kept_states();
+  std::erase_if(moments, [&](const std::string& name) {  // counts of steps are not in the sum
+    const auto& counts = impl_->model.counts;
+    return std::find(counts.begin(), counts.end(), name) != counts.end();
+  });
+  plan.optimizer_bytes = bytes_of(impl_->shared(moments));
   plan.peak_bytes += impl_->programs.state_bytes() - plan.parameter_bytes;
   for (const std::string& name : impl_->programs.offloaded)
     plan.offloaded_bytes += impl_->programs.states.at(name).nbytes();

@@ -165,12 +165,15 @@ std::vector<std::string> TrainingSession::Impl::stored() const {
 std::vector<std::string> TrainingSession::Impl::optimizer_states() const {
   std::vector<std::string> names = model.moments;
   names.insert(names.end(), model.counts.begin(), model.counts.end());
+  std::erase_if(names, [&](const std::string& name) { return elsewhere.count(name) != 0; });
   return names;
 }
 
 std::vector<std::string> TrainingSession::Impl::kept_states() const {
   std::vector<std::string> names = optimizer_states();
-  names.insert(names.end(), model.scales.begin(), model.scales.end());
+  for (const std::string& name : model.scales) {
+    if (elsewhere.count(name) == 0) names.push_back(name);
+  }
   return names;
 }
 
@@ -208,7 +211,7 @@ std::string TrainingSession::Impl::convert_states(std::map<std::string, Tensor>&
   for (const std::string& name : model.moments) {
     const auto value = values.find(name);
     if (value == values.end()) continue;
-    const DType before = value->second.dtype(), now = programs.states.at(name).dtype();
+    const DType before = value->second.dtype(), now = state_type(name).dtype();
     if (has_scales(before)) require_scales(values, name, file);
     if (before == now || (!is_narrow(before) && !is_narrow(now))) continue;
     const bool floats =

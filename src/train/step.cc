@@ -302,6 +302,7 @@ class States {
     if (options.master_weights && is_half(v.dtype())) moments.push_back({.kind = kMaster});
     for (const Moment& moment : moments) {
       names_of_moments.push_back(moment_name(moment.kind, name));
+      model.moment_owners[names_of_moments.back()] = name;
       initial_[names_of_moments.back()] = initial_of(moment, v.type());
       // Scales of 0 stand for zeros, which a session gives them.
       if (moment.has_scales()) model.scales.push_back(scale_name(names_of_moments.back()));
@@ -310,6 +311,7 @@ class States {
     const Tensor& weight = initial_.at(name);
     const DType dtype = update_dtype(v.type());
     names_of_moments.push_back(moment_name(kAverage, name));
+    model.moment_owners[names_of_moments.back()] = name;
     initial_[names_of_moments.back()] =
         weight.dtype() == dtype ? weight.clone() : convert(weight, dtype, name);
   }
@@ -414,10 +416,12 @@ void average(Value weight, double decay) {
   graph.add_update(before, before * decay + now * (1 - decay));
 }
 
+/// `gradients`: of all parameters; null where another process makes the update.
 void add_parameter_updates(Graph& graph, const TrainingModel& model, const TrainingOptions& options,
                            const std::vector<Value>& gradients, const std::vector<Rate>& rates,
                            Value scale) {
   for (size_t i = 0; i < gradients.size(); ++i) {
+    if (!gradients[i]) continue;
     Graph::Scope scope(graph, Phase::backward, "update/" + model.parameters[i]);
     const Halves halves{options.master_weights, options.stochastic_rounding,
                         kRoundingStreams - static_cast<int64_t>(i),
@@ -437,7 +441,6 @@ void add_parameter_updates(Graph& graph, const TrainingModel& model, const Train
 Graph step_graph(const TrainingModel& model, const TrainingOptions& options) {
   Graph graph = model.graph;
   const bool scaled = scales_loss(options), look_first = options.check_finite || scaled;
-  const bool want_norm = options.clip_norm > 0 || options.grad_norm || look_first;
   begin_step(graph, options, false);
   const Value loss = graph.outputs()[0].value;
   const Phase gradient_phase = look_first ? Phase::forward : Phase::backward;
@@ -446,7 +449,7 @@ Graph step_graph(const TrainingModel& model, const TrainingOptions& options) {
   Value seed, scale;  // scale: the factor of the gradients in the update
   if (scaled) std::tie(seed, scale) = scale_loss(graph, loss);
   const std::vector<Value> gradients = gradients_of(model, graph, loss, gradient_phase, seed);
-  if (want_norm) {
+  if (wants_norm(options)) {
     Graph::Scope scope(graph, gradient_phase, "clip");
     Value norm = steep::apply("steep.GlobalNorm", std::span<const Value>(gradients));
     if (scaled) norm = norm * scale;
@@ -488,20 +491,28 @@ Graph accumulation_graph(const TrainingModel& model, const TrainingOptions& opti
   return graph;
 }
 
-Graph application_graph(const TrainingModel& model, const TrainingOptions& options) {
+Graph application_graph(const TrainingModel& model, const TrainingOptions& options,
+                        const std::set<std::string>* held) {
   Graph graph;
   std::vector<Value> sums;
   for (const std::string& name : model.parameters) {
+    sums.emplace_back();
+    if (held != nullptr && held->count(name) == 0) continue;
     const Type type = model.graph.find(name).type();
     graph.add_state(name, type);
-    sums.push_back(graph.add_state(accumulator_name(name), {update_dtype(type), type.shape}));
+    sums.back() = graph.add_state(accumulator_name(name), {update_dtype(type), type.shape});
   }
   const std::vector<Rate> rates = rates_for(model, options, graph);
   Value scale = graph.add_input(std::string(kShareInput), {DType::f32, Shape{}}, Phase::backward);
-  if (options.clip_norm > 0 || options.grad_norm || options.check_finite || scales_loss(options)) {
+  if (held != nullptr || wants_norm(options)) {
     Graph::Scope scope(graph, Phase::backward, "clip");
-    const Value norm = steep::apply("steep.GlobalNorm", std::span<const Value>(sums)) * scale;
-    graph.add_output("grad_norm", norm, Phase::backward);
+    Value norm;
+    if (held != nullptr) {
+      norm = graph.add_input(std::string(kNormInput), {DType::f32, Shape{}}, Phase::backward);
+    } else {
+      norm = steep::apply("steep.GlobalNorm", std::span<const Value>(sums)) * scale;
+      graph.add_output("grad_norm", norm, Phase::backward);
+    }
     scale = clipped(graph, norm, scale, options.clip_norm);
   }
   add_parameter_updates(graph, model, options, sums, rates, scale);

@@ -5,6 +5,8 @@
 // phase does the rest.
 #pragma once
 
+#include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,8 +21,9 @@ namespace steep {
 struct TrainingModel {
   Graph graph;
   std::vector<std::string> parameters;
-  std::vector<std::string> moments;  ///< of all parameters
-  std::vector<std::string> scales;   ///< scale_name() of the moments that have scales
+  std::vector<std::string> moments;                  ///< of all parameters
+  std::map<std::string, std::string> moment_owners;  ///< the parameter of each moment
+  std::vector<std::string> scales;  ///< scale_name() of the moments that have scales
   /// Names of the states that count the steps of parameters in groups with an optimizer of their
   /// own.
   std::vector<std::string> counts;
@@ -56,8 +59,11 @@ Graph step_graph(const TrainingModel& model, const TrainingOptions& options);
 Graph accumulation_graph(const TrainingModel& model, const TrainingOptions& options, bool* weighs);
 
 /// The end of a step in parts: clips and updates with the sums in these states times kShareInput.
-/// The forward phase is empty. Backward inputs: those of step_graph(), then kShareInput.
-Graph application_graph(const TrainingModel& model, const TrainingOptions& options);
+/// The forward phase is empty. Backward inputs: those of step_graph(), then kShareInput. `held`: if
+/// not null, only these parameters are updated; the norm of all gradients is then an input,
+/// kNormInput, the last one, and no output. Each parameter's update is the same in both.
+Graph application_graph(const TrainingModel& model, const TrainingOptions& options,
+                        const std::set<std::string>* held = nullptr);
 
 /// The state that sums a parameter's gradients; its dtype is update_dtype().
 std::string accumulator_name(const std::string& parameter);
@@ -86,10 +92,16 @@ inline constexpr std::string_view kLrInput = "steep.lr";
 inline constexpr std::string_view kGroupInput = "steep.group/";
 inline constexpr std::string_view kStepInput = "steep.step";
 inline constexpr std::string_view kShareInput = "steep.share";  ///< float32 scalar
+inline constexpr std::string_view kNormInput = "steep.norm";    ///< float32 scalar
 /// A state, float32 scalar: the factor of the loss before it is differentiated.
 inline constexpr std::string_view kLossScaleState = "steep.loss_scale";
 
 /// Whether the loss is scaled at this precision.
 bool scales_loss(const TrainingOptions& options);
+
+/// Whether a step computes the norm of all gradients.
+inline bool wants_norm(const TrainingOptions& o) {
+  return o.clip_norm > 0 || o.grad_norm || o.check_finite || scales_loss(o);
+}
 
 }  // namespace steep

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
+#include <deque>
 #include <exception>
 #include <functional>
 #include <map>
@@ -14,6 +15,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "steep/parallel.h"
@@ -49,11 +51,32 @@ class Room {
   }
   int left() const { return left_; }
 
+  /// Leaves a message for another thread, and counts its bytes.
+  void send(int from, int to, std::string bytes) {
+    const std::lock_guard lock(mutex_);
+    sent_ += bytes.size();
+    mail_[{from, to}].push_back(std::move(bytes));
+    all_.notify_all();
+  }
+  /// Throws if a thread has left.
+  std::string receive(int from, int to) {
+    std::unique_lock lock(mutex_);
+    std::deque<std::string>& box = mail_[{from, to}];
+    all_.wait_for(lock, std::chrono::seconds(60), [&] { return !box.empty() || left_ >= 0; });
+    if (box.empty()) throw std::runtime_error("connection closed");
+    std::string bytes = std::move(box.front());
+    box.pop_front();
+    return bytes;
+  }
+  size_t sent() const { return sent_; }  ///< by all threads
+
  private:
   int size_;
   std::mutex mutex_;
   std::condition_variable all_;
   std::vector<std::string> bytes_, result_;
+  std::map<std::pair<int, int>, std::deque<std::string>> mail_;
+  size_t sent_ = 0;
   int here_ = 0;
   int64_t round_ = 0;
   int left_ = -1;
@@ -64,6 +87,7 @@ class ThreadPeers : public Peers {
   ThreadPeers(Room& room, int rank) : room_(room), rank_(rank) {}
   int rank() const override { return rank_; }
   int size() const override { return room_.size(); }
+  bool exchanges() const override { return true; }
 
  protected:
   void gather_bytes(const void* own, void* every, size_t bytes) override {
@@ -79,6 +103,14 @@ class ThreadPeers : public Peers {
   void broadcast(void* bytes, size_t count, int from) override {
     const auto all = room_.meet(rank_, {static_cast<const char*>(bytes), count});
     std::memcpy(bytes, all[static_cast<size_t>(from)].data(), count);
+  }
+  void exchange(const void* out, size_t out_bytes, int to, void* in, size_t in_bytes,
+                int from) override {
+    if (out_bytes > 0) room_.send(rank_, to, {static_cast<const char*>(out), out_bytes});
+    if (in_bytes == 0) return;
+    const std::string bytes = room_.receive(from, rank_);
+    if (bytes.size() != in_bytes) throw std::runtime_error("another message");
+    std::memcpy(in, bytes.data(), in_bytes);
   }
   Loss find_lost() override { return {room_.left(), "was killed"}; }
 
@@ -98,8 +130,9 @@ class ThreadPeers : public Peers {
   int rank_;
 };
 
-/// Runs `work` in so many threads, and throws the error of the first that has one.
-inline void in_threads(int size, const std::function<void(std::shared_ptr<Peers>)>& work) {
+/// Runs `work` in so many threads, and throws the error of the first that has one. Returns the
+/// bytes that they have exchanged by Peers::exchange().
+inline size_t in_threads(int size, const std::function<void(std::shared_ptr<Peers>)>& work) {
   Room room(size);
   std::vector<std::exception_ptr> errors(static_cast<size_t>(size));
   std::vector<std::thread> threads;
@@ -117,6 +150,7 @@ inline void in_threads(int size, const std::function<void(std::shared_ptr<Peers>
   for (const std::exception_ptr& error : errors) {
     if (error) std::rethrow_exception(error);
   }
+  return room.sent();
 }
 
 }  // namespace steep::testing

@@ -6,6 +6,8 @@
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/file_store.h>
 #include <gloo/transport/tcp/device.h>
+#include <gloo/transport/unbound_buffer.h>
+#include <linux/tcp.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -15,6 +17,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <stdexcept>
 #include <vector>
 
 #include "parallel/comm.h"
@@ -27,6 +30,10 @@ using steep::comm::report;
 /// Of one operation: another process may validate, or write a checkpoint, meanwhile.
 constexpr std::chrono::minutes kTimeout(30);
 constexpr std::chrono::seconds kConnectTimeout(60);
+
+/// Of exchange(): messages between two processes arrive in order. The high byte is none of gloo's
+/// own operations (gloo/types.h).
+constexpr uint64_t kExchangeSlot = uint64_t{0x40} << 56;
 
 /// A connection, by number and inode: the number may be another file's once it is closed.
 struct Connection {
@@ -121,6 +128,38 @@ int copy(void* comm, void* data, size_t bytes, int from, char* error, size_t roo
   });
 }
 
+int exchange(void* comm, const void* out, size_t out_bytes, int to, void* in, size_t in_bytes,
+             int from, char* error, size_t room) {
+  return run(comm, error, room, [&] {
+    gloo::rendezvous::Context& context = context_of(comm);
+    std::unique_ptr<gloo::transport::UnboundBuffer> sends, receives;
+    if (in_bytes > 0) {
+      receives = context.createUnboundBuffer(in, in_bytes);
+      receives->recv(from, kExchangeSlot);
+    }
+    if (out_bytes > 0) {
+      sends = context.createUnboundBuffer(const_cast<void*>(out), out_bytes);
+      sends->send(to, kExchangeSlot);
+    }
+    const bool sent = !sends || sends->waitSend(context.getTimeout());
+    if (!sent || (receives && !receives->waitRecv(context.getTimeout()))) {
+      throw std::runtime_error("an exchange was aborted");
+    }
+  });
+}
+
+/// As the system counts it for the connections.
+unsigned long long sent(void* comm) {
+  unsigned long long bytes = 0;
+  for (const Connection& connection : static_cast<Group*>(comm)->connections) {
+    tcp_info info{};
+    socklen_t length = sizeof(info);
+    if (::getsockopt(connection.file, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) continue;
+    bytes += info.tcpi_bytes_sent;
+  }
+  return bytes;
+}
+
 /// Context::closeConnections() would leave waiting calls waiting; the end of a connection does not.
 void interrupt(void* comm) {
   for (const Connection& connection : static_cast<Group*>(comm)->connections) {
@@ -140,13 +179,15 @@ void close(void* comm) {
 
 }  // namespace
 
-extern "C" [[gnu::visibility("default")]] const SteepComm* steep_comm_1(void) {
+extern "C" [[gnu::visibility("default")]] const SteepComm* steep_comm_2(void) {
   static const SteepComm table{.size = sizeof(SteepComm),
                                .open = open,
                                .gather = gather,
                                .sum_float = sum<float>,
                                .sum_double = sum<double>,
                                .copy = copy,
+                               .exchange = exchange,
+                               .sent = sent,
                                .interrupt = interrupt,
                                .close = close};
   return &table;

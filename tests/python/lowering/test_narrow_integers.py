@@ -51,6 +51,7 @@ FUNCTIONS = {
     "argmax": lambda x, y, i: [x.amax(1), x.float().argmax(1)],
     "any": lambda x, y, i: [x.any(1), x.all()],
     "cumsum": lambda x, y, i: [x.cumsum(1), x.cumprod(1)],
+    "cumprod in its dtype": lambda x, y, i: x.cumprod(1, dtype=x.dtype),
     "cummax": lambda x, y, i: x.cummax(1).values,
     "sort": lambda x, y, i: [*torch.sort(x, dim=1, stable=True)],
     "topk": lambda x, y, i: [*torch.topk(x, 3, 1)],

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.numpy_helper
 import onnx.parser
 import pytest
 from steep_program import built, steep, weights
@@ -105,6 +106,56 @@ def test_a_run_continues_with_another_number_of_processes(folder: Path) -> None:
     assert_same("whole.onnx", "parts.onnx")
 
 
+@pytest.mark.parametrize("kind", ["plain", "parts", "less rows than processes", "validation"])
+def test_divided_states_do_what_one_process_does(folder: Path, kind: str) -> None:
+    words = ("--epochs", 3, "--json", *WORDS[kind])
+    one = epochs(train(1, *words, "--out", "1.onnx"))
+    for count in (2, 4):  # of three parameters
+        text = train(count, *words, "--zero", 1, "--out", f"{count}.onnx")
+        assert "rows of each batch, and the optimizer's states" in text
+        assert_same("1.onnx", f"{count}.onnx")
+        for expected, found in zip(one, epochs(text), strict=True):
+            for name in set(expected) - {"samples_per_second"}:
+                assert found[name] == pytest.approx(expected[name], abs=1e-5), (name, text)
+
+
+def test_divided_states_continue_on_another_number_of_processes(folder: Path) -> None:
+    train(1, "--epochs", 4, "--out", "whole.onnx")
+    train(2, "--epochs", 2, "--checkpoint", "run", "--zero", 1)
+    moments = Path("run/optimizer.safetensors").read_bytes()
+    for count, zero in ((1, ()), (3, ("--zero", 1)), (4, ("--zero", 1)), (2, ())):
+        again = f"again{count}"
+        text = train(count, "--epochs", 2, "--checkpoint", again, "--resume", "run", *zero)
+        assert "are done already" in text
+        assert Path(again, "optimizer.safetensors").read_bytes() == moments
+    train(1, "--epochs", 3, "--checkpoint", "run", "--resume", "run")
+    words = ("--checkpoint", "run", "--checkpoint-every", 1, "--out", "parts.onnx", "--zero", 1)
+    train(3, "--epochs", 4, "--resume", "run", *words)
+    assert_same("whole.onnx", "parts.onnx")
+
+
+@pytest.mark.parametrize("zero", [0, 1])
+def test_a_step_sends_the_bytes_of_one_sum(folder: Path, zero: int) -> None:
+    model = classifier(hidden=1)
+    random = np.random.default_rng(0)
+    for i, shape in enumerate([(3, 40000), (40000, 4), (4,)]):
+        array = random.normal(size=shape).astype(np.float32) / 100
+        name = model.graph.initializer[i].name
+        model.graph.initializer[i].CopyFrom(onnx.numpy_helper.from_array(array, name))
+    onnx.save(model, "m.onnx")
+    text = train(2, "--epochs", 3, "--json", "--zero", zero)
+    steps = 4  # in an epoch: 23 rows in batches of 6
+    least = steps * 4 * (7 * 40000 + 4)  # of two processes, each sends all bytes once
+    for epoch in epochs(text)[1:]:  # at the start of the first one, states are copied
+        assert least <= epoch["sent_bytes"] <= 1.02 * least
+
+
+def test_states_that_cannot_be_divided_are_refused(folder: Path) -> None:
+    assert "--parallel" in train(1, "--zero", 1, code=2)
+    assert "--zero" in train(2, "--zero", 3, code=2)
+    assert "Leave out ema_decay" in train(2, "--zero", 1, "--ema", 0.9, code=3)
+
+
 def test_an_error_of_all_is_printed_once(folder: Path) -> None:
     text = train(3, "--resume", "nowhere", code=4)
     assert text.count("nowhere") == train(1, "--resume", "nowhere", code=4).count("nowhere")
@@ -127,10 +178,10 @@ def rank_of(process: int) -> str:
     return next((v for v in variables if v.startswith("STEEP_RANK=")), "")
 
 
-def start_long(count: int) -> subprocess.Popen[str]:
+def start_long(count: int, zero: int = 0) -> subprocess.Popen[str]:
     """Starts a run that does not end, and waits for its first checkpoint."""
     command = ("launch", "-n", count, "train", "m.onnx", "--data", "t.npz", *CROSS_ENTROPY, *ADAM)
-    words = (*command, "--epochs", 1000000, "--checkpoint", "run")
+    words = (*command, "--epochs", 1000000, "--checkpoint", "run", "--zero", zero)
     launcher = subprocess.Popen(
         [built("steep"), *map(str, words)],
         stdout=subprocess.PIPE,
@@ -144,19 +195,21 @@ def start_long(count: int) -> subprocess.Popen[str]:
     return launcher
 
 
-@pytest.mark.parametrize("lost", [0, 1])
-def test_the_others_end_when_a_process_is_killed(folder: Path, lost: int) -> None:
-    launcher = start_long(3)
+@pytest.mark.parametrize(("lost", "zero"), [(0, 0), (1, 0), (0, 1), (1, 1)])
+def test_the_others_end_when_a_process_is_killed(folder: Path, lost: int, zero: int) -> None:
+    launcher = start_long(3, zero)
     os.kill(processes_of(launcher, 3)[lost], signal.SIGKILL)
     text = launcher.communicate(timeout=60)[0]
     assert launcher.returncode in (4, 128 + signal.SIGKILL)
     assert f"steep: rank {lost} was ended by signal 9" in text
     assert f"rank {lost} was killed" in text and "bug" not in text
     assert text.count("Another process of this training ended") == 1
+    train(2, "--epochs", 1, "--resume", "run", "--batch", 32, "--zero", zero)
 
 
-def test_ctrl_c_ends_all_with_one_checkpoint(folder: Path) -> None:
-    launcher = start_long(2)
+@pytest.mark.parametrize("zero", [0, 1])
+def test_ctrl_c_ends_all_with_one_checkpoint(folder: Path, zero: int) -> None:
+    launcher = start_long(2, zero)
     launcher.send_signal(signal.SIGINT)
     text = launcher.communicate(timeout=60)[0]
     assert launcher.returncode == 130
@@ -169,8 +222,9 @@ def test_ctrl_c_ends_all_with_one_checkpoint(folder: Path) -> None:
     assert "--checkpoint" in text
 
 
-def test_a_process_that_is_stopped_is_noticed(folder: Path) -> None:
-    launcher = start_long(2)
+@pytest.mark.parametrize("zero", [0, 1])
+def test_a_process_that_is_stopped_is_noticed(folder: Path, zero: int) -> None:
+    launcher = start_long(2, zero)
     stopped = processes_of(launcher, 2)[1]
     os.kill(stopped, signal.SIGSTOP)
     begin = time.monotonic()
@@ -248,9 +302,11 @@ def mpirun(count: int, *words: object) -> str:
 @needs_mpi
 def test_mpi_does_what_one_process_does(folder: Path) -> None:
     train(1, "--epochs", 2, "--out", "1.onnx")
-    text = mpirun(2, "--epochs", 2, "--out", "2.onnx", "--parallel", "mpi")
-    assert "exit code 0" in text and text.count("wrote") == 1, text
-    assert_same("1.onnx", "2.onnx")
+    for zero in (0, 1):
+        words = ("--parallel", "mpi", "--zero", zero)
+        text = mpirun(2, "--epochs", 2, "--out", f"{zero}of2.onnx", *words)
+        assert "exit code 0" in text and text.count("wrote") == 1, text
+        assert_same("1.onnx", f"{zero}of2.onnx")
 
 
 @needs_mpi

@@ -47,6 +47,9 @@ def _is_float(x: Value) -> bool:
     return x.dtype is None or bool(x.dtype.is_floating_point())
 
 
+_NARROW = (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.BOOL)
+
+
 def _cast(x: Value, dtype: int | None) -> Value:
     if dtype in (-1, None):
         return x
@@ -57,6 +60,9 @@ def _cast(x: Value, dtype: int | None) -> Value:
 
 def _products(x: Value, dim: int, **order: int) -> Value:
     """Return cumulative products; ``reverse`` and ``exclusive`` are as for ONNX's CumProd."""
+    if x.dtype in _NARROW:  # the operator takes integers of 32 and 64 bits
+        wide = steep_node("CumProd", [_cast(x, ir.DataType.INT64)], axis=dim, **order)[0]
+        return _cast(wide, x.dtype)
     return steep_node("CumProd", [x], axis=dim, **order)[0]
 
 

@@ -1,0 +1,431 @@
+// ZeRO-1: processes, here threads, that divide the optimizer's states make the update of one
+// process; what each keeps and sends; checkpoints; and what happens when one fails.
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <mutex>
+#include <thread>
+
+#include "parallel/in_threads.h"
+#include "steep/error.h"
+#include "train/models.h"
+#include "train/optimizer.h"
+
+namespace steep {
+namespace {
+
+using testing::in_threads;
+using testing::mlp_bytes;
+using testing::model_bytes;
+using testing::random_labels;
+using testing::random_tensor;
+using testing::same_tensors;
+using testing::session_of;
+using Weights = std::map<std::string, Tensor>;
+
+TrainingOptions options_of(const std::string& optimizer, double lr = 0.05) {
+  return {.loss = "softmax_cross_entropy",
+          .optimizer = {.kind = optimizer, .lr = lr, .momentum = 0.9},
+          .clip_norm = 0.5};
+}
+
+std::vector<Tensor> batch(int64_t rows, int seed) {
+  return {random_tensor({rows, 3}, static_cast<unsigned>(seed)),
+          random_labels(rows, 4, static_cast<unsigned>(seed) + 1)};
+}
+
+/// Uneven shares: the last ranks may have no rows.
+std::vector<Tensor> share(const std::vector<Tensor>& all, int rank, int size) {
+  const int64_t rows = all[0].dims()[0];
+  const auto begin_of = [&](int r) { return r == 0 ? 0 : std::min<int64_t>(rows, 2 + r); };
+  const int64_t end = rank + 1 == size ? rows : begin_of(rank + 1);
+  std::vector<Tensor> own;
+  for (const Tensor& array : all) own.push_back(steep::rows(array, begin_of(rank), end));
+  return own;
+}
+
+void expect_near(const Weights& one, const Weights& other) {
+  ASSERT_EQ(one.size(), other.size());
+  for (const auto& [name, tensor] : one) {
+    for (int64_t i = 0; i < tensor.size(); ++i) {
+      ASSERT_NEAR(tensor.data<float>()[i], other.at(name).data<float>()[i], 1e-6) << name;
+    }
+  }
+}
+
+size_t bytes_of(const Weights& tensors) {
+  size_t bytes = 0;
+  for (const auto& [name, tensor] : tensors) bytes += tensor.nbytes();
+  return bytes;
+}
+
+/// Five matrices of odd sizes, and more processes than that in the tests. w0 is larger than the
+/// least moments that are kept in fewer bits.
+std::string matrices_bytes(int hidden = 7) {
+  const auto values = [](int count, int seed) {
+    std::string text;
+    for (int i = 0; i < count; ++i) {
+      text += (i == 0 ? "" : ", ") + std::to_string(std::sin(0.7 * i + seed) * 0.4);
+    }
+    return text;
+  };
+  const std::string h = std::to_string(hidden);
+  return model_bytes("g (float[rows, 3] x) => (float[rows, 4] logits) <float[3, " + h + "] w0 = {" +
+                     values(3 * hidden, 1) + "}, float[" + h + ", 5] w1 = {" +
+                     values(5 * hidden, 2) + "}, float[5, 1] w2 = {" + values(5, 3) +
+                     "}, float[5, 9] w3 = {" + values(45, 4) + "}, float[9, 4] w4 = {" +
+                     values(36, 5) + R"(}>
+    { a = MatMul(x, w0)  b = Tanh(a)  c = MatMul(b, w1)  d = Tanh(c)  e = MatMul(d, w2)
+      f = Mul(d, e)  g0 = MatMul(f, w3)  h = Tanh(g0)  logits = MatMul(h, w4) })");
+}
+
+class Folder {
+ public:
+  Folder() : path_((std::filesystem::temp_directory_path() / "steep-XXXXXX").string()) {
+    if (mkdtemp(path_.data()) == nullptr) throw std::runtime_error("no folder");
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+/// The moments of all processes, each of which is kept once.
+class Moments {
+ public:
+  void add(const Weights& own) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [name, tensor] : own) {
+      EXPECT_TRUE(all_.emplace(name, tensor.clone()).second || name.starts_with("step/")) << name;
+    }
+  }
+  const Weights& all() const { return all_; }
+
+ private:
+  std::mutex mutex_;
+  Weights all_;
+};
+
+TEST(DividedStates, MakeTheUpdateOfOneProcess) {
+  // The last three read a whole tensor to update it.
+  for (const char* kind : {"sgd", "adamw", "lamb", "muon", "adafactor"}) {
+    SCOPED_TRACE(kind);
+    const TrainingOptions options = options_of(kind, 0.005);
+    const std::string bytes = matrices_bytes();
+    auto alone = session_of(bytes, options);
+    std::vector<StepResult> results;
+    for (int i = 0; i < 3; ++i) results.push_back(alone.step(batch(i == 2 ? 2 : 7, i)));
+    for (const int size : {1, 2, 3, 7}) {
+      SCOPED_TRACE(size);
+      Moments moments;
+      in_threads(size, [&](const std::shared_ptr<Peers>& peers) {
+        TrainingOptions own = options;
+        own.seed = static_cast<uint64_t>(peers->rank());
+        auto session = session_of(bytes, own);
+        if (peers->rank() > 0) session.state("w1").data<float>()[0] = 9;  // rank 0's counts
+        DataParallel parallel(session, peers, {}, 1);
+        for (int i = 0; i < 3; ++i) {
+          const StepResult result =
+              parallel.step(share(batch(i == 2 ? 2 : 7, i), peers->rank(), size));
+          EXPECT_NEAR(result.loss, results[static_cast<size_t>(i)].loss, 1e-6);
+          EXPECT_NEAR(result.grad_norm, results[static_cast<size_t>(i)].grad_norm, 1e-6);
+          EXPECT_EQ(result.step, i + 1);
+        }
+        expect_near(session.weights(), alone.weights());
+        moments.add(session.optimizer_state());
+      });
+      expect_near(alone.optimizer_state(), moments.all());
+    }
+  }
+}
+
+/// Trains on two processes, with whole and with divided states: the same bits, since a sum of two
+/// numbers has no order.
+void expect_same_bits(const std::string& bytes, TrainingOptions options) {
+  options.clip_norm = 0;  // the norm of all may be rounded otherwise
+  Moments moments[2];
+  Weights weights[2];
+  for (const int zero : {0, 1}) {
+    in_threads(2, [&](const std::shared_ptr<Peers>& peers) {
+      auto session = session_of(bytes, options);
+      DataParallel parallel(session, peers, {}, zero);
+      for (int i = 0; i < 3; ++i) {
+        parallel.accumulate(share(batch(5, i), peers->rank(), 2));
+        parallel.accumulate(share(batch(6, i), peers->rank(), 2));
+        parallel.apply_gradients();
+      }
+      if (zero == 1 || peers->rank() == 0) moments[zero].add(session.optimizer_state());
+      if (peers->rank() == 1) weights[zero] = session.weights();
+    });
+  }
+  EXPECT_TRUE(same_tensors(weights[0], weights[1]));
+  EXPECT_TRUE(same_tensors(moments[0].all(), moments[1].all()));
+}
+
+TEST(DividedStates, AreTheSameBitsAsWholeOnes) {
+  for (const std::string& kind : built_in_optimizers()) {
+    SCOPED_TRACE(kind);
+    expect_same_bits(matrices_bytes(), options_of(kind));
+  }
+  TrainingOptions options = options_of("adamw");
+  options.groups = {
+      {.names = {"w1", "w3"}, .optimizer = OptimizerOptions{.kind = "muon", .lr = 0.02}},
+      {.names = {"w4"}, .lr_multiplier = 0.5}};
+  options.optimizer.state_precision = "int8";
+  options.check_finite = true;
+  expect_same_bits(matrices_bytes(1500), options);  // with random rounding
+}
+
+TEST(DividedStates, AreKeptOnceAndSentAsOftenAsOneSum) {
+  const std::string bytes = matrices_bytes();
+  const size_t parameters = bytes_of(session_of(bytes, options_of("adamw")).weights());
+  const size_t most = 5 * 9 * 4;  // of w3
+  for (const int size : {2, 3, 4}) {
+    constexpr int kSteps = 3;
+    std::atomic<size_t> total = 0;
+    const size_t sent = in_threads(size, [&](const std::shared_ptr<Peers>& peers) {
+      auto session = session_of(bytes, options_of("adamw"));
+      const StepPlan before = session.plan(batch(4, 0));
+      DataParallel parallel(session, peers, {}, 1);
+      for (int i = 0; i < kSteps; ++i) parallel.step(batch(4, i));
+      const size_t own = bytes_of(session.optimizer_state());
+      EXPECT_LE(own, 2 * (parameters / static_cast<size_t>(size) + most));
+      const StepPlan plan = session.plan(batch(4, 0));
+      EXPECT_EQ(before.optimizer_bytes, 2 * parameters);
+      EXPECT_EQ(plan.optimizer_bytes, own);
+      total += own;
+    });
+    EXPECT_EQ(total, 2 * parameters);
+    // The least that a sum over all processes sends: 2 · (size - 1) / size of the bytes by each.
+    EXPECT_EQ(sent, 2 * static_cast<size_t>(size - 1) * parameters * kSteps);
+  }
+}
+
+TEST(DividedStates, SurviveACheckpointOnAnyNumberOfProcesses) {
+  for (const char* precision : {"float32", "int8"}) {
+    TrainingOptions options = options_of("adamw");
+    options.optimizer.state_precision = precision;
+    options.groups = {{.names = {"w2"}, .optimizer = OptimizerOptions{.kind = "sgd", .lr = 0.1}}};
+    const bool narrow = precision == std::string("int8");
+    const std::string bytes = matrices_bytes(narrow ? 1500 : 7);
+    for (const int before : {1, 2, 3, 4}) {
+      const Folder folder;
+      Moments saved;
+      Weights weights;
+      in_threads(before, [&](const std::shared_ptr<Peers>& peers) {
+        auto session = session_of(bytes, options);
+        DataParallel parallel(session, peers, {}, 1);
+        for (int i = 0; i < 2; ++i) parallel.step(share(batch(7, i), peers->rank(), before));
+        parallel.save_checkpoint(folder / "run", R"({"of":"me"})");
+        saved.add(session.optimizer_state());
+        if (peers->rank() == 0) weights = session.weights();
+      });
+      auto whole = session_of(bytes, options);
+      EXPECT_EQ(whole.load_checkpoint(folder / "run"), R"({"of":"me"})");
+      EXPECT_TRUE(same_tensors(whole.optimizer_state(), saved.all()));
+      EXPECT_TRUE(same_tensors(whole.weights(), weights));
+      whole.step(batch(7, 5));
+      for (const int after : {1, 2, 3, 4}) {
+        Moments loaded;
+        in_threads(after, [&](const std::shared_ptr<Peers>& peers) {
+          auto session = session_of(bytes, options);
+          DataParallel parallel(session, peers, {}, 1);
+          session.load_checkpoint(folder / "run");
+          loaded.add(session.optimizer_state());
+          parallel.step(share(batch(7, 5), peers->rank(), after));
+          EXPECT_EQ(session.step_count(), 3);
+          expect_near(session.weights(), whole.weights());
+        });
+        EXPECT_TRUE(same_tensors(loaded.all(), saved.all())) << before << " to " << after;
+      }
+    }
+  }
+}
+
+TEST(DividedStates, ASkipAndAnErrorAreThoseOfAll) {
+  TrainingOptions options = options_of("adamw");
+  options.precision = "fp16";
+  in_threads(3, [&](const std::shared_ptr<Peers>& peers) {
+    auto session = session_of(mlp_bytes(false), options);
+    DataParallel parallel(session, peers, {}, 1);
+    parallel.step(batch(4, peers->rank()));
+    const Weights before = session.weights(), moments = session.optimizer_state();
+    std::vector<Tensor> own = batch(1, 5);
+    if (peers->rank() == 1) own[0] = Tensor::from(std::vector<float>{1000, 1000, 1000}, {1, 3});
+    EXPECT_TRUE(parallel.step(own).skipped);
+    EXPECT_EQ(session.loss_scale(), 32768);
+    own = batch(4, peers->rank());
+    if (peers->rank() == 2) own[1].data<int64_t>()[2] = 77;
+    EXPECT_THROW(parallel.step(own), DataError);
+    EXPECT_TRUE(same_tensors(session.weights(), before));
+    EXPECT_TRUE(same_tensors(session.optimizer_state(), moments));
+    EXPECT_EQ(parallel.step(batch(4, peers->rank())).step, 2);
+  });
+}
+
+TEST(DividedStates, AnUpdateThatIsNotFiniteIsAnErrorOfAll) {
+  TrainingOptions options = options_of("sgd");
+  options.check_finite = true;
+  options.clip_norm = 0;
+  const Folder folder;
+  in_threads(2, [&](const std::shared_ptr<Peers>& peers) {
+    auto session = session_of(matrices_bytes(), options);
+    DataParallel parallel(session, peers, {}, 1);
+    parallel.step(batch(4, 0));
+    parallel.save_checkpoint(folder / "run");
+    peers->agree("a file", {});
+    session.set_lr(1e300);  // infinite in float32
+    EXPECT_THROW(parallel.step(batch(4, 1)), DataError);
+    EXPECT_THROW(session.weights(), DataError);
+    EXPECT_EQ(session.step_count(), 1);
+    session.load_checkpoint(folder / "run");
+    EXPECT_EQ(parallel.step(batch(4, 1)).step, 2);
+  });
+}
+
+TEST(DividedStates, WhatIsMissingIsSaid) {
+  in_threads(2, [](const std::shared_ptr<Peers>& peers) {
+    TrainingOptions averaged = options_of("adamw");
+    averaged.ema_decay = 0.9;
+    auto refused = session_of(mlp_bytes(false), averaged);
+    EXPECT_THROW(DataParallel(refused, peers, {}, 1), ModelError);
+    auto session = session_of(mlp_bytes(false), options_of("adamw"));
+    EXPECT_THROW(DataParallel(session, peers, {}, 2), ModelError);
+    DataParallel parallel(session, peers, {}, 1);
+    EXPECT_THROW(DataParallel(session, peers, {}, 1), DataError);
+    EXPECT_THROW(session.step(batch(4, 0)), DataError);
+    EXPECT_THROW(session.set_optimizer_state({}), DataError);
+    EXPECT_THROW(session.complete_update(), DataError);
+    EXPECT_THROW(session.hold_states_of({}), DataError);
+    session.accumulate(batch(4, 0));
+    EXPECT_THROW(session.apply_gradients(), DataError);
+    session.drop_gradients();
+    const Folder folder;
+    EXPECT_THROW(session.save_checkpoint(folder / "run"), DataError);
+    EXPECT_FALSE(std::filesystem::exists(folder / "run"));
+    int elsewhere = 0;
+    for (const std::string& name : session.optimizer_state_names()) {
+      try {
+        EXPECT_TRUE(session.state(name).defined());
+      } catch (const DataError& error) {
+        EXPECT_EQ(error.parts().node, name);
+        ++elsewhere;
+      }
+    }
+    EXPECT_EQ(elsewhere, 4);  // of 8
+    EXPECT_EQ(parallel.step(batch(4, 0)).step, 1);
+    EXPECT_TRUE(session.eval(batch(4, 0)).loss);
+  });
+}
+
+TEST(DividedStates, OnOneProcessOnlyAreFound) {
+  in_threads(2, [](const std::shared_ptr<Peers>& peers) {
+    auto session = session_of(mlp_bytes(false), options_of("adamw"));
+    EXPECT_THROW(
+        {
+          DataParallel parallel(session, peers, {}, peers->rank());
+          parallel.step(batch(4, 0));
+        },
+        ProviderError);
+  });
+}
+
+TEST(DividedStates, ACheckpointOnOneProcessOnlyIsFound) {
+  const Folder folder;
+  auto alone = session_of(mlp_bytes(false), options_of("adamw"));
+  alone.step(batch(4, 0));
+  alone.save_checkpoint(folder / "run");
+  in_threads(2, [&](const std::shared_ptr<Peers>& peers) {
+    auto session = session_of(mlp_bytes(false), options_of("adamw"));
+    // Before the states are divided, rank 0's are copied.
+    if (peers->rank() == 0) session.load_checkpoint(folder / "run");
+    DataParallel parallel(session, peers, {}, 1);
+    for (const auto& [name, moment] : session.optimizer_state()) {
+      const Tensor expected = alone.state(name);
+      EXPECT_EQ(std::memcmp(moment.data(), expected.data(), expected.nbytes()), 0) << name;
+    }
+    EXPECT_EQ(parallel.step(batch(4, 0)).step, 2);
+    if (peers->rank() == 0) session.load_checkpoint(folder / "run");
+    parallel.refresh();
+    try {
+      parallel.step(batch(4, 0));
+      ADD_FAILURE() << "no error";
+    } catch (const DataError& error) {
+      EXPECT_EQ(error.parts().node, "rank 1");
+    }
+    session.load_checkpoint(folder / "run");
+    parallel.refresh();
+    EXPECT_EQ(parallel.step(batch(4, 0)).step, 2);
+  });
+}
+
+TEST(DataParallel, TheScalesOfMomentsIn8BitsAreCopiedFromRank0) {
+  const Folder folder;
+  TrainingOptions options = options_of("adamw");
+  options.optimizer.state_precision = "int8";
+  const std::string bytes = matrices_bytes(1500);
+  auto alone = session_of(bytes, options);
+  alone.step(batch(4, 0));
+  alone.save_checkpoint(folder / "run");
+  alone.step(batch(4, 1));
+  in_threads(2, [&](const std::shared_ptr<Peers>& peers) {
+    auto session = session_of(bytes, options);
+    if (peers->rank() == 0) session.load_checkpoint(folder / "run");
+    DataParallel parallel(session, peers);
+    parallel.step(batch(4, 1));
+    expect_near(session.weights(), alone.weights());
+  });
+}
+
+/// Fails in one of its exchanges.
+class Failing : public testing::ThreadPeers {
+ public:
+  Failing(testing::Room& room, int rank, int good) : ThreadPeers(room, rank), good_(good) {}
+
+ protected:
+  void exchange(const void* out, size_t out_bytes, int to, void* in, size_t in_bytes,
+                int from) override {
+    if (good_-- == 0) throw std::runtime_error("killed");
+    ThreadPeers::exchange(out, out_bytes, to, in, in_bytes, from);
+  }
+
+ private:
+  int good_;
+};
+
+TEST(DividedStates, ALostProcessLeavesWeightsOfOneStepOrAnError) {
+  // A step of two processes has two exchanges: the sum, and the copy of weights.
+  for (const int good : {2, 3}) {
+    testing::Room room(2);
+    const auto work = [&](int rank) {
+      const auto peers = std::make_shared<Failing>(room, rank, rank == 1 ? good : 1000);
+      auto session = session_of(mlp_bytes(false), options_of("adamw"));
+      DataParallel parallel(session, peers, {}, 1);
+      parallel.step(batch(4, 0));
+      const Weights before = session.weights();
+      EXPECT_THROW(parallel.step(batch(4, 1)), PeerLostError);
+      if (rank == 1) return room.leave(rank);
+      EXPECT_THROW(parallel.step(batch(4, 1)), PeerLostError);
+      EXPECT_THROW(parallel.gather_states(), PeerLostError);
+      if (good == 2) {
+        EXPECT_TRUE(same_tensors(session.weights(), before));
+      } else {
+        EXPECT_THROW(session.weights(), DataError);
+      }
+    };
+    std::thread other([&] { work(1); });
+    work(0);
+    other.join();
+  }
+}
+
+}  // namespace
+}  // namespace steep
