@@ -441,8 +441,10 @@ void bind_states(nb::class_<Session>& session) {
 
 void bind_files(nb::class_<Session>& session) {
   session
-      .def("save_checkpoint", &Session::save_checkpoint, nb::arg("path"), nb::arg("user") = "{}",
-           Unlocked(),
+      .def("save_checkpoint",
+           nb::overload_cast<const std::filesystem::path&, const std::string&>(
+               &Session::save_checkpoint, nb::const_),
+           nb::arg("path"), nb::arg("user") = "{}", Unlocked(),
            "Replaces a checkpoint only once the new one is whole. Raises "
            "IoError.")
       .def("load_checkpoint", &Session::load_checkpoint, nb::arg("path"), Unlocked(),
