@@ -7,13 +7,16 @@ import functools
 import logging
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from steep import _steep
 from steep.errors import DataError, ModelError
 from steep.inspection import StrPath, make_dump, record_profile
 from steep.providers import Providers, choices_of
+from steep.session import fitting
+from steep.session.batches import Data
+from steep.session.metrics import LossOfSession, Metrics
 from steep.session.processes import join_processes, require_alone
 from steep.session.schedule import RateFunction, engine_rate, take_function
 from steep.session.source import ModelProto, source_of
@@ -258,9 +261,92 @@ class TrainingSession(SessionSteps):
             log.info("trained: %s", ", ".join(self.parameter_names))
             for constant in self.left_out:
                 log.info("not trained: %s %s", constant.name, constant.reason)
+        reads_scores: Callable[[], bool] = bool
+        if loss == "binary_cross_entropy_with_logits":
+            reads_scores = functools.partial(_steep.reads_scores_within, source, options)
+        self._of_loss = LossOfSession(loss, output, label, ignore_index, reads_scores)
         self._prepare_steps(options, function)
         if self._parallel is not None:
             self._parallel.describe(self, parameters if isinstance(parallel, str) else {}, source)
+
+    def fit(
+        self,
+        data: Data,
+        *,
+        epochs: int = 1,
+        batch: int | None = None,
+        validation: Data | float | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        metrics: Metrics = (),
+        callbacks: Sequence[fitting.EpochCallback] = (),
+        step_callbacks: Sequence[fitting.StepCallback] = (),
+        patience: int | None = None,
+        restore_best: bool = False,
+        schedule: RateFunction | None = None,
+        progress: bool = True,
+    ) -> fitting.History:
+        """Train for some epochs, from the present weights on; return what each epoch did.
+
+        >>> history = session.fit((x, y), epochs=20, validation=0.1, patience=3)
+        >>> history.best.validation_loss
+
+        Args:
+            data: a tuple of arrays in the order of ``input_info()``, or arrays by name, each with a
+                row for each sample. Or an iterable of batches (a list, a DataLoader): dicts, tuples
+                or lists of arrays as for ``step``.
+            epochs: number of passes over the data.
+            batch: rows of a step, if ``data`` has arrays: by default those that the model fixes,
+                else 32. The last batch may be smaller; if the model fixes the rows, what is left
+                over in a pass is left out.
+            validation: data as above, whose loss ``eval`` computes after each epoch; or the part of
+                the rows of ``data`` that is held out: 0.1.
+            shuffle: train on arrays in a new order in each epoch, and hold out random rows. False:
+                in the given order, and hold out the last rows.
+            seed: seed of these orders; an order also depends on ``step_count``, so a run that
+                continues from a checkpoint has the same batches.
+            metrics: computed from all validation predictions: "accuracy", "f1" or "top5" (another
+                number) for losses of classes; "accuracy" or "f1" for binary losses; "r2" for
+                others; or functions of predictions and labels (NumPy arrays), as a list or by name.
+            callbacks: functions that are called with an ``Epoch`` after each epoch. If one returns
+                True, the training ends.
+            step_callbacks: the same after each step, with the result of ``step``; an epoch that one
+                of them ends is not in the history, and not validated.
+            patience: end after this number of epochs without a smaller validation loss.
+            restore_best: at the end, bring weights, statistics, moments and ``step_count`` back to
+                the epoch with the smallest validation loss. Keeps a copy of them.
+            schedule: a function that returns the factor of the learning rate for a step, by
+                ``step_count``: 0 for the session's first.
+            progress: show a bar (``tqdm``, if it is installed) after two seconds.
+
+        Raises:
+            DataError: an argument is wrong, or as ``step`` and ``eval``; or the session has
+                ``parallel``, or another schedule besides ``schedule``.
+            ShapeError: arrays have different numbers of rows, or as ``step`` and ``eval``.
+            KeyboardInterrupt: after Ctrl-C, when the step is complete: the session may be used.
+        """
+        options = fitting.FitOptions(
+            epochs,
+            batch,
+            validation,
+            shuffle,
+            seed,
+            metrics,
+            callbacks,
+            step_callbacks,
+            patience,
+            restore_best,
+            progress,
+        )
+        if self._parallel is not None:
+            raise DataError(
+                "fit trains in one process.",
+                node="parallel",
+                expected="a session without parallel",
+                remedy="Write the loop: all processes call step() equally often.",
+            )
+        with self._scheduled(schedule):
+            return fitting.fit(self, self._of_loss, data, options)
 
     @property
     def _writes(self) -> bool:
