@@ -101,7 +101,8 @@ class GradientSession {
   std::vector<Tensor> eval(const Tensors& inputs);
 
   /// The gradient of Σ <output_gradients[y], y> with respect to each name of `wrt`, of its type; it
-  /// is zeros if no y depends on that name. Outputs that are not named do not contribute. If
+  /// is zeros if no y depends on that name. Outputs that are not named do not contribute. Gradients
+  /// of another dtype than the output's are converted, as inputs of forward() are. If
   /// `output_gradients` is empty and the model has a single output of one element, its gradient is
   /// 1. Throws DataError (the run is of another session, or its backward was done; an output is
   /// unknown or does not depend on `wrt`; no gradients) and ShapeError (a gradient does not have

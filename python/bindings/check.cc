@@ -1,4 +1,4 @@
-// check(): lists all obstacles to training a model.
+// check(): lists all obstacles to training a model; and what its loss would be attached to.
 #include "steep/check.h"
 
 #include <nanobind/stl/filesystem.h>
@@ -6,8 +6,22 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings.h"
+#include "model/import/import.h"
+#include "train/loss.h"
 
 namespace steep::python {
+namespace {
+
+bool reads_scores(ImportedModel model, const TrainingOptions& options) {
+  offer_output(model.graph, options);
+  return reads_scores_within(model.graph, options);
+}
+
+ImportOptions import_options(const TrainingOptions& options) {
+  return {.limits = options.limits, .leave_out = true};
+}
+
+}  // namespace
 
 void init_check(nb::module_& m) {
   nb::class_<Obstacle>(m, "Obstacle", "One thing that stands in the way of training a model.")
@@ -37,6 +51,24 @@ void init_check(nb::module_& m) {
       },
       nb::arg("model"), nb::arg("options") = TrainingOptions(),
       nb::sig("def check(model: str, options: TrainingOptions = ...) -> list[Obstacle]"));
+  m.def(
+      "reads_scores_within",
+      [](const nb::bytes& model, const TrainingOptions& options) {
+        const std::span data(reinterpret_cast<const std::byte*>(model.c_str()), model.size());
+        const nb::gil_scoped_release release;
+        return reads_scores(import_model(data, import_options(options)), options);
+      },
+      nb::arg("model"), nb::arg("options"),
+      nb::sig("def reads_scores_within(model: bytes, options: TrainingOptions) -> bool"),
+      "Does the loss read scores whose Softmax or Sigmoid is the output? Raises ModelError.");
+  m.def(
+      "reads_scores_within",
+      [](const std::filesystem::path& model, const TrainingOptions& options) {
+        const nb::gil_scoped_release release;
+        return reads_scores(import_model(model, import_options(options)), options);
+      },
+      nb::arg("model"), nb::arg("options"),
+      nb::sig("def reads_scores_within(model: str, options: TrainingOptions) -> bool"));
 }
 
 }  // namespace steep::python

@@ -42,6 +42,7 @@ from steep.errors import (
 from steep.providers import get_available_providers, register_provider
 from steep.session.custom_ops import Registration, register_op, register_ops, register_optimizer
 from steep.session.deploy import model_for_inference
+from steep.session.fitting import Epoch, History
 from steep.session.gradient import grad
 from steep.session.gradient_session import GradientSession
 from steep.session.inference import (
@@ -78,9 +79,11 @@ _OF_ANY_RELEASE = {"ORTModule"}  # work with any release of PyTorch; others need
 __all__ = [
     "CheckpointError",
     "DataError",
+    "Epoch",
     "Error",
     "GradientSession",
     "GraphOptimizationLevel",
+    "History",
     "IODescription",
     "InferenceSession",
     "InstallationError",

@@ -108,6 +108,14 @@ Tensor feed(Graph& g, Value initializer) {
   return tensor;
 }
 
+[[noreturn]] void refuse_dtype(const std::string& name, const Type& type) {
+  throw ModelError({.what = "A name in `wrt` is not a float: it has no gradient.",
+                    .node = name,
+                    .expected = "a float input or initializer",
+                    .received = info_of(name, type).text(),
+                    .remedy = "Store it as floats in the file, or name another value."});
+}
+
 uint64_t next_seed(uint64_t seed, uint64_t run) { return seed * 0x9E3779B97F4A7C15u + run; }
 
 }  // namespace
@@ -193,6 +201,9 @@ void GradientSession::Impl::find_sources(Graph& g, const std::vector<std::string
   std::set<std::string> names;
   for (const std::string& name : options.wrt) {
     const Value v = g.find(name);
+    if (v && !is_float(v.dtype()) && (v.role() == Role::input || constant(v))) {
+      refuse_dtype(name, v.type());
+    }
     const bool fits = v && is_float(v.dtype()) && (v.role() == Role::input || constant(v));
     if (!fits || !names.insert(name).second) {
       std::vector<std::string> candidates;
@@ -398,9 +409,10 @@ std::vector<Tensor> gradients_by_output(const std::vector<TensorInfo>& outputs,
                        .expected = names_of(possible),
                        .received = name});
     }
-    TensorInfo info{.name = name, .dtype = output->dtype, .dims = dims[at]};
-    check_type("The gradient of an output", info, gradient);
-    result[at] = gradient;
+    const TensorInfo info{.name = name, .dtype = output->dtype, .dims = dims[at]};
+    result[at] =
+        converts(gradient.dtype(), info.dtype) ? convert(gradient, info.dtype, name) : gradient;
+    check_type("The gradient of an output", info, result[at]);
   }
   if (!gradients.empty()) return result;
   if (outputs.size() != 1 || element_count(dims[0]) != 1 || outputs[0].dtype != DType::f32) {

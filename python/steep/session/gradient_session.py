@@ -11,6 +11,7 @@ from steep import _steep
 from steep.errors import DataError
 from steep.inspection import StrPath, make_dump, record_profile
 from steep.providers import Providers, choices_of
+from steep.session.destinations import Destinations, gradient_destinations, types_of
 from steep.session.memory_limit import limit_text
 from steep.session.source import ModelProto, source_of
 
@@ -22,8 +23,9 @@ class GradientSession(_steep.GradientSession):
 
     The caller passes the gradients of the outputs, and gets those of inputs and weights. Use it for
     layers, losses and optimizers that are not part of an ONNX file. ``TrainingSession`` runs a
-    whole step. Arrays are those of NumPy, PyTorch or any library with DLPack, with the model's
-    dtypes; results are ``steep.Tensor``.
+    whole step. Arrays are those of NumPy, PyTorch or any library with DLPack; results are
+    ``steep.Tensor``, or arrays of the caller (``out``). Inputs and gradients of outputs of another
+    dtype than the model's are converted (docs/training.md).
 
     >>> session = GradientSession("layer.onnx", wrt=["x", "weight"])
     >>> (y,), run = session.forward({"x": x})
@@ -87,47 +89,72 @@ class GradientSession(_steep.GradientSession):
         super().__init__(source_of(model), options)
         self._inputs = [i.name for i in self.input_info()]
         self._outputs = [o.name for o in self.output_info()]
+        self._wrt = list(wrt)
 
-    def forward(self, inputs: Arrays) -> tuple[list[_steep.Tensor], _steep.GradientRun]:
+    def forward(
+        self, inputs: Arrays, *, out: Mapping[str, Any] | None = None
+    ) -> tuple[list[_steep.Tensor], _steep.GradientRun]:
         """Run the model, and keep what its backward needs.
 
         Args:
             inputs: an array for each of ``input_info()``, in order or by name. By name you may also
                 give weights, which then replace the session's weights in this run.
+            out: arrays by the names of outputs, to which these are also copied: writable NumPy
+                arrays with any strides, or contiguous tensors in CPU memory.
 
         Returns:
             The outputs, in the order of ``output_info()``, and the run for ``backward``.
 
         Raises:
-            DataError: an input is missing, unknown or not an array.
+            DataError: an input is missing, unknown or not an array; a name in ``out`` is unknown,
+                or its array is not writable or overlaps another.
             ShapeError: the rank or an extent of an array differs from the model's, or its dtype
-                cannot be converted (docs/training.md).
+                cannot be converted (docs/training.md). Arrays in ``out`` are not converted.
             ProviderError: there is no kernel for a node.
         """
-        return super().forward(_by_name("forward", self._inputs, inputs))
+        places = self._outputs_into(out)
+        outputs, run = super().forward(_by_name("forward", self._inputs, inputs))
+        if places is not None:
+            places.write(dict(zip(self._outputs, outputs, strict=True)))
+        return outputs, run
 
-    def eval(self, inputs: Arrays) -> list[_steep.Tensor]:
+    def _outputs_into(self, out: Mapping[str, Any] | None) -> Destinations | None:
+        return None if out is None else Destinations(out, types_of(self.output_info()))
+
+    def eval(self, inputs: Arrays, *, out: Mapping[str, Any] | None = None) -> list[_steep.Tensor]:
         """Run the model without dropout, only for its outputs.
 
         Args:
-            inputs: as for ``forward``.
+            inputs, out: as for ``forward``.
 
         Raises:
             ModelError: a normalisation is in training mode; nothing here updates its statistics.
             DataError, ShapeError, ProviderError: as ``forward``.
         """
-        return super().eval(_by_name("eval", self._inputs, inputs))
+        places = self._outputs_into(out)
+        outputs = super().eval(_by_name("eval", self._inputs, inputs))
+        if places is not None:
+            places.write(dict(zip(self._outputs, outputs, strict=True)))
+        return outputs
 
     def backward(
-        self, run: _steep.GradientRun, output_gradients: Arrays | None = None
+        self,
+        run: _steep.GradientRun,
+        output_gradients: Arrays | None = None,
+        *,
+        out: object = None,
     ) -> dict[str, _steep.Tensor]:
         """Return gradients of the sum over outputs ``y`` of ``(output_gradients[y] * y).sum()``.
 
         Args:
             run: a run that ``forward`` returned.
             output_gradients: by the name of the output, or in the order of ``output_info()`` with
-                None for an output without a gradient; with the shapes and dtypes of the outputs. If
-                the model has a single output of one float32 number, the default is 1.
+                None for an output without a gradient; with the shapes of the outputs. Other dtypes
+                are converted, as inputs are. If the model has a single output of one float32
+                number, the default is 1.
+            out: arrays by the names in ``wrt``, to which these gradients are also copied; or one
+                vector of ``weight_count`` elements for those of all weights, in the order of
+                ``weight_info()``, as ``flatten`` and ``bind_flat`` have it.
 
         Returns:
             For each name in ``wrt``, its gradient, with its dtype; zeros if the outputs do not
@@ -135,15 +162,29 @@ class GradientSession(_steep.GradientSession):
 
         Raises:
             DataError: the run belongs to another session, or had its backward; an output is
-                unknown, or does not depend on ``wrt``; there is no gradient. You may call again
-                with the run.
-            ShapeError: a gradient does not have the shape or dtype of its output. You may call
-                again with the run.
+                unknown, or does not depend on ``wrt``; there is no gradient, or a number does not
+                fit the output's dtype; ``out`` as for ``forward``. You may call again with the run.
+            ShapeError: a gradient does not have the shape of its output, or its dtype cannot be
+                converted; an array of ``out`` has another dtype or shape. You may call again with
+                the run, unless the extent is of an input that the model leaves open.
             ModelError: an operator between ``wrt`` and the outputs has no gradient; all are listed.
         """
         seeds = {} if output_gradients is None else output_gradients
         seed_of = _by_name("backward", self._outputs, seeds)
-        return super().backward(run, {k: v for k, v in seed_of.items() if v is not None})
+        places = self._gradients_into(out)
+        gradients = super().backward(run, {k: v for k, v in seed_of.items() if v is not None})
+        if places is not None:
+            places.write(gradients)
+        return gradients
+
+    def _gradients_into(self, out: object) -> Destinations | None:
+        if out is None:
+            return None
+        weights = types_of(self.weight_info())
+        if not isinstance(out, Mapping):
+            return gradient_destinations(out, weights)
+        inputs = [t for t in types_of(self.input_info()) if t.name in self._wrt]
+        return Destinations(out, [*weights, *inputs])
 
     def plan(self, inputs: Arrays) -> _steep.StepPlan:
         """Return the memory and the kernels of a forward and its backward for these input shapes.

@@ -15,6 +15,7 @@ from steep import _steep
 from steep.errors import DataError
 from steep.inspection import StrPath, make_dump, record_profile
 from steep.providers import choices_of
+from steep.session.destinations import Destinations, types_of
 from steep.session.source import ModelProto, source_of
 
 log = logging.getLogger("steep")
@@ -162,6 +163,8 @@ class InferenceSession:
         output_names: Sequence[str] | None,
         input_feed: Mapping[str, Any],
         run_options: object = None,
+        *,
+        out: Mapping[str, Any] | None = None,
     ) -> list[Any]:
         """Run the model.
 
@@ -170,20 +173,32 @@ class InferenceSession:
             input_feed: an array for each input, by name; a list of arrays for a sequence, None
                 for an empty optional.
             run_options: accepted for compatibility; its members have no effect.
+            out: arrays by the names of outputs, to which these are copied: writable NumPy arrays
+                with any strides, or contiguous tensors of PyTorch or others in CPU memory.
 
         Returns:
             For each output a NumPy array, a list of arrays (a sequence), or None (an empty
-            optional). The arrays own their memory.
+            optional). The arrays own their memory. In their place stand the arrays of ``out``.
 
         Raises:
             DataError: an input is missing, unknown or not an array, or a value does not fit the
-                model's dtype; an output is unknown.
+                model's dtype; an output is unknown; an array of ``out`` is not writable, overlaps
+                another, or has the name of no output that is computed.
             ShapeError: the rank or an extent of an input differs from the model's, or its dtype
-                cannot be converted (docs/training.md).
+                cannot be converted (docs/training.md). An array of ``out`` has another dtype or
+                shape: results are not converted.
             ProviderError: there is no kernel for a node.
             ModelError: an output needs an operator that Steep does not know.
         """
-        return self._session.run_data(list(output_names or ()), dict(input_feed))
+        if out is None:
+            return self._session.run_data(list(output_names or ()), dict(input_feed))
+        infos = {i.name: i for i in self._session.output_info()}
+        names = list(output_names or infos)
+        tensors = [i for n in names if (i := infos.get(n)) and not (i.sequence or i.optional)]
+        places = Destinations(out, types_of(tensors))
+        results: list[Any] = self._session.run_data(list(output_names or ()), dict(input_feed))
+        places.write({n: r for n, r in zip(names, results, strict=True) if n in out})
+        return [out.get(name, result) for name, result in zip(names, results, strict=True)]
 
     def plan(self, input_feed: Mapping[str, Any]) -> _steep.StepPlan:
         """Return the memory and the kernels of a run of all outputs for these input shapes.

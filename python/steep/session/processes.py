@@ -1,12 +1,16 @@
-"""Detects whether a launcher started several processes, which must not each train alone."""
+"""Detects whether a launcher started several processes, and lets them train together."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from steep.errors import ProviderError
+
+if TYPE_CHECKING:
+    from steep.parallel.data_parallel import DataParallel
 
 ALONE = "STEEP_ALONE"  # 1: each process intentionally trains by itself
 
@@ -73,3 +77,25 @@ def _group() -> str:
 def _number(text: str | None) -> int:
     """Return the number that a launcher's variable contains; 0 for any other text."""
     return int(text) if text is not None and text.isdecimal() else 0
+
+
+def join_processes(parallel: str | DataParallel) -> DataParallel:
+    """Return this process's part of a training in several processes.
+
+    Raises:
+        ProviderError: the value is not "torch", no launcher started this process, or PyTorch is not
+            installed.
+    """
+    if not isinstance(parallel, str):
+        return parallel  # a trainer passes one object to all of its sessions
+    try:
+        from steep.parallel.data_parallel import join  # the only import here that needs PyTorch
+    except ImportError as e:
+        raise ProviderError(
+            "Training in several processes needs PyTorch.",
+            node="parallel",
+            expected="torch, for torch.distributed",
+            received=str(e),
+            remedy="pip install torch",
+        ) from e
+    return join(parallel)

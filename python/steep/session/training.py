@@ -7,16 +7,21 @@ import functools
 import logging
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from steep import _steep
-from steep.errors import DataError, Error, ProviderError
+from steep.errors import DataError, ModelError
 from steep.inspection import StrPath, make_dump, record_profile
 from steep.providers import Providers, choices_of
-from steep.session.memory_limit import limit_text
-from steep.session.processes import require_alone
+from steep.session import fitting
+from steep.session.batches import Data
+from steep.session.metrics import LossOfSession, Metrics
+from steep.session.processes import join_processes, require_alone
+from steep.session.schedule import RateFunction, engine_rate, take_function
 from steep.session.source import ModelProto, source_of
+from steep.session.steps import SessionSteps
+from steep.session.training_options import group_of, options_of
 
 if TYPE_CHECKING:
     from steep.parallel.data_parallel import DataParallel
@@ -34,7 +39,7 @@ def announce_precision(precision: str) -> None:
         )
 
 
-class TrainingSession(_steep.TrainingSession):
+class TrainingSession(SessionSteps):
     """An ONNX model, its loss and its optimizer as one compiled step.
 
     Arrays are those of NumPy, PyTorch or any library with DLPack; results are ``steep.Tensor``. If
@@ -94,7 +99,8 @@ class TrainingSession(_steep.TrainingSession):
         updates: other initializers that a step writes, such as a moving average or a counter, each
             with the name of the model's output that computes its new value.
         schedule, warmup_steps, total_steps, min_lr_ratio: "constant", "linear" or "cosine", from
-            ``warmup_steps`` to ``total_steps``, down to ``min_lr_ratio`` times the rate.
+            ``warmup_steps`` to ``total_steps``, down to ``min_lr_ratio`` times the rate. Or a
+            function that returns the factor of the rate for a step, numbered from 0.
         clip_norm: bound of the gradients' global norm; 0 for none.
         clip_value: bound of each element of the gradients; 0 for none.
         ema_decay: decay of the moving averages of the weights, ``ema/NAME`` of the optimizer's
@@ -157,7 +163,6 @@ class TrainingSession(_steep.TrainingSession):
     """
 
     _in_one_process = True  # False in subclasses that synchronise processes themselves
-    _parallel: DataParallel | None = None
 
     def __init__(
         self,
@@ -203,7 +208,7 @@ class TrainingSession(_steep.TrainingSession):
         attributes: Mapping[str, float] | None = None,
         groups: Sequence[tuple[Sequence[str], Mapping[str, Any] | _steep.OptimizerOptions]] = (),
         updates: Mapping[str, str] | None = None,
-        schedule: str = "constant",
+        schedule: str | RateFunction = "constant",
         warmup_steps: int = 0,
         total_steps: int = 0,
         min_lr_ratio: float = 0.0,
@@ -234,7 +239,8 @@ class TrainingSession(_steep.TrainingSession):
             self._parallel = join_processes(parallel)
         elif self._in_one_process:
             require_alone("TrainingSession")
-        options = _options_of(parameters)
+        function = take_function(parameters)
+        options = options_of(parameters)
         if limits is not None:
             options.limits = limits
         options.providers = choices_of(providers)
@@ -242,7 +248,7 @@ class TrainingSession(_steep.TrainingSession):
         scaling = options.loss_scale
         scaling.min, scaling.max = min(scaling.min, loss_scale), max(scaling.max, loss_scale)
         options.updates = dict(updates or {})
-        options.groups = [_group(names, settings) for names, settings in groups]
+        options.groups = [group_of(names, settings) for names, settings in groups]
         options.optimizer.attributes = dict(attributes or {})
         source = source_of(model)
         if weights:
@@ -255,52 +261,97 @@ class TrainingSession(_steep.TrainingSession):
             log.info("trained: %s", ", ".join(self.parameter_names))
             for constant in self.left_out:
                 log.info("not trained: %s %s", constant.name, constant.reason)
-        # An attribute of the instance hides the method; _first_step removes it, so later steps pay
-        # nothing.
-        self.__dict__["step"] = self._first_step
+        reads_scores: Callable[[], bool] = bool
+        if loss == "binary_cross_entropy_with_logits":
+            reads_scores = functools.partial(_steep.reads_scores_within, source, options)
+        self._of_loss = LossOfSession(loss, output, label, ignore_index, reads_scores)
+        self._prepare_steps(options, function)
         if self._parallel is not None:
-            self.__dict__["step"] = functools.partial(self._parallel.step, self)
             self._parallel.describe(self, parameters if isinstance(parallel, str) else {}, source)
+
+    def fit(
+        self,
+        data: Data,
+        *,
+        epochs: int = 1,
+        batch: int | None = None,
+        validation: Data | float | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        metrics: Metrics = (),
+        callbacks: Sequence[fitting.EpochCallback] = (),
+        step_callbacks: Sequence[fitting.StepCallback] = (),
+        patience: int | None = None,
+        restore_best: bool = False,
+        schedule: RateFunction | None = None,
+        progress: bool = True,
+    ) -> fitting.History:
+        """Train for some epochs, from the present weights on; return what each epoch did.
+
+        >>> history = session.fit((x, y), epochs=20, validation=0.1, patience=3)
+        >>> history.best.validation_loss
+
+        Args:
+            data: a tuple of arrays in the order of ``input_info()``, or arrays by name, each with a
+                row for each sample. Or an iterable of batches (a list, a DataLoader): dicts, tuples
+                or lists of arrays as for ``step``.
+            epochs: number of passes over the data.
+            batch: rows of a step, if ``data`` has arrays: by default those that the model fixes,
+                else 32. The last batch may be smaller; if the model fixes the rows, what is left
+                over in a pass is left out.
+            validation: data as above, whose loss ``eval`` computes after each epoch; or the part of
+                the rows of ``data`` that is held out: 0.1.
+            shuffle: train on arrays in a new order in each epoch, and hold out random rows. False:
+                in the given order, and hold out the last rows.
+            seed: seed of these orders; an order also depends on ``step_count``, so a run that
+                continues from a checkpoint has the same batches.
+            metrics: computed from all validation predictions: "accuracy", "f1" or "top5" (another
+                number) for losses of classes; "accuracy" or "f1" for binary losses; "r2" for
+                others; or functions of predictions and labels (NumPy arrays), as a list or by name.
+            callbacks: functions that are called with an ``Epoch`` after each epoch. If one returns
+                True, the training ends.
+            step_callbacks: the same after each step, with the result of ``step``; an epoch that one
+                of them ends is not in the history, and not validated.
+            patience: end after this number of epochs without a smaller validation loss.
+            restore_best: at the end, bring weights, statistics, moments and ``step_count`` back to
+                the epoch with the smallest validation loss. Keeps a copy of them.
+            schedule: a function that returns the factor of the learning rate for a step, by
+                ``step_count``: 0 for the session's first.
+            progress: show a bar (``tqdm``, if it is installed) after two seconds.
+
+        Raises:
+            DataError: an argument is wrong, or as ``step`` and ``eval``; or the session has
+                ``parallel``, or another schedule besides ``schedule``.
+            ShapeError: arrays have different numbers of rows, or as ``step`` and ``eval``.
+            KeyboardInterrupt: after Ctrl-C, when the step is complete: the session may be used.
+        """
+        options = fitting.FitOptions(
+            epochs,
+            batch,
+            validation,
+            shuffle,
+            seed,
+            metrics,
+            callbacks,
+            step_callbacks,
+            patience,
+            restore_best,
+            progress,
+        )
+        if self._parallel is not None:
+            raise DataError(
+                "fit trains in one process.",
+                node="parallel",
+                expected="a session without parallel",
+                remedy="Write the loop: all processes call step() equally often.",
+            )
+        with self._scheduled(schedule):
+            return fitting.fit(self, self._of_loss, data, options)
 
     @property
     def _writes(self) -> bool:
         """Whether this process writes files (rank 0)."""
         return self._parallel is None or self._parallel.rank == 0
-
-    def apply_gradients(self) -> _steep.StepResult:
-        """Clip the mean of the accumulated gradients, and update the weights by it.
-
-        The result is that of one step of all their inputs, if the parts have one size and the loss
-        is a mean. The parts of a mean cross entropy that ignores labels are weighted by their
-        labels. The result's loss is the mean of the parts' losses. With ``parallel``, the parts of
-        all processes count.
-
-        Raises:
-            DataError: no gradients were accumulated.
-        """
-        if self._parallel is None:
-            return super().apply_gradients()
-        return self._parallel.apply_gradients(self)
-
-    def drop_gradients(self) -> None:
-        """Discard the accumulated gradients."""
-        super().drop_gradients()
-        if self._parallel is not None:
-            self._parallel.drop()
-
-    def set_weights(self, weights: Mapping[str, object]) -> None:
-        """Copy values to weights, after all were checked. Names left out keep their values."""
-        super().set_weights(dict(weights))
-        self._refresh_peers()
-
-    def set_optimizer_state(self, moments: Mapping[str, object]) -> None:
-        """Copy values to moments, after all were checked. Names left out keep their values."""
-        super().set_optimizer_state(dict(moments))
-        self._refresh_peers()
-
-    def _refresh_peers(self) -> None:
-        if self._parallel is not None:
-            self._parallel.refresh()
 
     def save_checkpoint(self, path: StrPath, user: str = "{}") -> None:
         """Write a checkpoint; it replaces an old one at ``path`` only when it is complete.
@@ -310,6 +361,8 @@ class TrainingSession(_steep.TrainingSession):
         Raises:
             IoError: it cannot be written.
         """
+        if self._schedule is not None:
+            self._schedule.remove(self)  # the next step sets the rate again
         if self._writes:
             super().save_checkpoint(path, user)
 
@@ -357,6 +410,12 @@ class TrainingSession(_steep.TrainingSession):
             ModelError: an artifact does not support an option of this session (docs/runtime.md).
             IoError: it cannot be written.
         """
+        if self._schedule is not None:
+            raise ModelError(
+                "An artifact cannot have a schedule that is a function.",
+                node="schedule",
+                expected='"constant", "linear" or "cosine"',
+            )
         if self._writes:
             super().save_artifact(path, *batches)
 
@@ -373,6 +432,8 @@ class TrainingSession(_steep.TrainingSession):
             CheckpointError: it is damaged, or belongs to another model; nothing has changed.
         """
         user = super().load_checkpoint(path)
+        if self._schedule is not None:
+            self._schedule.base = float(engine_rate.__get__(self))
         if self._parallel is not None:
             self._parallel.drop()
             self._refresh_peers()
@@ -415,17 +476,6 @@ class TrainingSession(_steep.TrainingSession):
             return contextlib.nullcontext()
         return record_profile(self.start_profile, self.write_profile, path)
 
-    def _first_step(
-        self, *arrays: object, accumulate: bool = False, **kwargs: object
-    ) -> _steep.StepResult:
-        """Log the plan of a step before the first one runs."""
-        if log.isEnabledFor(logging.INFO):
-            inputs = arrays or [kwargs[i.name] for i in self.input_info() if i.name in kwargs]
-            with contextlib.suppress(Error):  # the step itself raises a better error
-                log.info("step planned: %s", self.plan(*inputs))
-        self.__dict__.pop("step", None)  # another thread may have removed it
-        return self.step(*arrays, accumulate=accumulate, **kwargs)
-
 
 def check(
     model: str | os.PathLike[str] | bytes | ModelProto,
@@ -465,77 +515,3 @@ def check(
     if limits is not None:
         options.limits = limits
     return _steep.check(source_of(model), options)
-
-
-def join_processes(parallel: str | DataParallel) -> DataParallel:
-    """Return this process's part of a training in several processes.
-
-    Raises:
-        ProviderError: the value is not "torch", no launcher started this process, or PyTorch is not
-            installed.
-    """
-    if not isinstance(parallel, str):
-        return parallel  # a trainer passes one object to all of its sessions
-    try:
-        from steep.parallel.data_parallel import join  # the only import here that needs PyTorch
-    except ImportError as e:
-        raise ProviderError(
-            "Training in several processes needs PyTorch.",
-            node="parallel",
-            expected="torch, for torch.distributed",
-            received=str(e),
-            remedy="pip install torch",
-        ) from e
-    return join(parallel)
-
-
-def _options_of(settings: Mapping[str, Any]) -> _steep.TrainingOptions:
-    """Return options with the values of the table of options (option_rows.h)."""
-    beta1, beta2 = settings["betas"]
-    values = {**settings, "beta1": beta1, "beta2": beta2, "epsilon": settings["eps"]}
-    values["memory_limit"] = limit_text(settings["memory_limit"])
-    values["offload_folder"] = os.fspath(settings["offload_folder"])
-    options = _steep.TrainingOptions()
-    for part, field, keyword, _, _ in _steep.option_rows():
-        if keyword not in values:
-            continue
-        value = values[keyword]
-        owner = getattr(options, part) if part else options
-        setattr(owner, field, list(value) if isinstance(getattr(owner, field), list) else value)
-    return options
-
-
-def _group(
-    names: Sequence[str], settings: Mapping[str, Any] | _steep.OptimizerOptions
-) -> _steep.ParameterGroup:
-    group = _steep.ParameterGroup()
-    group.names = list(names)
-    if isinstance(settings, _steep.OptimizerOptions):
-        group.optimizer = settings
-        return group
-    if "optimizer" in settings:
-        group.optimizer = _optimizer_of(settings)
-        return group
-    for name, value in settings.items():
-        if name not in ("lr_multiplier", "weight_decay"):
-            raise ValueError(f"a parameter group has no setting {name!r}")
-        setattr(group, name, value)
-    return group
-
-
-def _optimizer_of(settings: Mapping[str, Any]) -> _steep.OptimizerOptions:
-    """Return an optimizer with settings by the keywords of ``TrainingSession``."""
-    values = dict(settings)
-    if "betas" in values:
-        values["beta1"], values["beta2"] = values.pop("betas")
-    if "eps" in values:
-        values["epsilon"] = values.pop("eps")
-    options = _steep.OptimizerOptions()
-    options.attributes = dict(values.pop("attributes", None) or {})
-    for part, field, keyword, _, _ in _steep.option_rows():
-        if part == "optimizer" and keyword in values:
-            value = values.pop(keyword)
-            setattr(options, field, list(value) if isinstance(value, tuple) else value)
-    for name in values:
-        raise ValueError(f"an optimizer has no setting {name!r}")
-    return options

@@ -30,8 +30,8 @@ from steep.lowering.ops.index_bounds import errors_of_pytorch
 from steep.module.ort_module import innermost
 from steep.onnx_graph.initializers import with_states
 from steep.providers import choices_of
-from steep.session.processes import require_alone
-from steep.session.training import TrainingSession, join_processes
+from steep.session.processes import join_processes, require_alone
+from steep.session.training import TrainingSession
 from steep.torch_internals.dynamo import TorchRuntimeError
 from steep.trainers.captured_step import CapturedStep, Roles, StepCompiled
 from steep.trainers.carried_gradients import CarriedGradients, take_gradients

@@ -140,6 +140,18 @@ def test_code_of_the_page(
     assert (tmp_path / "trained.onnx").exists()
 
 
+def test_gradients_of_the_page(prefix: Path, model: Path, tmp_path: Path) -> None:
+    """The gradient of a bias is the sum of 8 rows of ones."""
+    page = (ROOT / "docs/forward_backward.md").read_text()
+    ((_, code),) = [block for block in FENCED.findall(page) if block[0] == "c"]
+    shutil.copy(model, tmp_path / "model.onnx")
+    folder = library(prefix).parent
+    (tmp_path / "page.c").write_text(code)
+    options = [f"-I{prefix}/include", f"-L{folder}", f"-Wl,-rpath,{folder}", "-lsteep"]
+    output_of("cc", "-std=c99", "-Wall", "-Werror", "page.c", *options, "-o", "page", cwd=tmp_path)
+    assert output_of("./page", cwd=tmp_path) == "gradient 8\n"
+
+
 def test_exported_symbols_are_those_of_the_list(prefix: Path) -> None:
     """A symbol that goes, or comes, is a change of the library's interface: change the list."""
     assert exported(prefix) == (CONSUMER / "steep_c.symbols").read_text().split()

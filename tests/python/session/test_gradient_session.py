@@ -185,10 +185,10 @@ def test_a_run_outlives_its_session():
     [
         (np.ones((3, 1), np.float32), r"float32\[3, 1\]"),
         (np.ones(2, np.float32), r"float32\[2\]"),
-        (np.ones((2, 1), np.float64), r"float64\[2, 1\]"),
-        (np.ones((2, 1), np.int64), r"int64\[2, 1\]"),
+        (np.ones((3, 1), np.float64), r"float32\[3, 1\]"),
+        (np.ones((2, 1), ml_dtypes.float8_e5m2), r"float8_e5m2\[2, 1\]"),
     ],
-    ids=["extent", "rank", "float64", "int64"],
+    ids=["extent", "rank", "extent of float64", "float8"],
 )
 def test_a_gradient_of_another_type(gradient, received):
     session = steep.GradientSession(linear(), wrt=["w"])
@@ -198,6 +198,36 @@ def test_a_gradient_of_another_type(gradient, received):
     assert error.value.node == "y"
     assert "float32[2, 1]" in error.value.expected
     close(session.backward(run, [np.ones((2, 1), np.float32)])["w"], [[3], [5], [7]])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64", "int64"])
+def test_gradients_of_outputs_are_converted(dtype):
+    session = steep.GradientSession(linear(), wrt=["w", "x"])
+    dy = np.array([[1], [-2]], dtype)
+    results = []
+    for given in (dy, dy.astype(np.float32)):
+        _, run = session.forward([X])
+        results.append(session.backward(run, {"y": given}))
+    for name, ours in results[0].items():
+        assert np.asarray(ours).dtype == np.float32
+        np.testing.assert_array_equal(ours, results[1][name])
+    _, run = session.forward([X])
+    with pytest.raises(steep.DataError, match=r"1e\+39") as error:
+        session.backward(run, [np.full((2, 1), 1e39)])
+    assert error.value.node == "y"
+    close(session.backward(run, [np.ones((2, 1))])["w"], [[3], [5], [7]])
+
+
+def test_weights_that_are_no_floats():
+    nodes = [
+        helper.make_node("DequantizeLinear", ["q", "scale"], ["w"]),
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+    ]
+    weights = {"q": np.ones((3, 1), np.int8), "scale": np.float32(0.5)}
+    made = model(nodes, [value("x", ["n", 3])], [value("y", ["n", 1])], weights)
+    with pytest.raises(steep.ModelError, match="not a float") as error:
+        steep.GradientSession(made, wrt=["q"])
+    assert error.value.node == "q" and error.value.received == "int8[3, 1]"
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64", "int8", "int64"])

@@ -138,6 +138,8 @@ class InferenceSession(inference.InferenceSession):
         output_names: Sequence[str] | None,
         input_feed: Mapping[str, Any],
         run_options: object = None,
+        *,
+        out: Mapping[str, Any] | None = None,
     ) -> list[Any]:
         """Run the model, as ``steep.InferenceSession.run`` does.
 
@@ -160,7 +162,7 @@ class InferenceSession(inference.InferenceSession):
                 received="True",
                 remedy="steep.GradientSession(model, wrt=…).forward, or a TrainingAgent",
             )
-        return super().run(output_names, input_feed, run_options)
+        return super().run(output_names, input_feed, run_options, out=out)
 
     def run_with_ort_values(
         self,

@@ -1,0 +1,448 @@
+"""``TrainingSession.fit``: epochs of steps, with validation, early stopping and callbacks."""
+
+from __future__ import annotations
+
+import csv
+import logging
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import FrameType, TracebackType
+from typing import Any
+
+import numpy as np
+
+from steep import _steep
+from steep.errors import DataError, IoError
+from steep.session.batches import ArrayBatches, Data, GivenBatches, Rows, batches_of, fixed_rows
+from steep.session.metrics import Array, LossOfSession, Metric, Metrics, as_array, metrics_of
+
+log = logging.getLogger("steep")
+
+_ROWS = 32  # of a batch, unless the caller or the model says
+_PROGRESS_AFTER = 2.0  # seconds
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What one epoch of ``TrainingSession.fit`` did.
+
+    Attributes:
+        number: 1 for the first epoch of this call.
+        step: number of steps that the session has done.
+        loss: mean of the steps' losses over the labels; skipped steps do not count.
+        validation_loss: mean over the validation data after the epoch; None without such data.
+        metrics: values by name, on the validation data.
+        lr: learning rate of the last step.
+        seconds: duration, with validation.
+    """
+
+    number: int
+    step: int
+    loss: float
+    validation_loss: float | None
+    metrics: dict[str, float]
+    lr: float
+    seconds: float
+
+
+@dataclass
+class History:
+    """What ``TrainingSession.fit`` returns.
+
+    Attributes:
+        epochs: an ``Epoch`` for each epoch that is complete.
+        best: the epoch with the smallest validation loss; None without validation data.
+        stopped_by: "epochs", "patience" or "callback".
+    """
+
+    epochs: list[Epoch] = field(default_factory=list)
+    best: Epoch | None = None
+    stopped_by: str = "epochs"
+
+    @property
+    def losses(self) -> list[float]:
+        """The training loss of each epoch."""
+        return [e.loss for e in self.epochs]
+
+    @property
+    def validation_losses(self) -> list[float]:
+        """The validation loss of each epoch; empty without validation data."""
+        return [e.validation_loss for e in self.epochs if e.validation_loss is not None]
+
+    def save_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write a row for each epoch, for ``steep plot`` and spreadsheets.
+
+        Raises:
+            IoError: the file cannot be written.
+        """
+        names = list(self.epochs[0].metrics) if self.epochs else []
+        validated = any(e.validation_loss is not None for e in self.epochs)
+        head = ["step", "epoch", "loss", *(["validation_loss"] if validated else []), "lr", *names]
+        try:
+            with open(path, "w", newline="", encoding="utf-8") as file:
+                rows = csv.writer(file)
+                rows.writerow(head)
+                for e in self.epochs:
+                    values = {"step": e.step, "epoch": e.number, "loss": e.loss, "lr": e.lr}
+                    more = {"validation_loss": e.validation_loss, **e.metrics}
+                    rows.writerow([{**more, **values}[name] for name in head])
+        except OSError as error:
+            raise IoError(
+                "The history cannot be written.", node=os.fspath(path), received=str(error)
+            ) from error
+
+
+EpochCallback = Callable[[Epoch], object]
+StepCallback = Callable[[_steep.StepResult], object]
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """The keywords of ``TrainingSession.fit``."""
+
+    epochs: int
+    batch: int | None
+    validation: Data | float | None
+    shuffle: bool
+    seed: int
+    metrics: Metrics
+    callbacks: Sequence[EpochCallback]
+    step_callbacks: Sequence[StepCallback]
+    patience: int | None
+    restore_best: bool
+    progress: bool
+
+
+def fit(
+    session: _steep.TrainingSession, of: LossOfSession, data: Data, options: FitOptions
+) -> History:
+    """Train a session. See ``TrainingSession.fit``."""
+    return _Fit(session, of, data, options).run()
+
+
+class _Fit:
+    def __init__(
+        self, session: _steep.TrainingSession, of: LossOfSession, data: Data, options: FitOptions
+    ) -> None:
+        _check(options)
+        self._session, self._of, self._options = session, of, options
+        self._label = of.label if of.loss else ""
+        self._metrics = metrics_of(options.metrics, of)
+        self._at = _scored_output(session, of) if self._metrics else 0
+        fixed = fixed_rows(session.input_info())
+        if fixed is not None and options.batch not in (None, fixed):
+            raise DataError(
+                "The model fixes the number of rows of a batch.",
+                node="batch",
+                expected=f"{fixed}, or no value",
+                received=str(options.batch),
+                remedy=session.batch_note,
+            )
+        size = options.batch or fixed or _ROWS
+        self._whole = fixed is not None
+        self._training = batches_of(data, size, self._whole, "data")
+        self._validation = self._validation_of(size)
+        for batches in (self._training, self._validation):
+            if isinstance(batches, GivenBatches) and batches.once and options.epochs > 1:
+                raise DataError(
+                    "These batches can be iterated only once.",
+                    expected="a list, a DataLoader, or an object whose __iter__ starts anew",
+                    received=f"an iterator, and epochs={options.epochs}",
+                    remedy="For data that are made on the way, give a class with __iter__.",
+                )
+            if batches is not None and batches.left_out:
+                log.warning(
+                    "fit: the model fixes batches of %d rows; %d rows of each pass are left out",
+                    size,
+                    batches.left_out,
+                )
+        self._best_state: _State | None = None
+        self._since_best = 0
+
+    def _validation_of(self, size: int) -> ArrayBatches | GivenBatches | None:
+        options = self._options
+        given = options.validation
+        if given is None:
+            for name, value in (
+                ("patience", options.patience),
+                ("restore_best", options.restore_best),
+                ("metrics", self._metrics),
+            ):
+                if value:
+                    raise DataError(
+                        f"{name} needs validation data.",
+                        node=name,
+                        expected="validation=(x, y), batches, or a part of the rows such as 0.1",
+                    )
+            return None
+        if not isinstance(given, (int, float)):
+            return batches_of(given, size, self._whole, "validation")
+        if not isinstance(self._training, ArrayBatches):
+            raise DataError(
+                "Only arrays can be split.",
+                node="validation",
+                expected="data as a dict or tuple of arrays, or validation data of their own",
+                received="batches",
+            )
+        order = None
+        if options.shuffle:
+            order = np.random.default_rng(options.seed).permutation(self._training.count)
+        self._training, validation = self._training.split(float(given), order)
+        return validation
+
+    def run(self) -> History:
+        history = History()
+        with _CtrlC() as ctrl_c, _Progress(self._steps(), self._options.progress) as progress:
+            for number in range(1, self._options.epochs + 1):
+                epoch = self._epoch(number, ctrl_c, progress)
+                if epoch is None:  # a callback ended it
+                    history.stopped_by = "callback"
+                    break
+                history.epochs.append(epoch)
+                self._compare(history, epoch)
+                progress.say(epoch)
+                log.info("%s", _text_of(epoch))
+                if _any_stops(self._options.callbacks, epoch):
+                    history.stopped_by = "callback"
+                    break
+                ctrl_c.check()
+                if self._options.patience and self._since_best >= self._options.patience:
+                    history.stopped_by = "patience"
+                    break
+        if self._best_state is not None:
+            self._best_state.restore(self._session)
+        return history
+
+    def _steps(self) -> int | None:
+        return len(self._training) * self._options.epochs or None
+
+    def _epoch(self, number: int, ctrl_c: _CtrlC, progress: _Progress) -> Epoch | None:
+        began = time.perf_counter()
+        session, mean, lr = self._session, _Mean(), math.nan
+        for batch in self._training.batches(self._order()):
+            result = session.step(*batch.ordered, **batch.named)
+            if not result.skipped:
+                mean.add(result.loss, _size(batch.label(self._label)))
+            lr = result.lr
+            progress.step()
+            if _any_stops(self._options.step_callbacks, result):
+                return None
+            ctrl_c.check()
+        loss, values = self._validate(ctrl_c)
+        seconds = time.perf_counter() - began
+        return Epoch(number, session.step_count, mean.value, loss, values, lr, seconds)
+
+    def _order(self) -> Rows | None:
+        """Return an order that depends on the seed and the step, so that a run can be resumed."""
+        if not self._options.shuffle or not isinstance(self._training, ArrayBatches):
+            return None
+        random = np.random.default_rng([self._options.seed, self._session.step_count])
+        return random.permutation(self._training.count)
+
+    def _validate(self, ctrl_c: _CtrlC) -> tuple[float | None, dict[str, float]]:
+        if self._validation is None:
+            return None, {}
+        mean = _Mean()
+        predictions: list[Array] = []
+        labels: list[Array] = []
+        for batch in self._validation.batches():
+            result = self._session.eval(*batch.ordered, **batch.named)
+            label = batch.label(self._label)
+            if result.loss is None:
+                raise DataError(
+                    "Validation data have no labels.",
+                    node="validation",
+                    expected=f"an array for '{self._label}'",
+                )
+            mean.add(result.loss, _size(label) if result.weight is None else result.weight)
+            if self._metrics:
+                predictions.append(as_array(result.outputs[self._at]))
+                labels.append(as_array(label))
+            ctrl_c.check()
+        if not self._metrics:
+            return mean.value, {}
+        y, label = np.concatenate(predictions), np.concatenate(labels)
+        return mean.value, {n: _value(n, metric, y, label) for n, metric in self._metrics.items()}
+
+    def _compare(self, history: History, epoch: Epoch) -> None:
+        if epoch.validation_loss is None:
+            return
+        self._since_best += 1
+        before = history.best.validation_loss if history.best is not None else None
+        if not epoch.validation_loss < (math.inf if before is None else before):
+            return
+        history.best, self._since_best = epoch, 0
+        if self._options.restore_best:
+            self._best_state = _State(self._session)
+
+
+class _State:
+    """A copy of weights, statistics and moments."""
+
+    def __init__(self, session: _steep.TrainingSession) -> None:
+        self._weights: dict[str, object] = {**session.weights()}
+        for name in session.statistic_names:
+            self._weights[name] = _steep.Tensor(session.state(name).__dlpack__(copy=True))
+        self._moments: dict[str, object] = {**session.optimizer_state()}
+        self._step = session.step_count
+
+    def restore(self, session: _steep.TrainingSession) -> None:
+        if session.step_count == self._step:
+            return
+        session.set_weights(self._weights)
+        session.set_optimizer_state(self._moments)  # averages, too, which set_weights restarted
+        session.step_count = self._step
+
+
+class _Mean:
+    def __init__(self) -> None:
+        self._sum = self._weight = 0.0
+
+    def add(self, value: float, weight: float) -> None:
+        if weight > 0:
+            self._sum += value * weight
+            self._weight += weight
+
+    @property
+    def value(self) -> float:
+        return self._sum / self._weight if self._weight else math.nan
+
+
+class _CtrlC:
+    """Delays Ctrl-C until a step is complete; a second one is raised at once.
+
+    If the program has a handler of its own, or in another thread, it does nothing.
+    """
+
+    def __init__(self) -> None:
+        self._pending = False
+        self._replaced = False
+
+    def __enter__(self) -> _CtrlC:
+        main = threading.current_thread() is threading.main_thread()
+        if main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, self._receive)
+            self._replaced = True
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._replaced:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        if error is None:
+            self.check()
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self._pending:
+            raise KeyboardInterrupt
+        self._pending = True
+
+    def check(self) -> None:
+        if self._pending:
+            raise KeyboardInterrupt
+
+
+class _Progress:
+    """A progress bar, if ``tqdm`` is installed and the run takes longer than two seconds."""
+
+    def __init__(self, steps: int | None, shown: bool) -> None:
+        self._bar: Any = None
+        if not shown:
+            return
+        try:
+            from tqdm import tqdm
+        except ImportError:
+            return
+        self._bar = tqdm(total=steps, unit="step", delay=_PROGRESS_AFTER, leave=False, disable=None)
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def step(self) -> None:
+        if self._bar is not None:
+            self._bar.update()
+
+    def say(self, epoch: Epoch) -> None:
+        if self._bar is not None:
+            self._bar.set_postfix_str(_text_of(epoch), refresh=False)
+
+
+def _text_of(epoch: Epoch) -> str:
+    parts = [f"epoch {epoch.number}: loss {epoch.loss:.6g}"]
+    if epoch.validation_loss is not None:
+        parts.append(f"validation {epoch.validation_loss:.6g}")
+    return ", ".join([*parts, *(f"{name} {value:.6g}" for name, value in epoch.metrics.items())])
+
+
+def _check(options: FitOptions) -> None:
+    for name, value in (
+        ("epochs", options.epochs),
+        ("batch", options.batch),
+        ("patience", options.patience),
+    ):
+        if value is None and name != "epochs":
+            continue
+        whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+        if not whole or value is None or value < 1:
+            raise DataError(
+                f"{name} is not a number of 1 or more.",
+                node=name,
+                expected="a whole number from 1",
+                received=repr(value),
+            )
+    for name, functions in (
+        ("callbacks", options.callbacks),
+        ("step_callbacks", options.step_callbacks),
+    ):
+        if not isinstance(functions, Sequence) or not all(callable(f) for f in functions):
+            raise DataError(
+                f"{name} is a list of functions.",
+                node=name,
+                expected="functions of one argument, which return True to stop",
+                received=repr(functions),
+            )
+
+
+def _scored_output(session: _steep.TrainingSession, of: LossOfSession) -> int:
+    """Return the index of the output that the loss reads among a session's outputs."""
+    names = [info.name for info in session.output_info()]
+    name = of.output or ("loss" if len(names) > 1 else names[0])
+    if name not in names:
+        raise DataError(
+            "Metrics need the output that the loss reads.", node="output", expected=", ".join(names)
+        )
+    return names.index(name)
+
+
+def _any_stops(callbacks: Sequence[Callable[[Any], object]], event: object) -> bool:
+    """Call all callbacks, and return whether one returned True."""
+    answers = [callback(event) for callback in callbacks]
+    return any(isinstance(answer, (bool, np.bool_)) and bool(answer) for answer in answers)
+
+
+def _value(name: str, metric: Metric, y: Array, label: Array) -> float:
+    value = metric(y, label)
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            "A metric must return a number.", node=name, expected="a number", received=repr(value)
+        ) from error
+
+
+def _size(array: object) -> int:
+    shape = getattr(array, "shape", None)
+    return int(np.prod(np.shape(array) if shape is None else tuple(shape), dtype=np.int64))  # type: ignore[call-overload]
