@@ -181,6 +181,7 @@ class Search {
     write_file(choice_.plot, [&](FileWriter& file) { file.write(svg); });
     say("wrote " + destination_text(choice_.plot));
   }
+    if (best) chart.mark_name = fmt::format("suggestion: {:.2g}", *best);
 
   const FindChoice& choice_;
   TrainingSession session_;
