@@ -25,6 +25,7 @@
 #include "train/parameters.h"
 #include "train/schedule.h"
 
+#include "train/unit_labels.h"
 namespace steep {
 namespace {
 
@@ -224,6 +225,7 @@ std::span<const Tensor> TrainingSession::Impl::adopt(std::span<const Tensor> arr
     if (label ? suits(array, *labels) : array.dtype() == inputs[i].dtype) continue;
     if (!label && !converts(array.dtype(), inputs[i].dtype)) continue;
     if (storage->empty()) storage->assign(arrays.begin(), arrays.end());
+    if (label) check_unit_labels(array, options.loss, inputs[i].name);
     (*storage)[i] =
         label ? as_labels(arrays[i], *labels) : convert(arrays[i], inputs[i].dtype, inputs[i].name);
   }
