@@ -51,7 +51,8 @@ class Search {
         session_(choice.model.path, training_options(choice.model)),
         weight_(session_),
         feed_(feed_from(choice.data, session_.input_info(), weight_.labels(), true)),
-        cut_(cut_for(choice.data, feed_, session_.input_info(), false)),
+        cut_(cut_for(choice.data, feed_, session_.input_info(), false, false,
+                     session_.batch_note())),
         batches_(feed_, {.batch_size = cut_.batch,
                          .shuffle = true,
                          .drop_last = cut_.drop_last,
@@ -202,6 +203,7 @@ void add_options(CLI::App& app, FindChoice& choice) {
   TrainingOptions& o = choice.model.options;
   add_optimizer_option(app, choice.model, "How weights are updated");
   visit_optimizer_options([&](const OptionRow& row, auto member) {
+  choice.data.loss = &choice.model.options.loss;
     if (row.key != "lr") add_flag_of(app, row, o.optimizer.*member);
   });
   visit_step_options([&](const OptionRow& row, auto member) {

@@ -115,6 +115,20 @@ Arrays arrays_of(const ImageSet& images) {
   return arrays;
 }
 
+/// Notes a column that is not numbers, as long as no file has numbers in it; else throws its error.
+bool is_refused(const CsvColumn& column, Loaded* result) {
+  const auto earlier = result->refused.find(column.name);
+  if (!column.refused && earlier != result->refused.end()) throw DataError(earlier->second);
+  if (!column.refused) return false;
+  if (result->is_column(column.name)) throw DataError(*column.refused);
+  const std::string& cell = column.refused->received;
+  result->not_read[column.name] = column.name.empty() ? "a first column without a name"
+                                  : cell == "''"      ? "an empty cell"
+                                                      : cell + " is no number";
+  if (!column.name.empty()) result->refused.emplace(column.name, *column.refused);
+  return true;
+}
+
 Arrays read_file(const std::string& path, const Limits& limits, Loaded* result) {
   Arrays arrays;
   const auto add = [&](std::string name, Tensor values, bool column) {
@@ -122,8 +136,10 @@ Arrays read_file(const std::string& path, const Limits& limits, Loaded* result) 
     arrays[std::move(name)] = std::move(values);
   };
   if (is_csv(path)) {
-    for (CsvColumn& column : read_csv(FileSource(path), limits))
+    for (CsvColumn& column : read_csv(FileSource(path), limits)) {
+      if (is_refused(column, result)) continue;
       add(std::move(column.name), std::move(column.values), true);
+    }
     return arrays;
   }
   if (is_parquet(path)) {

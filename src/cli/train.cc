@@ -178,6 +178,7 @@ class Run {
   }
 
   /// Plans for both batch sizes that occur. Returns the text of the plan for the next batch.
+    data.columns = feed_.columns;
   std::string plan_batches() {
     const std::vector<Tensor> batch = batches_.get(position_.epoch, position_.batch);
     if (batch[0].dims()[0] == 0) return "no rows";
