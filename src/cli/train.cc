@@ -11,6 +11,7 @@
 #include <optional>
 #include <set>
 
+#include "cli/best_epoch.h"
 #include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/curves.h"
@@ -44,7 +45,8 @@ class Run {
         weight_(session_),
         feed_(feed_from(choice.data, session_.input_info(), weight_.labels(), true)),
         split_rows_(hold_out()),
-        cut_(cut_for(choice.data, feed_, session_.input_info(), choice.drop_last)),
+        cut_(cut_for(choice.data, feed_, session_.input_info(), choice.drop_last, false,
+                     session_.batch_note())),
         batches_(feed_, batch_options(), team.rank(), team.size()),
         parallel_(session_, team.peers(), facts()),
         scores_(choice.scores, session_, weight_.labels(),
@@ -97,7 +99,8 @@ class Run {
   /// Returns false if the run has to stop, which happens between two steps only.
   bool run_epochs(Progress& progress) {
     for (; position_.epoch < choice_.epochs; next_epoch()) {
-      if (is_enough()) return true;
+      if (is_enough()) return say_enough(progress);
+      progress.begin_epoch();
       for (; position_.batch < batches_.count(); ++position_.batch) {
         if (parallel_.accumulated() == 0) {
           if (team_.any(interrupted() || progress.lost())) return false;
@@ -110,6 +113,14 @@ class Run {
         save_after_epoch(progress);
       }
     }
+    return true;
+  }
+
+  bool say_enough(Progress& progress) const {
+    progress.line(fmt::format(
+        "stopped early: {} epochs without a smaller validation loss than that of epoch {}{}",
+        position_.epoch - position_.best_epoch, position_.best_epoch,
+        session_.step_count() > first_step_ ? "" : "; raise --early-stopping to train on"));
     return true;
   }
 
@@ -167,6 +178,7 @@ class Run {
   void open_validation() {
     DataArguments data = choice_.data;
     if (!split_rows_) data.paths = choice_.validation;
+    data.columns = feed_.columns;
     if (feed_.images.set) data.images.classes = feed_.images.set->classes;
     const std::vector<TensorInfo>& inputs = session_.input_info();
     const Feed feed = split_rows_ ? *split_rows_ : feed_from(data, inputs, weight_.labels(), true);
@@ -178,7 +190,6 @@ class Run {
   }
 
   /// Plans for both batch sizes that occur. Returns the text of the plan for the next batch.
-    data.columns = feed_.columns;
   std::string plan_batches() {
     const std::vector<Tensor> batch = batches_.get(position_.epoch, position_.batch);
     if (batch[0].dims()[0] == 0) return "no rows";
@@ -221,7 +232,7 @@ class Run {
       const std::string best = choice_.best_folder(choice_.resume);
       if (std::filesystem::exists(best)) {
         session_.load_checkpoint(best);
-        remember();
+        best_.remember(session_);
       }
     }
     position_ = position_from(session_.load_checkpoint(choice_.resume), choice_.resume, setting(),
@@ -230,27 +241,13 @@ class Run {
     if (best_.empty()) position_.best.reset();  // the best weights are not there
   }
 
-  /// Copies the weights of this epoch, which --early-stopping may export.
-  void remember() {
-    best_.clear();
-    const auto keep = [&](const std::vector<std::string>& names) {
-      for (const std::string& name : names) best_[name] = session_.state(name).clone();
-    };
-    keep(session_.parameter_names());
-    keep(session_.statistic_names());
-    best_averages_.clear();
-    for (const std::string& name : session_.optimizer_state_names()) {
-      if (name.starts_with("ema/")) best_averages_[name] = session_.state(name).clone();
-    }
-  }
-
   /// Remembers the epoch if it is the best so far.
   void look_at(double loss, Progress& progress) {
     if (position_.best && !(loss < *position_.best)) return;
     if (!std::isfinite(loss)) return;
     position_.best = loss;
     position_.best_epoch = position_.epoch + 1;
-    remember();
+    best_.remember(session_);
     if (choice_.checkpoint.empty()) return;
     const Position here = position_;
     next_epoch();
@@ -261,8 +258,7 @@ class Run {
   /// Sets the weights to those of the best epoch.
   void restore_best(Progress& progress) {
     if (best_.empty()) return;
-    session_.set_weights(best_);
-    if (!best_averages_.empty()) session_.set_optimizer_state(best_averages_);
+    best_.restore(&session_);
     progress.line(fmt::format("the best epoch was {}, with a validation loss of {:.6g}",
                               position_.best_epoch, position_.best.value_or(0)));
   }
@@ -323,6 +319,8 @@ class Run {
       progress.line(fmt::format("adapters of rank {}: {}", session_.options().lora_rank,
                                 list_names(adapted)));
     }
+    const std::string output = output_note(choice_.model.options.output, session_);
+    if (!output.empty()) progress.line(output);
     progress.line("trained: " + list_names(session_.parameter_names()));
     for (const std::string& line : describe(session_.left_out())) progress.line(line);
     for (const std::string& text : session_.warnings()) progress.line("warning: " + text);
@@ -440,6 +438,7 @@ class Run {
   }
 
   void end_epoch(Progress& progress) {
+    progress.end_steps();
     const double loss =
         position_.loss_sum / static_cast<double>(std::max<int64_t>(position_.loss_rows, 1));
     std::string text =
@@ -564,8 +563,8 @@ class Run {
   std::unique_ptr<Curves> curves_;
   std::string validation_text_;
   Position position_;
-  Position applied_;                                    ///< the position after the last step
-  std::map<std::string, Tensor> best_, best_averages_;  ///< weights of the best epoch
+  Position applied_;  ///< the position after the last step
+  BestEpoch best_;
   std::set<std::string> infinite_;  ///< weights that were not finite in the file or checkpoint
   int64_t first_step_ = 0;          ///< the session's number of steps before this run
   PartLosses part_losses_;
