@@ -61,6 +61,9 @@ class Search {
   int go() {
     say(feed_.text);
     if (!cut_.text.empty()) say(cut_.text);
+    const std::string note = output_note(choice_.model.options.output, session_);
+    if (!note.empty()) say(note);
+    for (const std::string& text : session_.warnings()) say("warning: " + text);
     run();
     if (trials_.empty()) {
       throw DataError(ErrorParts{.what = "No learning rate was tried.", .received = end_reason_});
@@ -178,11 +181,11 @@ class Search {
     }
     chart.curves = {std::move(loss), std::move(smoothed)};
     chart.mark = best;
+    if (best) chart.mark_name = fmt::format("suggestion: {:.2g}", *best);
     const std::string svg = to_svg(chart);
     write_file(choice_.plot, [&](FileWriter& file) { file.write(svg); });
     say("wrote " + destination_text(choice_.plot));
   }
-    if (best) chart.mark_name = fmt::format("suggestion: {:.2g}", *best);
 
   const FindChoice& choice_;
   TrainingSession session_;
@@ -200,10 +203,10 @@ void add_options(CLI::App& app, FindChoice& choice) {
   add_pass_option(app, choice.model.options.disabled_passes);
   add_data_options(app, choice.data);
   choice.data.limits = &choice.model.options.limits;
+  choice.data.loss = &choice.model.options.loss;
   TrainingOptions& o = choice.model.options;
   add_optimizer_option(app, choice.model, "How weights are updated");
   visit_optimizer_options([&](const OptionRow& row, auto member) {
-  choice.data.loss = &choice.model.options.loss;
     if (row.key != "lr") add_flag_of(app, row, o.optimizer.*member);
   });
   visit_step_options([&](const OptionRow& row, auto member) {
