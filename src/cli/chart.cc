@@ -49,9 +49,29 @@ struct Axis {
     const double v = log ? std::log10(value) : value;
     return from + (v - low) / (high - low) * (to - from);
   }
-  /// Positions of ticks: 1, 2 or 5 times a power of ten. On a logarithmic axis powers of ten, if
-  /// the axis covers at least two.
+  /// Positions of ticks: 1, 2 or 5 times a power of ten. On a logarithmic axis that covers decades
+  /// powers of ten only.
   std::vector<double> ticks() const {
+    if (!log) return even_ticks(low, high, 0);
+    constexpr double kDecades = 3, kFewest = 3;
+    std::vector<double> values;
+    if (high - low > kDecades) {
+      for (const double power : even_ticks(low, high, 1)) values.push_back(std::pow(10, power));
+      return values;
+    }
+    for (double power = std::floor(low); power <= high; ++power) {
+      for (const double times : {1.0, 2.0, 5.0}) {
+        const double place = power + std::log10(times);
+        if (place >= low - 1e-9 && place <= high + 1e-9) values.push_back(std::pow(10, place));
+      }
+    }
+    if (static_cast<double>(values.size()) >= kFewest) return values;
+    return even_ticks(std::pow(10, low), std::pow(10, high), 0);
+  }
+
+ private:
+  /// Multiples of a step of at least `least` between two numbers.
+  static std::vector<double> even_ticks(double low, double high, double least) {
     constexpr double kMost = 8;
     const double span = high - low, rough = span / kMost;
     const double unit = std::pow(10, std::floor(std::log10(rough)));
@@ -59,12 +79,10 @@ struct Axis {
     for (const double times : {5.0, 2.0, 1.0}) {
       if (unit * times >= rough) step = unit * times;
     }
-    if (log && span >= 1) step = std::max(1.0, std::ceil(rough));
+    if (least > 0) step = std::max(least, std::ceil(rough));
     std::vector<double> values;
-    for (double k = std::ceil(low / step - 1e-9); k * step <= high + 1e-9 * span; ++k) {
-      const double v = k * step == 0 ? 0 : k * step;
-      values.push_back(log ? std::pow(10, v) : v);
-    }
+    for (double k = std::ceil(low / step - 1e-9); k * step <= high + 1e-9 * span; ++k)
+      values.push_back(k * step == 0 ? 0 : k * step);
     return values;
   }
 };
@@ -167,13 +185,21 @@ std::string to_svg(const Chart& chart) {
   svg += text_at((x.from + x.to) / 2, kHeight - 12, "middle", chart.x);
   svg += text_at(kLeft, kTop - 16, "end", chart.y);
   if (chart.mark && x.shows(*chart.mark)) {
-    svg += line(x.place(*chart.mark), y.from, x.place(*chart.mark), y.to, "#888888");
+    const double at = x.place(*chart.mark);
+    svg += line(at, y.from, at, y.to, "#888888");
+    const bool left = at > (x.from + x.to) / 2;
+    svg += text_at(left ? at - 4 : at + 4, y.from - 8, left ? "end" : "start", chart.mark_name);
   }
   for (size_t i = 0; i < lines.size(); ++i) {
     const char* colour = kColours[i % kColours.size()];
     std::string places;
     for (const auto& [a, b] : lines[i]) {
       places += fmt::format("{:.1f},{:.1f} ", x.place(a), y.place(b));
+    }
+    if (lines[i].size() == 1) {
+      svg += fmt::format(R"(<circle cx="{:.1f}" cy="{:.1f}" r="4" fill="{}"/>)"
+                         "\n",
+                         x.place(lines[i][0].first), y.place(lines[i][0].second), colour);
     }
     svg += fmt::format(R"(<polyline fill="none" stroke="{}" stroke-width="1.5" points="{}"/>)"
                        "\n",

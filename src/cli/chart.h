@@ -20,6 +20,7 @@ struct Chart {
   bool log_x = false, log_y = false;  ///< points that are not positive are not drawn
   std::vector<Curve> curves{};
   std::optional<double> mark{};  ///< a vertical line at this x
+  std::string mark_name{};       ///< written beside it
 };
 
 /// Draws the chart. If a curve has more points than there are columns, means of neighbours are

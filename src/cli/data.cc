@@ -18,6 +18,7 @@
 #include "data/convert.h"
 #include "steep/error.h"
 #include "train/name_suggestions.h"
+#include "train/unit_labels.h"
 
 namespace steep::cli {
 namespace {
@@ -100,6 +101,28 @@ std::map<std::string, std::string> named_arrays(const DataArguments& choice,
   return result;
 }
 
+/// Adds the columns of an earlier feed, which --validation must have by the same names.
+void add_earlier_columns(std::map<std::string, std::string>* array_of, const DataArguments& choice,
+                         const Loaded& data) {
+  if (data.columns.empty()) return;
+  for (const auto& [input, names] : choice.columns) {
+    if (array_of->count(input) != 0 || data.arrays.count(input) != 0) continue;
+    for (const std::string& name : CLI::detail::split(names, ',')) {
+      if (data.is_column(name) || data.is_column(names)) continue;
+      if (const auto refused = data.refused.find(name); refused != data.refused.end())
+        throw DataError(refused->second);
+      throw DataError(
+          ErrorParts{.what = fmt::format("{} has no column '{}', which --data has for input '{}'.",
+                                         data.text, name, input),
+                     .node = input,
+                     .expected = fmt::format("the columns {}", names),
+                     .received = list_names(data.columns),
+                     .remedy = "Give the columns of both files the same names."});
+    }
+    array_of->emplace(input, names);
+  }
+}
+
 bool is_there(const std::string& array, const Loaded& data) {
   const std::vector<std::string> parts = parts_of(array, data.arrays);
   return std::all_of(parts.begin(), parts.end(), [&](const auto& part) {
@@ -122,6 +145,12 @@ void give_images(Assignment* assignment, std::span<const TensorInfo> inputs,
   if (lacking != nullptr) assignment->array_of[lacking->name] = kImageArray;
 }
 
+/// The number of columns that make an input [rows, n]; -1 if the model does not fix it.
+int64_t width_of(const TensorInfo& input) {
+  if (!input.has_rank) return -1;
+  return input.dims.size() == 1 ? 1 : input.dims.size() == 2 ? input.dims[1] : -1;
+}
+
 /// Gives the unused columns to the only input without an array, if there is exactly one.
 void give_columns(Assignment* assignment, std::span<const TensorInfo> inputs,
                   const std::string& label, const Loaded& data) {
@@ -131,22 +160,28 @@ void give_columns(Assignment* assignment, std::span<const TensorInfo> inputs,
     if (lacking != nullptr) return;
     lacking = &input;
   }
-  std::vector<std::string> rest;
+  if (lacking == nullptr || assignment->array_of.at(lacking->name) != lacking->name) return;
+  // Without a column that is not numbers, a column for another use could take its place.
+  if (!data.refused.empty()) throw DataError(data.refused.begin()->second);
+  std::vector<std::string> rest, features;
   for (const std::string& name : data.columns) {
     const auto& over = assignment->left_over;
-    if (std::find(over.begin(), over.end(), name) != over.end()) rest.push_back(name);
+    if (std::find(over.begin(), over.end(), name) == over.end()) continue;
+    rest.push_back(name);
+    if (!names_labels(name)) features.push_back(name);
   }
-  const bool named = lacking != nullptr && assignment->array_of.at(lacking->name) != lacking->name;
-  if (lacking == nullptr || named || rest.empty()) return;
+  const int64_t width = width_of(*lacking);
+  if (std::ssize(rest) != width && std::ssize(features) == width) rest = features;
+  if (rest.empty()) return;
   assignment->array_of[lacking->name] = fmt::format("{}", fmt::join(rest, ","));
-  std::erase_if(assignment->left_over,
-                [&](const std::string& name) { return data.is_column(name); });
+  for (const std::string& name : rest) std::erase(assignment->left_over, name);
 }
 
 Assignment assign(const DataArguments& choice, std::span<const TensorInfo> inputs,
                   const std::string& label, bool needs_label, const Loaded& data) {
   const Arrays& arrays = data.arrays;
   Assignment assignment{.array_of = named_arrays(choice, inputs, label)};
+  add_earlier_columns(&assignment.array_of, choice, data);
   const bool label_named = assignment.array_of.count(label) != 0;
   for (const TensorInfo& input : inputs) assignment.array_of.emplace(input.name, input.name);
   give_images(&assignment, inputs, label, data);
@@ -160,6 +195,9 @@ Assignment assign(const DataArguments& choice, std::span<const TensorInfo> input
   };
   assignment.left_over = left_over();
   if (!label.empty() && !label_named && arrays.count(label) == 0) {
+    for (const auto& [name, parts] : data.refused) {
+      if (name == label || names_labels(name)) throw DataError(parts);
+    }
     const auto label_array =
         std::find_if(assignment.left_over.begin(), assignment.left_over.end(), names_labels);
     const bool found = label_array != assignment.left_over.end();
@@ -181,6 +219,10 @@ Assignment assign(const DataArguments& choice, std::span<const TensorInfo> input
     const auto array = assignment.array_of.find(input.name);
     if (array == assignment.array_of.end() || is_there(array->second, data)) continue;
     const bool is_label = input.name == label;
+    for (const std::string& part : CLI::detail::split(array->second, ',')) {
+      const auto refused = data.refused.find(part);
+      if (refused != data.refused.end()) throw DataError(refused->second);
+    }
     if (const auto other = data.not_read.find(array->second); other != data.not_read.end()) {
       throw DataError(
           ErrorParts{.what = fmt::format("Column '{}' of {} is not read.", other->first, data.text),
@@ -201,9 +243,21 @@ Assignment assign(const DataArguments& choice, std::span<const TensorInfo> input
   return assignment;
 }
 
-/// Checks the number of axes, and all extents but the first.
+/// For columns that do not suit an input: as many of them as it takes.
+std::string columns_remedy(const std::vector<std::string>& columns, const TensorInfo& input) {
+  const int64_t width = width_of(input);
+  std::vector<std::string> names;
+  std::copy_if(columns.begin(), columns.end(), std::back_inserter(names),
+               [](const std::string& name) { return !names_labels(name); });
+  const bool exact = std::ssize(names) == width;
+  return fmt::format("Name the {}columns to read: --map {}={}.",
+                     width > 0 ? fmt::format("{} ", width) : "", input.name,
+                     exact ? fmt::format("{}", fmt::join(names, ",")) : "COLUMN,COLUMN,…");
+}
+
+/// Checks the number of axes, and all extents but the first. `columns`: those that make the array.
 void check_extents(const Tensor& array, const std::string& name, const std::string& path,
-                   const TensorInfo& input) {
+                   const TensorInfo& input, const std::vector<std::string>& columns) {
   if (array.dims().empty()) {
     throw ShapeError(ErrorParts{.what = fmt::format("Array '{}' of {} has no rows.", name, path),
                                 .node = input.name,
@@ -220,7 +274,8 @@ void check_extents(const Tensor& array, const std::string& name, const std::stri
       .node = input.name,
       .expected = input.text(),
       .received = describe(array),
-      .remedy = "Reshape the array, or name another with --map or --label-array."});
+      .remedy = columns.empty() ? "Reshape the array, or name another with --map or --label-array."
+                                : columns_remedy(columns, input)});
 }
 
 /// Checks the number of rows of the last array.
@@ -263,6 +318,22 @@ void feed_images(Feed* feed, const ImageArguments& choice, const TensorInfo& inp
   check_rows(*feed);
 }
 
+/// Checks every label.
+void check_labels(const Tensor& array, const std::string& name, const Loaded& data,
+                  const DataArguments& choice, const LabelForm& form) {
+  if (data.images != nullptr && name == kImageLabels && form.classes && form.count >= 0 &&
+      std::ssize(data.images->classes) > form.count) {
+    throw DataError(ErrorParts{
+        .what = fmt::format("{} has more folders than the model has classes.", data.text),
+        .expected = fmt::format("{} folders", form.count),
+        .received = list_names(data.images->classes),
+        .remedy = "Move folders that are no classes, or train a model with more outputs."});
+  }
+  const std::string what = fmt::format("array '{}' of {}", name, data.text);
+  check_classes(array, form, what);
+  if (choice.loss != nullptr) check_unit_labels(array, *choice.loss, what);
+}
+
 }  // namespace
 
 void add_data_options(CLI::App& app, DataArguments& choice, bool labels) {
@@ -274,8 +345,10 @@ void add_data_options(CLI::App& app, DataArguments& choice, bool labels) {
          "Or a folder of images, .jpg and .png: its folders are the classes, sorted by name")
       ->required();
   app.add_option("--map", choice.map,
-                 "input=array, if the array does not have the name of the input;\n"
-                 "input=a,b,c for columns of a table (default: all that are left over)")
+                 "If the array does not have the name of the input: its name;\n"
+                 "or INPUT=a,b,c, the columns of a table (default: all that are left over). Give\n"
+                 "--map once for each input")
+      ->type_name("INPUT=ARRAY")
       ->allow_extra_args(false)
       ->take_all();
   if (labels) {
@@ -317,8 +390,10 @@ Feed feed_from(const DataArguments& choice, std::span<const TensorInfo> inputs,
       pairs.push_back(fmt::format("{} from {}", input.name, feed.images.text()));
       continue;
     }
-    const Tensor array = data.is_column(parts[0]) ? columns_as_rows(parts, data.arrays, input)
-                                                  : data.arrays.at(name);
+    const bool columns = data.is_column(parts[0]);
+    const Tensor array =
+        columns ? columns_as_rows(parts, data.arrays, input) : data.arrays.at(name);
+    if (columns) feed.columns[input.name] = name;
     pairs.push_back(fmt::format("{} from '{}' {}", input.name, name, describe(array)));
     const bool is_label = labels && input.name == label;
     feed.names.push_back(name);
@@ -328,10 +403,11 @@ Feed feed_from(const DataArguments& choice, std::span<const TensorInfo> inputs,
     if (feed.arrays.back().dtype() != input.dtype && !later) {
       feed.arrays.back() = convert(feed.arrays.back(), input.dtype, name);
     }
-    check_extents(feed.arrays.back(), name, path, input);
+    check_extents(feed.arrays.back(), name, path, input,
+                  columns && !is_label ? parts : std::vector<std::string>());
     check_rows(feed);
     if (is_label) {
-      check_classes(feed.arrays.back(), *labels, fmt::format("array '{}' of {}", name, path));
+      check_labels(feed.arrays.back(), name, data, choice, *labels);
     }
   }
   feed.text = fmt::format("{}: {}", path, fmt::join(pairs, ", "));
@@ -411,16 +487,16 @@ int64_t fixed_rows(std::span<const TensorInfo> inputs) {
 }
 
 Cut cut_for(const DataArguments& choice, const Feed& feed, std::span<const TensorInfo> inputs,
-            bool drop_last, bool whole) {
+            bool drop_last, bool whole, const std::string& note) {
   constexpr const char* kRelax = "export the model with a first axis that varies";
   const int64_t fixed = fixed_rows(inputs), rows = feed.rows();
   Cut cut{.batch = fixed > 0 && !choice.batch_given ? fixed : choice.batch, .drop_last = drop_last};
   if (fixed > 0 && cut.batch != fixed && rows >= cut.batch) {
-    throw ShapeError(
-        ErrorParts{.what = fmt::format("The model takes only batches of {} rows.", fixed),
-                   .expected = fmt::format("--batch {}", fixed),
-                   .received = fmt::format("--batch {}", cut.batch),
-                   .remedy = fmt::format("Give --batch {}, or {}.", fixed, kRelax)});
+    throw ShapeError(ErrorParts{.what = fmt::format("The model takes only batches of {} rows{}{}.",
+                                                    fixed, note.empty() ? "" : ": ", note),
+                                .expected = fmt::format("--batch {}", fixed),
+                                .received = fmt::format("--batch {}", cut.batch),
+                                .remedy = fmt::format("Give --batch {}, or {}.", fixed, kRelax)});
   }
   if (fixed > 0) {
     cut.batch = fixed;
@@ -451,6 +527,13 @@ Cut cut_for(const DataArguments& choice, const Feed& feed, std::span<const Tenso
     cut.text += cut.left_out_text();
   }
   return cut;
+}
+
+std::string output_note(const std::string& named, const TrainingSession& session) {
+  const std::string& output = session.options().output;
+  return !named.empty() || output.empty() || output == "loss"
+             ? ""
+             : fmt::format("the loss is on output '{}', the only one of floats", output);
 }
 
 std::string Cut::left_out_text() const {

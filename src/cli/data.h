@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -19,6 +20,9 @@ struct DataArguments {
   std::vector<std::string> paths;
   std::vector<std::string> map;  ///< "input=array", or "input=column,column"
   std::string label_array;
+  /// By input, columns that it has if the files have no array for it: those of an earlier feed.
+  std::map<std::string, std::string> columns{};
+  const std::string* loss = nullptr;  ///< --loss; null: none
   int64_t batch = 32;
   bool batch_given = false;
   ImageArguments images;
@@ -33,6 +37,7 @@ struct Feed {
   std::vector<std::string> names{};  ///< of the arrays, in the order of the inputs
   /// In the dtypes of the inputs, except for mapped files: sessions convert these.
   std::vector<Tensor> arrays{};
+  std::map<std::string, std::string> columns{};  ///< of tables, "a,b,c", by input
   bool labelled = true;                ///< false: the label, which is the last input, is left out
   std::string text{};                  ///< the array of each input, and the unused arrays, as text
   std::string warning{};               ///< "" if there is none
@@ -45,11 +50,12 @@ struct Feed {
 
 /// Files with the same arrays are concatenated. Files with different arrays (such as one .npy file
 /// for each input) are combined. An input without an array is made from the CSV columns that no
-/// other input uses, in their order. `labels`: the form of the label input; none if there is no
-/// loss. A label without an array is an error if `needs_label`, and if an unused array may be the
-/// label. Throws DataError, which lists the arrays: an input without an array, two arrays for one
-/// input, a label that cannot be identified by name, a number or class that does not fit. Throws
-/// ShapeError: rows or extents that differ.
+/// other input uses, in their order; if these are too many, without those named as labels.
+/// `labels`: the form of the label input; none if there is no loss. A label without an array is an
+/// error if `needs_label`, and if an unused array may be the label. Throws DataError, which lists
+/// the arrays: an input without an array, two arrays for one input, a label that cannot be
+/// identified by name, a number or class that does not fit. Throws ShapeError: rows or extents that
+/// differ.
 Feed feed_from(const DataArguments& choice, std::span<const TensorInfo> inputs,
                const std::optional<LabelForm>& labels, bool needs_label);
 
@@ -88,9 +94,14 @@ struct Cut {
 /// Divides the rows of `feed` into batches of the size of --batch or, without it, of the size that
 /// the inputs fix. A model with a fixed size does not accept an incomplete batch; these rows are
 /// left out, unless `whole` requires a result for each row. Throws ShapeError and DataError if
-/// --batch or the remaining rows do not fit; the remedy names the options.
+/// --batch or the remaining rows do not fit; the remedy names the options. `note`: why the number
+/// is fixed, or "".
 Cut cut_for(const DataArguments& choice, const Feed& feed, std::span<const TensorInfo> inputs,
-            bool drop_last, bool whole = false);
+            bool drop_last, bool whole = false, const std::string& note = "");
+
+/// A text on the output that the loss is attached to if --output does not name it and there are
+/// several, else "".
+std::string output_note(const std::string& named, const TrainingSession& session);
 
 /// The fixed number of rows of the inputs that fix one; 0 if they differ or none does.
 int64_t fixed_rows(std::span<const TensorInfo> inputs);

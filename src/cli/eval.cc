@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <memory>
 
+#include "checkpoint/checkpoint.h"
 #include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/data.h"
@@ -114,7 +116,8 @@ struct EvalTotals {
 
 /// `values`: the metrics.
 void print_totals(const EvalChoice& choice, const EvalTotals& totals, const Feed& feed,
-                  std::vector<std::pair<std::string, double>> values) {
+                  std::vector<std::pair<std::string, double>> values,
+                  const std::vector<std::string>& warnings) {
   std::string text = fmt::format("rows {}", totals.rows);
   Fields fields{{"report", "eval"}, {"rows", totals.rows}};
   if (totals.rows < feed.rows()) fields["rows_left_out"] = feed.rows() - totals.rows;
@@ -135,16 +138,25 @@ void print_totals(const EvalChoice& choice, const EvalTotals& totals, const Feed
     text += fmt::format("  labels {}, without {} ignored", totals.counted, ignored);
     fields["labels_ignored"] = ignored;
   }
+  if (!warnings.empty()) fields["warnings"] = warnings;
   print_report(choice, fields, text);
+}
+
+/// Prints which output the loss is on, and what is doubtful about it.
+void print_notes(const EvalChoice& choice, const TrainingSession& session) {
+  if (const std::string note = output_note(choice.model.options.output, session); !note.empty())
+    fmt::print("{}\n", note);
+  for (const std::string& text : session.warnings()) fmt::print("warning: {}\n", text);
 }
 
 int print_loss(const EvalChoice& choice, TrainingSession& session) {
   const LossWeight weight(session);
   const std::optional<LabelForm>& labels = weight.labels();
   const Feed feed = feed_from(choice.data, session.input_info(), labels, false);
-  const Cut cut =
-      cut_for(choice.data, feed, session.input_info(), choice.drop_last, !choice.out.empty());
+  const Cut cut = cut_for(choice.data, feed, session.input_info(), choice.drop_last,
+                          !choice.out.empty(), session.batch_note());
   FeedBatches batches = batches_of(choice, feed, cut);
+  if (!choice.json) print_notes(choice, session);
   const std::vector<TensorInfo> info = session.output_info();
   const size_t scores = scored_output(session);
   const bool classify = choice.scores.empty() && labels && labels->classes && feed.labelled &&
@@ -165,7 +177,7 @@ int print_loss(const EvalChoice& choice, TrainingSession& session) {
     if (metric.any()) metric.add(result, batch[weight.at()]);
     results.add(result.outputs);
   }
-  print_totals(choice, totals, feed, metric.values());
+  print_totals(choice, totals, feed, metric.values(), session.warnings());
   results.write(!choice.json);
   if (totals.not_finite.empty()) return kDone;
   throw DataError(ErrorParts{.what = "The loss is not finite.",
@@ -173,10 +185,19 @@ int print_loss(const EvalChoice& choice, TrainingSession& session) {
                              .remedy = "Check these rows, and the model's weights."});
 }
 
+/// Whether a checkpoint is of a run with --ema.
+bool has_averages(const std::string& checkpoint) {
+  const std::map<std::string, Tensor> moments = read_checkpoint(checkpoint).moments;
+  return std::any_of(moments.begin(), moments.end(),
+                     [](const auto& moment) { return moment.first.starts_with("ema/"); });
+}
+
 int evaluate(const EvalChoice& choice) {
   const Budget budget(choice.model.options.limits);  // applies to the data, too
   if (!choice.out.empty()) check_destination(choice.out);
-  const TrainingOptions options = training_options(choice.model);
+  TrainingOptions options = training_options(choice.model);
+  // Averages are part of a checkpoint; no step changes them, so any decay will do.
+  if (!choice.checkpoint.empty() && has_averages(choice.checkpoint)) options.ema_decay = 0.5;
   if (options.loss.empty() && options.output.empty() && choice.checkpoint.empty()) {
     InferenceSession session(std::filesystem::path(choice.model.path),
                              {.disabled_passes = options.disabled_passes,
@@ -200,6 +221,7 @@ Command add_eval(CLI::App& parent) {
   add_provider_option(app, choice->model.providers);
   add_pass_option(app, choice->model.options.disabled_passes);
   choice->data.limits = &choice->model.options.limits;
+  choice->data.loss = &choice->model.options.loss;
   app.add_flag("--drop-last", choice->drop_last, "Leave out a last batch that is not full");
   add_optimizer_option(app, choice->model, "The optimizer of the run that wrote --checkpoint");
   OptimizerOptions& optimizer = choice->model.options.optimizer;

@@ -8,10 +8,12 @@
 #include <map>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "cli/commands.h"
 #include "cli/model_options.h"
 #include "data/convert.h"
+#include "ir/seed.h"
 #include "model/import/import.h"
 #include "runtime/budget.h"
 
@@ -43,10 +45,19 @@ std::map<std::string, Tensor> weights_of(const ImportedModel& model) {
   return weights;
 }
 
+/// The inputs that the file has.
+std::vector<Value> fed_inputs(const ImportedModel& model) {
+  std::vector<Value> inputs;
+  for (const Value v : model.graph.inputs()) {
+    if (!is_seed(v)) inputs.push_back(v);
+  }
+  return inputs;
+}
+
 /// The types of inputs or outputs, by name.
 std::map<std::string, std::string> inputs_of(const ImportedModel& model) {
   std::map<std::string, std::string> types;
-  for (const Value v : model.graph.inputs()) types[v.name()] = to_string(v.type());
+  for (const Value v : fed_inputs(model)) types[v.name()] = to_string(v.type());
   return types;
 }
 std::map<std::string, std::string> outputs_of(const ImportedModel& model) {
@@ -62,7 +73,7 @@ int info(const ModelsChoice& choice) {
   fmt::print("opset {}", model.opset);
   if (!model.metadata.producer.empty()) fmt::print(", made by {}", model.metadata.producer);
   fmt::print("\n");
-  for (const Value v : model.graph.inputs()) {
+  for (const Value v : fed_inputs(model)) {
     fmt::print("input   {}  {}\n", v.name(), to_string(v.type()));
   }
   for (const Output& o : model.graph.outputs()) {

@@ -51,7 +51,8 @@ class Search {
         session_(choice.model.path, training_options(choice.model)),
         weight_(session_),
         feed_(feed_from(choice.data, session_.input_info(), weight_.labels(), true)),
-        cut_(cut_for(choice.data, feed_, session_.input_info(), false)),
+        cut_(cut_for(choice.data, feed_, session_.input_info(), false, false,
+                     session_.batch_note())),
         batches_(feed_, {.batch_size = cut_.batch,
                          .shuffle = true,
                          .drop_last = cut_.drop_last,
@@ -61,6 +62,9 @@ class Search {
     say(feed_.text);
     if (!cut_.text.empty()) say(cut_.text);
     if (!feed_.warning.empty()) say("warning: " + feed_.warning);
+    const std::string note = output_note(choice_.model.options.output, session_);
+    if (!note.empty()) say(note);
+    for (const std::string& text : session_.warnings()) say("warning: " + text);
     run();
     if (trials_.empty()) {
       throw DataError(ErrorParts{.what = "No learning rate was tried.", .received = end_reason_});
@@ -178,6 +182,7 @@ class Search {
     }
     chart.curves = {std::move(loss), std::move(smoothed)};
     chart.mark = best;
+    if (best) chart.mark_name = fmt::format("suggestion: {:.2g}", *best);
     const std::string svg = to_svg(chart);
     write_file(choice_.plot, [&](FileWriter& file) { file.write(svg); });
     say("wrote " + destination_text(choice_.plot));
@@ -199,6 +204,7 @@ void add_options(CLI::App& app, FindChoice& choice) {
   add_pass_option(app, choice.model.options.disabled_passes);
   add_data_options(app, choice.data);
   choice.data.limits = &choice.model.options.limits;
+  choice.data.loss = &choice.model.options.loss;
   TrainingOptions& o = choice.model.options;
   add_optimizer_option(app, choice.model, "How weights are updated");
   visit_optimizer_options([&](const OptionRow& row, auto member) {

@@ -57,7 +57,10 @@ void draw(const MemoryReport& report, const PlanChoice& choice) {
   Chart chart{
       .title = "time of a step over its memory", .x = "MiB at the peak", .y = "modelled ms"};
   chart.curves = {std::move(curve)};
-  if (report.planned.bytes < report.plain.bytes) chart.mark = x(report.planned);
+  if (report.planned.bytes < report.plain.bytes) {
+    chart.mark = x(report.planned);
+    chart.mark_name = "planned";
+  }
   const std::string svg = to_svg(chart);
   write_file(choice.plot, [&](FileWriter& file) { file.write(svg); });
   if (!choice.json) fmt::print("wrote {}\n", destination_text(choice.plot));

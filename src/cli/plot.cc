@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 #include <memory>
+#include <span>
 
 #include "cli/chart.h"
 #include "cli/command_line.h"
@@ -36,14 +37,15 @@ std::filesystem::path file_of(const std::string& run) {
   return std::filesystem::is_directory(path, error) ? path / "metrics.csv" : path;
 }
 
-const double* numbers(std::vector<CsvColumn>& columns, const std::string& name,
-                      const std::string& file) {
+std::span<const double> numbers(std::vector<CsvColumn>& columns, const std::string& name,
+                                const std::string& file) {
   std::vector<std::string> names;
   for (CsvColumn& column : columns) {
     names.push_back(column.name);
     if (column.name != name) continue;
+    if (column.refused) throw DataError(*column.refused);
     column.values = convert(column.values, DType::f64, name);
-    return column.values.data<double>();
+    return {column.values.data<double>(), static_cast<size_t>(column.values.size())};
   }
   const std::string near = closest_name(name, names);
   throw DataError(ErrorParts{.what = fmt::format("{} has no column '{}'.", file, name),
@@ -55,11 +57,11 @@ const double* numbers(std::vector<CsvColumn>& columns, const std::string& name,
 Curve curve_of(const std::string& run, const PlotChoice& choice) {
   const std::filesystem::path path = file_of(run);
   std::vector<CsvColumn> columns = read_csv(FileSource(path), choice.limits);
-  const double* step = numbers(columns, "step", path.string());
-  const double* value = numbers(columns, choice.column, path.string());
+  const std::span<const double> step = numbers(columns, "step", path.string());
+  const std::span<const double> value = numbers(columns, choice.column, path.string());
   Curve curve{.name = run, .points = {}};
   double mean = 0, weight = 0;  // of the points so far, with decaying weights
-  for (int64_t i = 0; i < columns.front().values.size(); ++i) {
+  for (size_t i = 0; i < value.size(); ++i) {
     if (!std::isfinite(value[i])) continue;
     mean = choice.smooth * mean + (1 - choice.smooth) * value[i];
     weight = choice.smooth * weight + (1 - choice.smooth);

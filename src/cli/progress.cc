@@ -78,10 +78,22 @@ void Progress::warning(const std::string& text) {
   if (!text.empty()) line("warning: " + text);
 }
 
+void Progress::begin_epoch() {
+  epoch_start_ = Clock::now();
+  epoch_samples_ = samples_;
+  if (samples_ == 0) start_ = epoch_start_;  // what was compiled before has no samples
+}
+
+void Progress::end_steps() {
+  const std::chrono::duration<double> took = Clock::now() - epoch_start_;
+  epoch_rate_ =
+      took.count() > 0 ? static_cast<double>(samples_ - epoch_samples_) / took.count() : 0;
+}
+
 void Progress::epoch(const std::string& text, Fields fields) {
   if (quiet_) return;
-  if (!json_) return line(text + fmt::format("  {:.0f} samples/s", samples_per_second()));
-  fields["samples_per_second"] = samples_per_second();
+  if (!json_) return line(text + fmt::format("  {:.0f} samples/s", epoch_rate_));
+  fields["samples_per_second"] = epoch_rate_;
   put_report("epoch", fields);
 }
 

@@ -28,14 +28,17 @@ class Progress {
   void line(const std::string& text);
   /// The same with "warning: " in front; nothing for "".
   void warning(const std::string& text);
+  /// The rate of epoch() is that between these two calls.
+  void begin_epoch();
+  void end_steps();
   void epoch(const std::string& text, Fields fields);
-  double samples_per_second() const;
   /// Whether standard output accepts no more lines, because its reader has gone or the disk is
   /// full. Later lines go to standard error; progress is not shown any more.
   bool lost() const;
 
  private:
   using Clock = std::chrono::steady_clock;
+  double samples_per_second() const;
   std::string rate_and_time_left() const;
   void put_report(const char* kind, const Fields& fields);
 
@@ -48,6 +51,9 @@ class Progress {
   bool drawn_ = false;
   Clock::time_point start_ = Clock::now();
   Clock::time_point last_print_;
+  Clock::time_point epoch_start_ = start_;
+  int64_t epoch_samples_ = 0;  ///< samples_ when the epoch began
+  double epoch_rate_ = 0;
 };
 
 }  // namespace steep::cli

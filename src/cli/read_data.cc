@@ -115,6 +115,20 @@ Arrays arrays_of(const ImageSet& images) {
   return arrays;
 }
 
+/// Notes a column that is not numbers, as long as no file has numbers in it; else throws its error.
+bool is_refused(const CsvColumn& column, Loaded* result) {
+  const auto earlier = result->refused.find(column.name);
+  if (!column.refused && earlier != result->refused.end()) throw DataError(earlier->second);
+  if (!column.refused) return false;
+  if (result->is_column(column.name)) throw DataError(*column.refused);
+  const std::string& cell = column.refused->received;
+  result->not_read[column.name] = column.name.empty() ? "a first column without a name"
+                                  : cell == "''"      ? "an empty cell"
+                                                      : cell + " is no number";
+  if (!column.name.empty()) result->refused.emplace(column.name, *column.refused);
+  return true;
+}
+
 DataFile read_file(const std::string& path, const Limits& limits, Loaded* result) {
   DataFile file{.path = path};
   Arrays& arrays = file.arrays;
@@ -123,8 +137,10 @@ DataFile read_file(const std::string& path, const Limits& limits, Loaded* result
     arrays[std::move(name)] = std::move(values);
   };
   if (is_csv(path)) {
-    for (CsvColumn& column : read_csv(FileSource(path), limits))
+    for (CsvColumn& column : read_csv(FileSource(path), limits)) {
+      if (is_refused(column, result)) continue;
       add(std::move(column.name), std::move(column.values), true);
+    }
     return file;
   }
   if (is_parquet(path)) {

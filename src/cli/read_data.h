@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "images/image_set.h"
+#include "steep/error.h"
 #include "steep/limits.h"
 #include "steep/tensor.h"
 
@@ -36,7 +37,8 @@ struct Loaded {
   std::vector<std::vector<DataFile>> groups{};    ///< files with the same names of arrays
   std::vector<std::string> columns{};             ///< names of the columns of tables, in order
   std::set<std::string> mapped{};                 ///< names of the arrays that are mapped, not read
-  std::map<std::string, std::string> not_read{};  ///< types of columns that are left out, by name
+  std::map<std::string, std::string> not_read{};  ///< why columns are left out, by name
+  std::map<std::string, ErrorParts> refused{};    ///< errors of those of them that are in CSV files
   std::shared_ptr<const ImageSet> images{};       ///< what kImageArray counts; null: no images
   bool is_column(const std::string& name) const;
 };

@@ -85,6 +85,13 @@ Scores::Scores(std::vector<std::string> metrics, const TrainingSession& session,
     const bool has = of_ == Of::elements ? metric == "r2"
                      : of_ == Of::binary ? metric == "accuracy" || metric == "f1"
                                          : metric != "r2";
+    if (has && labels_->count >= 0 && top_of(metric) >= labels_->count) {
+      throw DataError(
+          ErrorParts{.what = fmt::format("--metric {} is 1 for any outputs.", metric),
+                     .expected = fmt::format("a number below the {} classes", labels_->count),
+                     .received = metric,
+                     .remedy = "Give accuracy, or a smaller number."});
+    }
     if (has) continue;
     throw DataError(ErrorParts{.what = fmt::format("--metric {} does not suit the loss.", metric),
                                .expected = of_ == Of::elements ? "r2"

@@ -11,11 +11,12 @@
 #include <optional>
 #include <set>
 
-#include "cli/best_weights.h"
+#include "cli/best_epoch.h"
 #include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/curves.h"
 #include "cli/data.h"
+#include "cli/finite_weights.h"
 #include "cli/interrupts.h"
 #include "cli/keep.h"
 #include "cli/launcher.h"
@@ -29,7 +30,6 @@
 #include "runtime/disk.h"
 #include "steep/error.h"
 #include "steep/parallel.h"
-#include "train/finite.h"
 #include "train/name_suggestions.h"
 #include "train/parameters.h"
 
@@ -45,7 +45,8 @@ class Run {
         weight_(session_),
         feed_(feed_from(choice.data, session_.input_info(), weight_.labels(), true)),
         split_rows_(hold_out()),
-        cut_(cut_for(choice.data, feed_, session_.input_info(), choice.drop_last)),
+        cut_(cut_for(choice.data, feed_, session_.input_info(), choice.drop_last, false,
+                     session_.batch_note())),
         batches_(feed_, batch_options(), team.rank(), team.size()),
         parallel_(session_, team.peers(), facts(), static_cast<int>(choice.zero)),
         scores_(choice.scores, session_, weight_.labels(),
@@ -59,9 +60,7 @@ class Run {
   int go() {
     if (!choice_.resume.empty()) resume();
     first_step_ = session_.step_count();
-    for (const std::string& name : session_.parameter_names()) {
-      if (!all_finite(session_.state(name))) infinite_.insert(name);
-    }
+    finite_.emplace(session_);
     const int64_t rows = batches_.row_count();
     Progress progress(static_cast<double>(choice_.epochs) * static_cast<double>(rows),
                       static_cast<double>(position_.epoch) * static_cast<double>(rows) +
@@ -98,7 +97,8 @@ class Run {
   /// Returns false if the run has to stop, which happens between two steps only.
   bool run_epochs(Progress& progress) {
     for (; position_.epoch < choice_.epochs; next_epoch()) {
-      if (is_enough()) return true;
+      if (is_enough()) return say_enough(progress);
+      progress.begin_epoch();
       for (; position_.batch < batches_.count(); ++position_.batch) {
         if (parallel_.accumulated() == 0) {
           if (team_.any(interrupted() || progress.lost())) return false;
@@ -111,6 +111,14 @@ class Run {
         save_after_epoch(progress);
       }
     }
+    return true;
+  }
+
+  bool say_enough(Progress& progress) const {
+    progress.line(fmt::format(
+        "stopped early: {} epochs without a smaller validation loss than that of epoch {}{}",
+        position_.epoch - position_.best_epoch, position_.best_epoch,
+        session_.step_count() > first_step_ ? "" : "; raise --early-stopping to train on"));
     return true;
   }
 
@@ -170,6 +178,7 @@ class Run {
   void open_validation() {
     DataArguments data = choice_.data;
     if (!split_rows_) data.paths = choice_.validation;
+    data.columns = feed_.columns;
     if (feed_.images.set) data.images.classes = feed_.images.set->classes;
     const std::vector<TensorInfo>& inputs = session_.input_info();
     const Feed feed = split_rows_ ? *split_rows_ : feed_from(data, inputs, weight_.labels(), true);
@@ -250,31 +259,15 @@ class Run {
   /// Sets the weights to those of the best epoch.
   void restore_best(Progress& progress) {
     if (best_.empty()) return;
-    best_.restore(session_);
+    best_.restore(&session_);
     progress.line(fmt::format("the best epoch was {}, with a validation loss of {:.6g}",
                               position_.best_epoch, position_.best.value_or(0)));
-  }
-
-  /// Throws DataError if the weights are not finite: such a run cannot continue, and must not
-  /// overwrite good results.
-  void require_finite() const {
-    for (const std::string& name : session_.parameter_names()) {
-      if (all_finite(session_.state(name)) || infinite_.count(name) != 0) continue;
-      throw DataError(ErrorParts{
-          .what = fmt::format("The weights after step {} are not finite; they were not written.",
-                              session_.step_count()),
-          .node = name,
-          .expected = "finite weights",
-          .received = "NaN or infinity",
-          .remedy = "Lower the learning rate or clip gradients; --check-finite stops at the step "
-                    "that does it."});
-    }
   }
 
   /// Saves to `folder` or, if that fails, to another folder. That is then reported, and later saves
   /// use it, too.
   std::string save(const std::string& folder, Progress& progress) {
-    require_finite();
+    finite_->require();
     const std::map<std::string, Tensor> others = parallel_.gather_states();
     return keeper_.write(folder, progress, [&](const std::filesystem::path& path) {
       session_.save_checkpoint(path, to_text(setting(), position_), others);
@@ -312,6 +305,8 @@ class Run {
       progress.line(fmt::format("adapters of rank {}: {}", session_.options().lora_rank,
                                 list_names(adapted)));
     }
+    const std::string output = output_note(choice_.model.options.output, session_);
+    if (!output.empty()) progress.line(output);
     progress.line("trained: " + list_names(session_.parameter_names()));
     for (const std::string& line : describe(session_.left_out())) progress.line(line);
     progress.warning(feed_.warning);
@@ -427,6 +422,7 @@ class Run {
   }
 
   void end_epoch(Progress& progress) {
+    progress.end_steps();
     const double loss =
         position_.loss_sum / static_cast<double>(std::max<int64_t>(position_.loss_rows, 1));
     std::string text =
@@ -523,7 +519,7 @@ class Run {
     }
     restore_best(progress);
     if (!choice_.out.empty()) {
-      require_finite();
+      finite_->require();
       const std::string path =
           keeper_.write(choice_.out, progress, [&](const std::filesystem::path& file) {
             session_.export_onnx(file, {.for_inference = choice_.for_inference,
@@ -561,9 +557,9 @@ class Run {
   std::string validation_text_, validation_warning_;
   Position position_;
   Position applied_;  ///< the position after the last step
-  BestWeights best_;
-  std::set<std::string> infinite_;  ///< weights that were not finite in the file or checkpoint
-  int64_t first_step_ = 0;          ///< the session's number of steps before this run
+  BestEpoch best_;
+  std::optional<FiniteWeights> finite_;  ///< beside those of the file or checkpoint
+  int64_t first_step_ = 0;               ///< the session's number of steps before this run
   PartLosses part_losses_;
   uint64_t sent_ = 0;     ///< bytes that rank 0 had sent at the end of the last epoch
   int64_t left_out_ = 0;  ///< batches of this epoch without a label that counts

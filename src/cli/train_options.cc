@@ -124,6 +124,7 @@ void add_train_options(CLI::App& app, TrainArguments& choice) {
   add_pass_option(app, choice.model.options.disabled_passes);
   add_data_options(app, choice.data);
   choice.data.limits = &choice.model.options.limits;
+  choice.data.loss = &choice.model.options.loss;
   add_step_options(app, choice.model);
   app.add_option("--rate", choice.rates,
                  "PATTERN=X: the learning rate of the weights that a pattern matches, as in\n"

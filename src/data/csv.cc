@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <iterator>
+#include <optional>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -30,6 +32,22 @@ std::string shown(std::string_view text) {
   return "'" + part + (text.size() > kMost ? "…'" : "'");
 }
 
+bool is_number(std::string_view text) {
+  double number = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return stop == text.data() + text.size() && !text.empty() && error != std::errc::invalid_argument;
+}
+
+/// The value of "true" and "false", in any case.
+std::optional<int64_t> bool_of(std::string_view text) {
+  std::string word(text.substr(0, std::size("false")));
+  std::transform(word.begin(), word.end(), word.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  if (word == "true") return 1;
+  if (word == "false") return 0;
+  return {};
+}
+
 class Table {
  public:
   Table(const ByteSource& source, const Limits& limits) : source_(source), limits_(limits) {}
@@ -45,7 +63,8 @@ class Table {
       ++line_;
       if (columns_.empty()) {
         read_names(line);
-      } else if (!line.empty() || text.find_first_not_of("\r\n") != std::string_view::npos) {
+      } else if (!trimmed(line).empty() ||
+                 (columns_.size() == 1 && text.find_first_not_of("\r\n") != text.npos)) {
         read_row(line);
       }
       if (line_ % 4096 == 0) poll();
@@ -56,6 +75,10 @@ class Table {
   std::vector<CsvColumn> columns() {
     std::vector<CsvColumn> result;
     for (Column& c : columns_) {
+      if (c.refused) {
+        result.push_back({.name = std::move(c.name), .refused = std::move(c.refused)});
+        continue;
+      }
       const bool whole = c.numbers.empty();
       Tensor values =
           whole ? Tensor::empty(DType::i64, {rows_}) : Tensor::empty(DType::f64, {rows_});
@@ -64,26 +87,33 @@ class Table {
       } else {
         std::copy(c.numbers.begin(), c.numbers.end(), values.data<double>());
       }
-      result.push_back({std::move(c.name), std::move(values)});
+      result.push_back({.name = std::move(c.name), .values = std::move(values)});
       c = {};
     }
     return result;
   }
 
  private:
-  /// A column's values, in one of two vectors; the other is empty.
+  /// A column's values, in one of two vectors; the other is empty. Both are empty if `refused`.
   struct Column {
     std::string name{};
     std::vector<int64_t> integers{};
     std::vector<double> numbers{};
+    bool words = false;  ///< the integers are true and false
+    std::optional<ErrorParts> refused{};
   };
+
+  ErrorParts error_of(const std::string& why, const std::string& expected,
+                      const std::string& received, const std::string& remedy) const {
+    return {.what = fmt::format("{} {}.", source_.name(), why),
+            .expected = expected,
+            .received = received,
+            .remedy = remedy};
+  }
 
   [[noreturn]] void refuse(const std::string& why, const std::string& expected,
                            const std::string& received, const std::string& remedy) const {
-    throw DataError(ErrorParts{.what = fmt::format("{} {}.", source_.name(), why),
-                               .expected = expected,
-                               .received = received,
-                               .remedy = remedy});
+    throw DataError(error_of(why, expected, received, remedy));
   }
 
   /// Removes the next cell from the line and returns it. `more`: another cell follows.
@@ -113,18 +143,58 @@ class Table {
   }
 
   void read_names(std::string_view line) {
-    std::set<std::string, std::less<>> names;
+    const std::string_view whole = line;
     for (bool more = true; more;) {
       const std::string_view name = cell(&line, &more);
-      if (name.empty() || !names.emplace(name).second) {
-        refuse(fmt::format("has {} in row {}, column {}", name.empty() ? "no name" : "a name twice",
-                           line_, columns_.size() + 1),
-               "a first row with a name for each column", shown(name), "");
-      }
       if (columns_.size() == limits_.max_arrays) {
         refuse("has too many columns", fmt::format("at most {}", limits_.max_arrays), "more", "");
       }
       columns_.push_back({.name = std::string(name)});
+    }
+    const bool tabs = whole.find('\t') != whole.npos;
+    if (columns_.size() == 1 && (tabs || whole.find(';') != whole.npos)) {
+      refuse(fmt::format("is separated by {}", tabs ? "tabs" : "semicolons"),
+             "cells with commas between them", shown(whole),
+             tabs ? fmt::format("Separate cells with commas: tr '\\t' ',' < {} > new.csv",
+                                source_.name())
+                  : "Separate cells with commas, and write decimal points, not commas.");
+    }
+    check_for_numbers();
+    std::set<std::string_view> names;
+    for (size_t i = 0; i < columns_.size(); ++i) {
+      const std::string& name = columns_[i].name;
+      if (name.empty() && i == 0 && columns_.size() > 1) {
+        columns_[i].refused = error_of("has a first column without a name", "a name", "", "");
+      } else if (name.empty() || !names.insert(name).second) {
+        refuse(fmt::format("has {} in row {}, column {}", name.empty() ? "no name" : "a name twice",
+                           line_, i + 1),
+               "a first row with a name for each column", shown(name), "");
+      }
+    }
+  }
+
+  /// Refuses names that are numbers, because a table without names would lose its first row. Only
+  /// 0, 1, 2, … beside a name that is none are accepted: pandas writes them.
+  void check_for_numbers() const {
+    const auto is_text = [](const Column& c) { return !is_number(c.name); };
+    const bool texts = std::any_of(columns_.begin(), columns_.end(), is_text);
+    int64_t next = 0;
+    for (size_t i = 0; i < columns_.size(); ++i) {
+      if (is_text(columns_[i])) continue;
+      if (texts && columns_[i].name == std::to_string(next)) {
+        ++next;
+        continue;
+      }
+      constexpr size_t kShown = 8;
+      std::string names = "c1";
+      for (size_t k = 2; k <= std::min(columns_.size(), kShown); ++k)
+        names += fmt::format(",c{}", k);
+      if (columns_.size() > kShown) names += ",…";
+      refuse(fmt::format("has a number for a name in row {}, column {}", line_, i + 1),
+             "a first row with a name for each column", shown(columns_[i].name),
+             fmt::format("If this row is data, write names above it: sed -i '1i {}' {}. If it has "
+                         "names, begin them with a letter.",
+                         names, source_.name()));
     }
   }
 
@@ -150,7 +220,12 @@ class Table {
   }
 
   void add(Column* column, std::string_view text) const {
+    if (column->refused) return;
     const char* end = text.data() + text.size();
+    const std::optional<int64_t> word = bool_of(text);
+    if (rows_ == 0) column->words = word.has_value();
+    if (column->words != word.has_value()) return refuse_cell(column, text);
+    if (word) return column->integers.push_back(*word);
     int64_t whole = 0;
     if (column->numbers.empty()) {
       const auto [stop, error] = std::from_chars(text.data(), end, whole);
@@ -158,20 +233,28 @@ class Table {
     }
     double number = 0;
     const auto [stop, error] = std::from_chars(text.data(), end, number);
-    if (error != std::errc{} || stop != end) {
-      refuse(fmt::format("has {} in row {}, column '{}'",
-                         text.empty() ? "an empty cell" : "a cell that is no number", line_,
-                         column->name),
-             "numbers, as in 1 or -2.5e-3", shown(text),
-             text.find(';') != std::string_view::npos
-                 ? "Separate cells with commas."
-                 : "Leave out rows with missing values, and give texts numbers.");
-    }
+    if (error != std::errc{} || stop != end) return refuse_cell(column, text);
     if (column->numbers.empty()) {
       column->numbers.assign(column->integers.begin(), column->integers.end());
       column->integers = {};
     }
     column->numbers.push_back(number);
+  }
+
+  /// Others may not need this column.
+  void refuse_cell(Column* column, std::string_view text) const {
+    const bool mixed = column->words || bool_of(text);
+    column->refused = error_of(
+        fmt::format("has {} in row {}, column '{}'",
+                    text.empty() ? "an empty cell" : "a cell that is no number", line_,
+                    column->name),
+        mixed ? "all true or false, or all numbers" : "numbers, as in 1 or -2.5e-3", shown(text),
+        text.find(';') != text.npos
+            ? "Separate cells with commas."
+            : "Leave out rows with missing values, and give texts numbers; or leave the column "
+              "out: --map INPUT=COLUMN,COLUMN names those to read.");
+    column->integers = {};
+    column->numbers = {};
   }
 
   const ByteSource& source_;

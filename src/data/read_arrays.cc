@@ -92,7 +92,11 @@ std::map<std::string, Tensor> arrays_of(const std::filesystem::path& path, const
   FileSource source(path);
   if (is_csv(path.string())) {
     std::map<std::string, Tensor> columns;
-    for (CsvColumn& c : read_csv(source, limits)) columns[c.name] = std::move(c.values);
+    for (CsvColumn& c : read_csv(source, limits)) {
+      if (c.name.empty()) continue;
+      if (c.refused) throw DataError(std::move(*c.refused));
+      columns[c.name] = std::move(c.values);
+    }
     return columns;
   }
   // Files of both formats begin with eight bytes that identify them. In safetensors they are a

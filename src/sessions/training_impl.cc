@@ -20,10 +20,12 @@
 #include "steep/error.h"
 #include "train/custom_optimizer.h"
 #include "train/finite.h"
+#include "train/loss.h"
 #include "train/name_suggestions.h"
 #include "train/optimizer.h"
 #include "train/parameters.h"
 #include "train/schedule.h"
+#include "train/unit_labels.h"
 
 namespace steep {
 namespace {
@@ -103,6 +105,8 @@ TrainingSession::Impl::Impl(std::string model_bytes, std::filesystem::path model
   batch_note = note_on_rows(source);
   source.require(options.output.empty() ? "loss" : options.output);
   for (const std::string& name : options.step_outputs) source.require(name);
+  if (!options.loss.empty() && options.output.empty() && source.graph.outputs().size() > 1)
+    options.output = find_output(source.graph, options).name;
   const auto& names = source.initializers;
   require_known(weight_data, names);
   expand_groups(&options.groups, names, source.constants);
@@ -221,6 +225,7 @@ std::span<const Tensor> TrainingSession::Impl::adopt(std::span<const Tensor> arr
   for (size_t i = 0; i < std::min(arrays.size(), inputs.size()); ++i) {
     const Tensor& array = storage->empty() ? arrays[i] : (*storage)[i];
     const bool label = labels && i == label_at;
+    if (label) check_unit_labels(array, options.loss, inputs[i].name);
     if (label ? suits(array, *labels) : array.dtype() == inputs[i].dtype) continue;
     if (!label && !converts(array.dtype(), inputs[i].dtype)) continue;
     if (storage->empty()) storage->assign(arrays.begin(), arrays.end());
@@ -355,6 +360,8 @@ void TrainingSession::Impl::explain(const StepResult& result,
                    .remedy =
                        "Look at the data of this step, lower the learning rate, or clip "
                        "gradients."};
+  if (options.loss == "binary_cross_entropy")
+    parts.remedy += " For scores, choose the loss binary_cross_entropy_with_logits.";
   // Runs the step again, with each node on its own and checked. Its updates are not made, because
   // they belong to backward, which does not run.
   TrainingOptions watched = options;

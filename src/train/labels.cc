@@ -158,8 +158,12 @@ void check_classes(const Tensor& labels, const LabelForm& form, const std::strin
         .node = name,
         .expected =
             form.count < 0 ? "labels from 0" : fmt::format("labels from 0 to {}", form.count - 1),
-        .received = fmt::format("{} in row {}", label[i], i / in_row),
-        .remedy = "Correct the labels, or set --ignore-index (ignore_index) to the value that "
+        .received = fmt::format("{} in row {}, where rows count from 0", label[i], i / in_row),
+        .remedy =
+            form.count == 1
+                ? "For an output of one score or probability, choose the loss "
+                  "binary_cross_entropy_with_logits or binary_cross_entropy."
+                : "Correct the labels, or set --ignore-index (ignore_index) to the value that "
                   "marks rows to leave out."});
   }
   if (count_labels(labels, form) == 0) {

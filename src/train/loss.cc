@@ -25,6 +25,15 @@ std::vector<std::string> output_names(const Graph& graph) {
   return names;
 }
 
+/// The only output that is a tensor of floats, of several outputs; else null.
+const Output* only_floats(const std::vector<Output>& outputs) {
+  const auto is_one = [](const Output& o) {
+    return o.value.type().kind == Kind::tensor && is_float(o.value.dtype());
+  };
+  const auto first = std::find_if(outputs.begin(), outputs.end(), is_one);
+  return std::count_if(outputs.begin(), outputs.end(), is_one) == 1 ? &*first : nullptr;
+}
+
 bool may_be_scalar(const Type& type) {
   if (!type.shape) return true;
   for (const Dim& d : *type.shape) {
@@ -275,6 +284,13 @@ void check_loss(const TrainingOptions& options) {
       refuse_number("class_weights", "finite numbers of at least 0", weight);
     }
   }
+  const std::vector<double>& weights = options.class_weights;
+  if (!weights.empty() && std::ranges::count(weights, 0.0) == std::ssize(weights)) {
+    throw ModelError(ErrorParts{.what = "All class weights are 0, so no label counts.",
+                                .expected = "a weight above 0",
+                                .received = fmt::format("{} times 0", weights.size()),
+                                .remedy = "Correct class_weights (--class-weights)."});
+  }
   only_of(options, delta != 1, "huber_delta", {"huber"});
   only_of(options, smoothing != 0, "label_smoothing", {"softmax_cross_entropy"});
   only_of(options, !options.class_weights.empty(), "class_weights",
@@ -299,6 +315,7 @@ const Output& find_output(const Graph& graph, const TrainingOptions& options) {
     if (o.name == name) return o;
   }
   if (options.output.empty()) {
+    if (const Output* only = only_floats(outputs)) return *only;
     throw ModelError(
         ErrorParts{.what = "The model has several outputs, and none was chosen to train on.",
                    .expected = "the name of one of them",
@@ -331,10 +348,52 @@ std::vector<PatternRuleInfo> loss_patterns() {
   return list_rules(kMoves, kProbabilities, kCrossEntropies);
 }
 
+namespace {
+
+/// The node that computes a value, before views and casts.
+Node computed_by(Value v) {
+  for (Node n = v.producer(); n; n = n.input(0).producer()) {
+    const OpDef* def = find_op(n.op());
+    if ((def == nullptr || !def->view) && n.op() != "Identity" && n.op() != "Cast") return n;
+  }
+  return {};
+}
+
+/// Whether values are scores, which no activation follows: what a layer computes, with its bias.
+bool is_layer(Node n) {
+  const auto is_product = [](const Node& node) {
+    return node && (node.op() == "MatMul" || node.op() == "Gemm" || node.op() == "Conv");
+  };
+  if (is_product(n)) return true;
+  return n && n.op() == "Add" &&
+         (is_product(computed_by(n.input(0))) || is_product(computed_by(n.input(1))));
+}
+
+/// As doubts(), for losses of probabilities and of their logarithms.
+std::string doubts_of_scores(Value y, const std::string& loss) {
+  const bool logs = loss == "nll";
+  if (!logs && loss != "binary_cross_entropy") return "";
+  const Node n = computed_by(y), moved = before_moves(y).producer();
+  const std::string takes = fmt::format("{} takes {}, but output '{}' ", loss,
+                                        logs ? "log-probabilities" : "probabilities", y.name());
+  if (logs && moved && apply_rules(kProbabilities, moved, Match()) != nullptr) {
+    return takes + fmt::format(
+                       "holds probabilities ('{}', {}). Choose softmax_cross_entropy, which reads "
+                       "the scores before a Softmax.",
+                       moved.name(), moved.op());
+  }
+  if (!is_layer(n)) return "";
+  return takes + fmt::format("holds scores ('{}', {}). Choose {}, which takes scores.", n.name(),
+                             n.op(),
+                             logs ? "softmax_cross_entropy" : "binary_cross_entropy_with_logits");
+}
+
+}  // namespace
+
 std::string doubts(const Graph& graph, const TrainingOptions& options) {
   const std::string_view own = makes_of_scores(options.loss);
-  if (own.empty()) return "";
   const Value y = find_output(graph, options).value;
+  if (own.empty()) return doubts_of_scores(y, options.loss);
   const Node n = before_moves(y).producer();
   if (!n || scores_of(y, options.loss) != y) return "";
   const std::string at =
@@ -342,15 +401,14 @@ std::string doubts(const Graph& graph, const TrainingOptions& options) {
   if (n.op() == own) {
     return at + fmt::format(
                     "comes from one ('{}'): it is applied twice, which slows training down and "
-                    "bounds the loss. Train on '{}': export the model without the {}, or with "
-                    "what it reads as an output, and name that.",
-                    n.name(), n.input(0).name(), own);
+                    "bounds the loss. Train on what the {} reads: output=\"{}\", --output {}.",
+                    n.name(), own, n.input(0).name(), n.input(0).name());
   }
   if (apply_rules(kProbabilities, n, Match()) == nullptr) return "";
   return at + fmt::format(
                   "holds probabilities already ('{}', {}), which slows training down and bounds "
-                  "the loss. Export the scores from which they are computed as an output, and "
-                  "train on these.",
+                  "the loss. Train on the scores from which they are computed: name that value "
+                  "by output (--output).",
                   n.name(), n.op());
 }
 

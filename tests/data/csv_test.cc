@@ -8,8 +8,14 @@
 namespace steep {
 namespace {
 
+/// Throws the error of the first column that is refused, unless it is the first without a name.
 std::vector<CsvColumn> read(const std::string& text, const Limits& limits = {}) {
-  return read_csv(MemorySource(std::as_bytes(std::span(text)), "t.csv"), limits);
+  std::vector<CsvColumn> columns =
+      read_csv(MemorySource(std::as_bytes(std::span(text)), "t.csv"), limits);
+  for (const CsvColumn& column : columns) {
+    if (column.refused && !column.name.empty()) throw DataError(*column.refused);
+  }
+  return columns;
 }
 
 TEST(Csv, ColumnsHaveTheTypeOfTheirCells) {
@@ -25,6 +31,31 @@ TEST(Csv, ColumnsHaveTheTypeOfTheirCells) {
   EXPECT_EQ(columns[2].values.data<int64_t>()[0], -3);
 }
 
+TEST(Csv, SkipsEmptyLinesOfSeveralColumns) {
+  const auto columns = read("a,b\n1,2\n\n \r\n3,4\n\n");
+  ASSERT_EQ(columns[1].values.size(), 2);
+  EXPECT_EQ(columns[1].values.data<int64_t>()[1], 4);
+}
+
+TEST(Csv, TrueAndFalseAreNumbers) {
+  const auto columns = read("a,b\ntrue,1\nFalse,2\nTRUE,3\n");
+  ASSERT_EQ(columns[0].values.dtype(), DType::i64);
+  EXPECT_EQ(columns[0].values.data<int64_t>()[0], 1);
+  EXPECT_EQ(columns[0].values.data<int64_t>()[1], 0);
+  EXPECT_EQ(columns[0].values.data<int64_t>()[2], 1);
+}
+
+TEST(Csv, ReadsOtherColumnsThanThoseOfTexts) {
+  const std::string text = ",a,day,0,1\n0,1,2020-01-01,7,8\n1,2,,7,8\n";
+  const auto columns = read_csv(MemorySource(std::as_bytes(std::span(text)), "t.csv"));
+  ASSERT_EQ(columns.size(), 5U);
+  EXPECT_TRUE(columns[0].refused);
+  EXPECT_EQ(columns[1].values.data<int64_t>()[1], 2);
+  ASSERT_TRUE(columns[2].refused);
+  EXPECT_NE(columns[2].refused->what.find("row 2, column 'day'"), std::string::npos);
+  EXPECT_EQ(columns[4].values.data<int64_t>()[1], 8);
+}
+
 TEST(Csv, RefusesWhatIsNoTableOfNumbers) {
   const std::pair<const char*, const char*> cases[] = {
       {"", "no rows"},
@@ -37,6 +68,18 @@ TEST(Csv, RefusesWhatIsNoTableOfNumbers) {
       {"a,b\n1,2,3\n", "too many cells in row 2"},
       {"a,a\n1,2\n", "a name twice in row 1, column 2"},
       {"a,\n1,2\n", "no name in row 1, column 2"},
+      {"\n1\n", "no name in row 1, column 1"},
+      {"1.5,2,3\n4,5,6\n", "a number for a name in row 1, column 1"},
+      {"1,1\n2,3\n", "a number for a name in row 1, column 1"},
+      {"0,1\n2,3\n", "a number for a name in row 1, column 1"},
+      {"a,5.1\nb,2\n", "a number for a name in row 1, column 2"},
+      {"0,2,y\n1,2,3\n", "a number for a name in row 1, column 2"},
+      {"nan,y\n1,2\n", "a number for a name in row 1, column 1"},
+      {"1e999,y\n1,2\n", "a number for a name in row 1, column 1"},
+      {"a\tb\n1\t2\n", "separated by tabs"},
+      {"a;b\n1;2\n", "separated by semicolons"},
+      {"a,b\ntrue,1\n1,1\n", "no number in row 3, column 'a'"},
+      {"a,b\n1,1\ntrue,1\n", "no number in row 3, column 'a'"},
       {"a,b\n1,\"2\n", "does not end"},
       {"a,b\n\"1\"x,2\n", "text behind a quote in row 2"}};
   for (const auto& [text, said] : cases) {

@@ -140,15 +140,28 @@ class Rewriter {
         for (auto& body : *attribute.mutable_graphs())
           freeze_all(*body.mutable_node(), opset, counted);
       }
-      if (is(node, "Dropout") && opset >= 12 && node.input_size() > 2) {
-        if (counted) forget(node.input(2));
-        node.mutable_input()->RemoveLast();
-      }
+      if (is(node, "Dropout")) drop(node, opset, counted);
       onnx::NodeProto& copy = *frozen.Add();
       copy.Swap(&node);
       if (is(copy, "BatchNormalization")) freeze(copy, opset, counted, frozen);
     }
     nodes.Swap(&frozen);
+  }
+
+  /// Makes a Dropout whose mask nothing reads an Identity; switches the training mode of others
+  /// off.
+  void drop(onnx::NodeProto& node, int64_t opset, bool counted) {
+    const bool masks = node.output_size() > 1 && !node.output(1).empty() &&
+                       (!counted || readers(node.output(1)) > 0);
+    const int kept = masks ? 2 : 1;
+    while (node.input_size() > kept && (opset >= 12 || !masks)) {
+      if (counted) forget(node.input(node.input_size() - 1));
+      node.mutable_input()->RemoveLast();
+    }
+    if (masks) return;
+    node.set_op_type("Identity");
+    node.clear_attribute();
+    node.mutable_output()->DeleteSubrange(1, node.output_size() - 1);
   }
 
   /// Switches training mode off: opset 14 and newer have an attribute for it, older opsets count

@@ -215,7 +215,8 @@ def test_a_model_that_fixes_its_rows(folder: Path) -> None:
         assert "the file fixes batches of 4 rows, and no others are taken, since ReduceMean" in text
         assert "mixes rows; 2 rows left out" in text and "2 steps an epoch" in text
     text = run("--batch", 5, code=3)
-    assert "takes only batches of 4 rows" in text and "Give --batch 4" in text
+    assert "takes only batches of 4 rows: the file" in text and "Give --batch 4" in text
+    assert "since ReduceMean" in text
     text = run("--validation", "t.npz")
     assert "batches of 4 rows, which the model fixes; 2 rows left out" in text
     data = ("--data", "t.npz", *CROSS_ENTROPY)

@@ -154,6 +154,21 @@ def test_what_is_drawn_of_odd_numbers(tmp_path: Path) -> None:
         assert all(0 <= x <= 800 and 0 <= y <= 480 for x, y in line), values
 
 
+def test_axes_of_few_decades_have_labels(tmp_path: Path) -> None:
+    for values, labels in (((0.3, 9), "0.5 1 2 5"), ((1.2, 1.9), "1.2 1.3"), ((1, 1e9), "1 100")):
+        rows = "".join(f"{i},{v}\n" for i, v in enumerate(values))
+        (tmp_path / "m.csv").write_text("step,loss\n" + rows)
+        steep("plot", tmp_path / "m.csv", "--out", tmp_path / "o.svg", "--log")
+        texts = [t.text for t in ElementTree.parse(tmp_path / "o.svg").iter(f"{SVG}text")]
+        assert set(labels.split()) <= set(texts), (values, texts)
+
+
+def test_a_single_point_is_drawn(tmp_path: Path) -> None:
+    (tmp_path / "m.csv").write_text("step,loss\n1,2\n")
+    steep("plot", tmp_path / "m.csv", "--out", tmp_path / "o.svg")
+    assert len(list(ElementTree.parse(tmp_path / "o.svg").iter(f"{SVG}circle"))) == 1
+
+
 # --- TensorBoard ----------------------------------------------------------------------------------
 
 

@@ -214,7 +214,7 @@ def test_validation_has_the_labels_of_training(folder: Path) -> None:
     (folder / "val" / "dog").rename(folder / "val" / "bird")
     assert "val/bird is none of the classes" in train("--validation", "val", code=3)
     said = train("--image-classes", "dog,bird,cat", code=3)
-    assert "The label is out of range" in said or "class" in said
+    assert "2 folders" in said and "dog, bird, cat" in said
     said = train("--image-classes", "dog,cat", "--epochs", 1)
     assert "classes: 0 'dog', 1 'cat'" in said
 

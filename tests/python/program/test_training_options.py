@@ -112,6 +112,7 @@ def test_early_stopping_exports_the_best_epoch(line: Path, tmp_path: Path) -> No
     words = ("--validation", tmp_path / "v.npz", "--epochs", 200, "--json", "--batch", 4)
     run, out = tmp_path / "run", tmp_path / "best.onnx"
     text = train(line, *words, "--early-stopping", 3, "--checkpoint", run, "--out", out)
+    assert "stopped early: 3 epochs without" in text
     held = [e["validation_loss"] for e in reports(text, "epoch")]
     best = int(np.argmin(held))
     assert len(held) == best + 4 < 200
@@ -125,7 +126,7 @@ def test_early_stopping_exports_the_best_epoch(line: Path, tmp_path: Path) -> No
     for name, value in weights(plain).items():
         np.testing.assert_array_equal(value, weights(again)[name])
     text = train(line, *words, "--early-stopping", 3, "--resume", run, "--out", again)
-    assert not reports(text, "epoch")
+    assert not reports(text, "epoch") and "raise --early-stopping to train on" in text
     for name, value in weights(plain).items():
         np.testing.assert_array_equal(value, weights(again)[name])
 
@@ -155,6 +156,7 @@ def test_class_weights_of_a_list_or_a_file(classifier: Path, tmp_path: Path) -> 
         "three": ("1,2,3", 3, "There is not one weight for each class"),
         "negative": ("1,-2,3,4", 2, "of at least 0"),
         "no file": (tmp_path / "none.txt", 2, "or a file of them"),
+        "zeros": ("0,0,0,0", 3, "All class weights are 0"),
         "a hole": ("1,,2,3", 2, "or a file of them"),
     }
     for text, says in (
@@ -217,6 +219,10 @@ def test_metrics_that_do_not_suit(line: Path, tmp_path: Path) -> None:
     assert "expected accuracy" in steep(*words, "--loss", "mse", "--metric", "acuracy", code=2)
     assert "mean 'accuracy'?" in steep(*words, "--loss", "mse", "--metric", "acuracy", code=2)
     assert "expected accuracy" in steep(*words, "--loss", "mse", "--metric", "top0", code=2)
+    classes = save(tmp_path / "classes.onnx", 4)
+    np.savez(tmp_path / "d.npz", x=X, label=LABELS)
+    words = ("eval", classes, "--data", tmp_path / "d.npz", "--loss", "softmax_cross_entropy")
+    assert "top4 is 1 for any outputs" in steep(*words, "--metric", "top4", code=3)
 
 
 def test_accumulated_batches_are_a_larger_batch(line: Path, tmp_path: Path) -> None:
@@ -319,6 +325,12 @@ def test_files_that_do_not_go_together(line: Path, tmp_path: Path) -> None:
         ("a,b,c,y\n1,2,3,4,5\n", "too many cells in row 2"),
         ("a,b,b,y\n1,2,3,4\n", "a name twice in row 1, column 3"),
         ("a,b,,y\n1,2,3,4\n", "no name in row 1, column 3"),
+        ("1.5,2,3,4\n1,2,3,4\n", "a number for a name in row 1, column 1"),
+        ("1.5,2,3,4\n1,2,3,4\n", "sed -i '1i c1,c2,c3,c4'"),
+        ("0.5,2,3,y\n1,2,3,4\n", "a number for a name in row 1, column 1"),
+        ("a\tb\tc\ty\n1\t2\t3\t4\n", "separated by tabs"),
+        ("day,a,b,c,y\nMonday,1,2,3,4\n", "leave the column out: --map"),
+        ("a,b,c,d,y\n1,2,3,4,5\n", "Name the 3 columns to read: --map x="),
         ("a,b,c,y\n", "has no rows"),
         ("", "has no rows"),
         ('a,b,c,y\n1,2,"3,4\n', "a quote in row 2 that does not end"),
@@ -329,6 +341,71 @@ def test_tables_that_cannot_be_read(line: Path, tmp_path: Path, text: str, said:
     (tmp_path / "t.csv").write_text(text)
     received = train(line, "--data", tmp_path / "t.csv", code=3)
     assert said in received and "t.csv" in received
+
+
+def test_columns_that_are_no_numbers(line: Path, tmp_path: Path) -> None:
+    train(line, "--out", tmp_path / "a.onnx")
+    rows = table(tmp_path / "t.csv").read_text().splitlines()
+    texts = [f"{i},2020-01-0{i % 9},{row}" for i, row in enumerate(rows[1:])]
+    texts[5] = "5,," + texts[5].split(",", 2)[2]
+    (tmp_path / "t.csv").write_text("\n\n".join([",day," + rows[0], *texts]) + "\n")
+    words = ("--data", tmp_path / "t.csv", "--map", "x=a,b,c", "--out", tmp_path / "b.onnx")
+    said = train(line, *words)
+    assert "'day' not read: '2020-01-00' is no number" in said
+    assert "'' not read: a first column without a name" in said
+    for name, value in weights(tmp_path / "a.onnx").items():
+        np.testing.assert_array_equal(value, weights(tmp_path / "b.onnx")[name])
+
+
+def test_true_and_false_are_labels(tmp_path: Path) -> None:
+    text = "a,b,c,y\n" + "".join(f"{x[0]},{x[1]},{x[2]},{x[0] > 0}\n" for x in X)
+    (tmp_path / "t.csv").write_text(text)
+    model = save(tmp_path / "m.onnx", 2)
+    words = ("--data", tmp_path / "t.csv", "--loss", "softmax_cross_entropy")
+    assert "label from 'y' int64[60]" in train(model, *words)
+
+
+def test_validation_has_the_columns_of_the_data(line: Path, tmp_path: Path) -> None:
+    whole = table(tmp_path / "t.csv")
+    cells = [row.split(",") for row in whole.read_text().splitlines()]
+    other = tmp_path / "v.csv"
+
+    def losses(*words: object) -> list[float]:
+        text = train(line, "--data", whole, "--validation", other, "--json", *words)
+        return [e["validation_loss"] for e in reports(text, "epoch")]
+
+    other.write_text("\n".join(",".join(row) for row in cells))
+    expected = losses()
+    for order in ((2, 0, 1, 3), (3, 1, 0, 2)):
+        other.write_text("\n".join(",".join(row[k] for k in order) for row in cells))
+        assert losses() == expected
+    other.write_text(
+        "\n".join(",".join([*row, row[0] if i else "d"]) for i, row in enumerate(cells))
+    )
+    assert losses() == expected
+    np.savez(tmp_path / "v.npz", x=X, label=Y)
+    other = tmp_path / "v.npz"
+    assert losses() == expected
+    other = tmp_path / "v.csv"
+    for names, lacks in ((["a", "b", "d", "y"], "c"), (["a", "b", "c", "target"], "y")):
+        other.write_text("\n".join(",".join(row) for row in [names, *cells[1:]]))
+        said = train(line, "--data", whole, "--validation", other, code=3)
+        assert f"v.csv has no column '{lacks}', which --data has" in said
+
+
+def test_the_label_is_no_feature(line: Path, tmp_path: Path) -> None:
+    words = ("--data", table(tmp_path / "t.csv"), "--out", tmp_path / "o.npz")
+    assert "not used: 'y'" in steep("predict", line, *words)
+    np.testing.assert_allclose(np.load(tmp_path / "o.npz")["y"], outputs_of(line), rtol=1e-5)
+    assert "not used: 'y'" in steep("eval", line, *words)
+
+
+def test_eval_of_a_checkpoint_with_averages(line: Path, tmp_path: Path) -> None:
+    run, out = tmp_path / "run", tmp_path / "o.onnx"
+    train(line, "--ema", 0.9, "--epochs", 3, "--checkpoint", run, "--out", out)
+    words = ("--data", tmp_path / "d.npz", "--loss", "mse", "--json")
+    of_run = steep("eval", line, *words, "--optimizer", "sgd", "--checkpoint", run)
+    assert json.loads(of_run) == json.loads(steep("eval", out, *words))
 
 
 def test_predict(line: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 
 import numpy as np
@@ -100,3 +101,26 @@ def test_a_value_within_the_model_can_be_trained_on() -> None:
     assert losses[0] == pytest.approx(losses[1])
     with pytest.raises(steep.ModelError, match="another float value of the model"):
         steep.TrainingSession(model, loss=CE, output="q")
+
+
+@pytest.mark.parametrize(
+    ("tail", "loss", "said"),
+    [
+        ("y = Softmax(z)", "nll", "holds probabilities"),
+        ("p = Softmax(z) y = Clip(p, low, high)", "nll", "holds probabilities"),
+        ("y = Identity(z)", "nll", "takes log-probabilities.*Choose softmax_cross_entropy"),
+        ("y = Add(z, one)", "nll", "takes log-probabilities.*Choose softmax_cross_entropy"),
+        ("y = Identity(z)", "binary_cross_entropy", "Choose binary_cross_entropy_with_logits"),
+        ("y = LogSoftmax(z)", "nll", ""),
+        ("p = Softmax(z) y = Log(p)", "nll", ""),
+        ("e = ReduceLogSumExp<axes=[1]>(z) y = Sub(z, e)", "nll", ""),
+        ("y = Sigmoid(z)", "binary_cross_entropy", ""),
+        ("y = Clip(z, low, high)", "binary_cross_entropy", ""),
+    ],
+)
+def test_other_losses_of_probabilities(tail: str, loss: str, said: str) -> None:
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        session(tail, loss)
+    assert len(seen) == bool(said)
+    assert all(re.search(said, str(w.message)) for w in seen)
