@@ -16,6 +16,7 @@
 #include "steep/error.h"
 #include "train/loss.h"
 #include "train/parameters.h"
+#include "train/quantised_weights.h"
 
 namespace steep {
 namespace {
@@ -83,6 +84,7 @@ CheckReport report(const std::function<ImportedModel()>& import, const TrainingO
     model.require(options.output.empty() ? "loss" : options.output);
     Graph& graph = model.graph;
     offer_output(graph, options);
+    train_quantised(graph, model.initializers, model.constants, options);
     const std::vector<Value> outputs = starts(graph, options);
     if (!options.loss.empty()) {
       if (std::string doubt = doubts(graph, options); !doubt.empty()) {
