@@ -90,6 +90,12 @@ void check_groups(const TrainingOptions& options, std::span<const std::string> a
   }
 }
 
+/// Why a named constant is not trained, through which no gradient passes.
+std::string why_unreached(const Roles& roles, Value v) {
+  const std::string reason = roles.why_not(v);
+  return reason.empty() ? "has no path to the loss through which a gradient passes" : reason;
+}
+
 [[noreturn]] void refuse_integers(Value v, const std::string& why) {
   throw ModelError(ErrorParts{
       .what = "Only float initializers, and integers that DequantizeLinear reads, can be trained.",
@@ -167,8 +173,7 @@ ChosenParameters choose_parameters(const Graph& graph, std::span<const Value> lo
       continue;
     }
     if (path.wanted[v.id()] == 0) {
-      std::string why = named ? roles.why_not(v) : "";
-      if (!why.empty()) choice.left_out.push_back({name, std::move(why)});
+      if (named) choice.left_out.push_back({name, why_unreached(roles, v)});
       continue;
     }
     const bool constant_node = i >= weights.size();
@@ -182,6 +187,9 @@ ChosenParameters choose_parameters(const Graph& graph, std::span<const Value> lo
   }
   for (const LeftOut& l : inside) {
     if (options.trainable.empty() && !frozen.has(l.name)) choice.left_out.push_back(l);
+  }
+  for (Value v : choice.parameters) {
+    if (integers.feeds_operator(v)) integers.refuse_operators();
   }
   if (choice.parameters.empty()) {
     throw ModelError(ErrorParts{

@@ -295,19 +295,23 @@ Tensor quantised(const QuantisedWeight& weight, const Tensor& values) {
 }
 
 IntegerUses::IntegerUses(const Graph& graph, std::span<const Value> losses)
-    : users_(graph.value_count()) {
+    : users_(graph.value_count()), feeding_(graph.value_count(), 0) {
   std::vector<char> live(graph.value_count(), 0);
   for (Value loss : losses) live[loss.id()] = 1;
   const std::vector<Node> order = graph.nodes();
   for (auto n = order.rbegin(); n != order.rend(); ++n) {
-    bool any = false;
-    for (int i = 0; i < n->output_count(); ++i)
-      any = any || (n->output(i) && live[n->output(i).id()] != 0);
+    bool any = false, feeds = quantised_operator(*n) != nullptr;
+    for (int i = 0; i < n->output_count(); ++i) {
+      if (!n->output(i)) continue;
+      any = any || live[n->output(i).id()] != 0;
+      feeds = feeds || feeding_[n->output(i).id()] != 0;
+    }
     if (!any) continue;
     if (quantised_operator(*n) != nullptr) operators_.insert(operators_.begin(), *n);
     for (int i = 0; i < n->input_count(); ++i) {
       if (!n->input(i)) continue;
       live[n->input(i).id()] = 1;
+      if (feeds) feeding_[n->input(i).id()] = 1;
       users_[n->input(i).id()].push_back(*n);
     }
   }

@@ -47,11 +47,15 @@ class IntegerUses {
   /// the like.
   const std::vector<Node>& operators() const { return operators_; }
 
-  /// Throws ModelError if there are such nodes: nothing that they read can be trained.
+  /// Whether one of them depends on the value: its gradient would lack a part.
+  bool feeds_operator(Value value) const { return feeding_[value.id()] != 0; }
+
+  /// Throws ModelError if there are such nodes.
   void refuse_operators() const;
 
  private:
   std::vector<std::vector<Node>> users_;  // by value id; nodes on which a loss depends
+  std::vector<char> feeding_;             // by value id
   std::vector<Node> operators_;
 };
 

@@ -177,6 +177,22 @@ def test_weights_of_integers_are_listed_when_they_are_not_trained():
     assert steep.check(qdq(), loss="mse", trainable=["w1"]) == []
 
 
+def test_a_named_weight_that_no_gradient_reaches_is_listed():
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w1", "s"], ["w1d"]),
+        helper.make_node("MatMul", ["x", "w1d"], ["p"]),
+        helper.make_node("QuantizeLinear", ["p", "s"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "t"], ["r"]),
+        helper.make_node("Add", ["r", "b"], ["y"]),
+    ]
+    tensors = [("w1", np.ones((3, 2), np.int8)), ("s", np.float32(0.5)), ("t", np.float32(0.25))]
+    model = written(nodes, [*tensors, ("b", np.zeros(2, np.float32))])
+    mine = session(model, trainable=["w1", "b"])
+    assert mine.parameter_names == ["b"]
+    assert [left.name for left in mine.left_out] == ["w1"]
+    assert "no path" in mine.left_out[0].reason
+
+
 def test_a_checkpoint_has_the_float_values(tmp_path):
     first = session(qdq(), trainable=["w1"])
     first.step(X, T)
@@ -252,6 +268,8 @@ def test_quantised_operators_are_refused_with_the_remedy(kind):
     (obstacle,) = steep.check(model, loss="mse")
     assert "quantised operators have no gradient" in obstacle.what
     assert "QDQ" in obstacle.remedy
+    with pytest.raises(steep.ModelError, match="Convert the model to QDQ"):
+        session(model, trainable=["w0"])
     with pytest.raises(steep.ModelError, match=f"uint8.*is an operand of {kind}"):
         session(model, trainable=["w1"])
     behind = session(model, trainable=["b"])
