@@ -9,7 +9,6 @@
 #include <memory>
 #include <numeric>
 #include <optional>
-#include <set>
 
 #include "cli/best_epoch.h"
 #include "cli/command_line.h"

@@ -205,6 +205,14 @@ void GradientSession::Impl::find_sources(Graph& g, const std::vector<std::string
       refuse_dtype(name, v.type());
     }
     const bool fits = v && is_float(v.dtype()) && (v.role() == Role::input || constant(v));
+    if (v && !fits && v.type().kind == Kind::tensor && !is_float(v.dtype())) {
+      throw ModelError({.what = "Only floats have gradients.",
+                        .node = name,
+                        .expected = "a float input or initializer in `wrt`",
+                        .received = to_string(v.type()),
+                        .remedy = "Name the floats that are computed from it, or train a quantised "
+                                  "weight in a TrainingSession (docs/training.md)."});
+    }
     if (!fits || !names.insert(name).second) {
       std::vector<std::string> candidates;
       for (Value input : g.inputs()) {

@@ -84,6 +84,7 @@ Artifact TrainingSession::Impl::artifact(std::span<const std::vector<Tensor>> ba
     if (dtype != DType::f32 && dtype != DType::f64)
       refuse("moments in fewer bits (state_precision)");
   }
+  if (!model.quantised.empty()) refuse("trained weights that the model stores as integers");
   if (!packed.empty()) refuse("quantised weights beside adapters (lora_rank)");
   if (batches.empty()) {
     throw DataError(ErrorParts{.what = "An artifact needs the shapes of a batch.",

@@ -137,6 +137,10 @@ std::unique_ptr<DetachedModel> TrainingSession::Impl::detached(bool for_inferenc
     Tensor& weight = weights.at(name);
     weight = convert(programs.states.at(moment_name(kAverage, name)), weight.dtype(), name);
   }
+  for (const QuantisedWeight& quantised_weight : model.quantised) {
+    const auto weight = weights.find(quantised_weight.name);
+    if (weight != weights.end()) weight->second = quantised(quantised_weight, weight->second);
+  }
   // the data of initializers that are not trained
   weights.insert(weight_data.begin(), weight_data.end());
   std::map<std::string, Tensor> factors;

@@ -18,6 +18,7 @@
 #include "train/adapters.h"
 #include "train/loss.h"
 #include "train/parameters.h"
+#include "train/quantised_weights.h"
 
 namespace steep {
 namespace {
@@ -103,6 +104,7 @@ CheckReport report(const std::function<ImportedModel(TrainingOptions&)>& import,
     model.require(options.output.empty() ? "loss" : options.output);
     Graph& graph = model.graph;
     offer_output(graph, options);
+    train_quantised(graph, model.initializers, model.constants, options);
     const std::vector<Value> outputs = starts(graph, options);
     if (!options.loss.empty()) {
       if (std::string doubt = doubts(graph, options); !doubt.empty()) {

@@ -10,6 +10,7 @@
 #include "ops/op_def.h"
 #include "steep/error.h"
 #include "train/name_suggestions.h"
+#include "train/quantised_weights.h"
 #include "train/roles.h"
 
 namespace steep {
@@ -37,7 +38,8 @@ Path path_to(const Graph& graph, std::span<const Value> losses) {
       if (any) path.barriers.push_back(*n);
       continue;
     }
-    for (int i = 0; any && i < n->input_count(); ++i) {
+    const int inputs = n->op() == "steep.FakeQuantize" ? 1 : n->input_count();  // not its scale
+    for (int i = 0; any && i < inputs; ++i) {
       if (n->input(i) && is_float(n->input(i).dtype())) wanted[n->input(i).id()] = 1;
     }
   }
@@ -54,45 +56,6 @@ std::string what_was_found(const Path& path, const std::vector<std::string>& nam
     text += fmt::format("; no gradient passes {} '{}'", n.op(), n.name());
   }
   return text;
-}
-
-/// The initializers that a list of the options names.
-struct Named {
-  std::set<std::string> exact{}, by_pattern{};
-  bool has(const std::string& name) const {
-    return exact.count(name) != 0 || by_pattern.count(name) != 0;
-  }
-  std::set<std::string> names() const {
-    std::set<std::string> names = exact;
-    names.insert(by_pattern.begin(), by_pattern.end());
-    return names;
-  }
-};
-
-/// A name with a * that is not one of `all` is a pattern. Errors suggest only the first `limit` of
-/// `all`.
-Named named_by(std::span<const std::string> patterns, std::span<const std::string> all,
-               size_t limit) {
-  const std::set<std::string> there(all.begin(), all.end());
-  Named result;
-  for (const std::string& name : patterns) {
-    const bool pattern = there.count(name) == 0 && name.find('*') != std::string::npos;
-    if (!pattern) result.exact.insert(name);
-    bool found = there.count(name) != 0;
-    for (size_t i = 0; pattern && i < all.size(); ++i) {
-      if (!matches(name, all[i])) continue;
-      found = true;
-      result.by_pattern.insert(all[i]);
-    }
-    if (found) continue;
-    throw ModelError(
-        ErrorParts{.what = pattern ? "There is no such initializer: no name has this pattern."
-                                   : "There is no such initializer.",
-                   .node = name,
-                   .expected = nearest_names(name, all.first(limit)),
-                   .received = name});
-  }
-  return result;
 }
 
 /// A batch consists of tensors, so other kinds of inputs are refused.
@@ -127,6 +90,20 @@ void check_groups(const TrainingOptions& options, std::span<const std::string> a
   }
 }
 
+/// Why a named constant is not trained, through which no gradient passes.
+std::string why_unreached(const Roles& roles, Value v) {
+  const std::string reason = roles.why_not(v);
+  return reason.empty() ? "has no path to the loss through which a gradient passes" : reason;
+}
+
+[[noreturn]] void refuse_integers(Value v, const std::string& why) {
+  throw ModelError(ErrorParts{
+      .what = "Only float initializers, and integers that DequantizeLinear reads, can be trained.",
+      .node = v.name(),
+      .expected = "a float dtype",
+      .received = to_string(v.type()) + (why.empty() ? "" : ", which " + why)});
+}
+
 /// Why a trainable constant is not trained unless it is named; "" if it is trained.
 std::string why_left_out(const Roles& roles, Value v, bool constant_node) {
   if (constant_node) return "is a Constant node";
@@ -135,6 +112,30 @@ std::string why_left_out(const Roles& roles, Value v, bool constant_node) {
 }
 
 }  // namespace
+
+Named named_by(std::span<const std::string> patterns, std::span<const std::string> all,
+               size_t limit) {
+  const std::set<std::string> there(all.begin(), all.end());
+  Named result;
+  for (const std::string& name : patterns) {
+    const bool pattern = there.count(name) == 0 && name.find('*') != std::string::npos;
+    if (!pattern) result.exact.insert(name);
+    bool found = there.count(name) != 0;
+    for (size_t i = 0; pattern && i < all.size(); ++i) {
+      if (!matches(name, all[i])) continue;
+      found = true;
+      result.by_pattern.insert(all[i]);
+    }
+    if (found) continue;
+    throw ModelError(
+        ErrorParts{.what = pattern ? "There is no such initializer: no name has this pattern."
+                                   : "There is no such initializer.",
+                   .node = name,
+                   .expected = nearest_names(name, all.first(limit)),
+                   .received = name});
+  }
+  return result;
+}
 
 ChosenParameters choose_parameters(const Graph& graph, std::span<const Value> losses,
                                    std::span<const std::string> initializers,
@@ -156,6 +157,8 @@ ChosenParameters choose_parameters(const Graph& graph, std::span<const Value> lo
   }
   const Path path = path_to(graph, losses);
   const Roles roles(graph, losses, options.loss.empty());
+  const IntegerUses integers(graph, losses);
+  if (options.trainable.empty()) integers.refuse_operators();
   ChosenParameters choice;
   for (size_t i = 0; i < all.size(); ++i) {
     const std::string& name = all[i];
@@ -164,13 +167,15 @@ ChosenParameters choose_parameters(const Graph& graph, std::span<const Value> lo
     if ((!options.trainable.empty() && !trainable.has(name)) || frozen.has(name)) continue;
     if (!v || v.role() != Role::constant) continue;  // no node reads it any more
     if (!is_float(v.dtype())) {
-      if (!named) continue;
-      throw ModelError(ErrorParts{.what = "Only float initializers can be trained.",
-                                  .node = name,
-                                  .expected = "a float dtype",
-                                  .received = to_string(v.type())});
+      std::string why = integers.why_not(v);
+      if (named) refuse_integers(v, why);
+      if (!why.empty()) choice.left_out.push_back({name, std::move(why)});
+      continue;
     }
-    if (path.wanted[v.id()] == 0) continue;
+    if (path.wanted[v.id()] == 0) {
+      if (named) choice.left_out.push_back({name, why_unreached(roles, v)});
+      continue;
+    }
     const bool constant_node = i >= weights.size();
     if (!named && constant_node && (v.rank() == 0 || !roles.why_not(v).empty())) continue;
     std::string reason = named ? "" : why_left_out(roles, v, constant_node);
@@ -183,13 +188,18 @@ ChosenParameters choose_parameters(const Graph& graph, std::span<const Value> lo
   for (const LeftOut& l : inside) {
     if (options.trainable.empty() && !frozen.has(l.name)) choice.left_out.push_back(l);
   }
+  for (Value v : choice.parameters) {
+    if (integers.feeds_operator(v)) integers.refuse_operators();
+  }
   if (choice.parameters.empty()) {
     throw ModelError(ErrorParts{
         .what = "The loss does not depend on any trained parameter.",
         .node = losses[0].name(),
         .expected = "a float initializer on which the loss depends",
         .received = what_was_found(path, weights, choice.left_out, options),
-        .remedy = "Name other parameters, or check that they were exported as initializers."});
+        .remedy = integers.operators().empty()
+                      ? "Name other parameters, or check that they were exported as initializers."
+                      : kInsteadOfQuantisedOperators});
   }
   return choice;
 }

@@ -332,8 +332,12 @@ TrainingModel prepare_model(Graph graph, std::span<const std::string> initialize
   check_options(options);
   offer_output(graph, options);
   TrainingModel model;
+  model.quantised = train_quantised(graph, initializers, constants, options);
   std::vector<std::string> names =
       choose_trained(graph, initializers, constants, inside, options, model);
+  std::erase_if(model.quantised, [&](const QuantisedWeight& weight) {
+    return std::find(names.begin(), names.end(), weight.name) == names.end();
+  });
   States states(graph, values, initial);
   for (Value v : choose_statistics(graph, initializers, names)) {
     model.statistics.push_back(v.name());

@@ -13,6 +13,7 @@
 
 #include "ir/graph.h"
 #include "steep/steep.h"
+#include "train/quantised_weights.h"
 
 namespace steep {
 
@@ -30,6 +31,8 @@ struct TrainingModel {
   /// States that no optimizer updates: running means and variances of BatchNormalization in
   /// training mode, and TrainingOptions::updates.
   std::vector<std::string> statistics;
+  /// Trained weights that the file stores as integers: their parameters are float32.
+  std::vector<QuantisedWeight> quantised;
   bool label_added = false;  ///< the loss adds an input for the label, the last one
   std::string loss_output;   ///< "" unless the loss is an output of the model
   std::vector<LeftOut> left_out;

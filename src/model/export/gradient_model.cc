@@ -59,6 +59,12 @@ std::vector<Value> find_sources(Graph& g, const GradientOptions& options,
   for (const std::string& name : options.wrt) {
     const Value v = g.find(name);
     const bool fits = v && is_float(v.dtype()) && (v.role() == Role::input || constant(v));
+    if (v && !fits && v.type().kind == Kind::tensor && !is_float(v.dtype())) {
+      throw ModelError({.what = "Only floats have gradients.",
+                        .node = name,
+                        .expected = "a float input or initializer in `wrt`",
+                        .received = to_string(v.type())});
+    }
     if (!fits) {
       std::vector<std::string> candidates;
       for (Value input : g.inputs()) candidates.push_back(input.name());
