@@ -322,7 +322,7 @@ class Run {
       progress.line(fmt::format("adapters of rank {}: {}", session_.options().lora_rank,
                                 list_names(adapted)));
     }
-    progress.line("trained: " + list_names(session_.parameter_names()));
+    progress.line("trained: " + list_names(session_.parameter_names()) + note_on_output(session_));
     for (const std::string& line : describe(session_.left_out())) progress.line(line);
     for (const std::string& text : session_.warnings()) progress.line("warning: " + text);
     if (const std::string text = parallel_.warning(); !text.empty()) {
