@@ -57,7 +57,9 @@ Value label_input(Graph& graph, const std::string& name, Type type, bool* added)
                                 .remedy = "Name another label input."});
   }
   *added = true;
-  return graph.add_input(name, std::move(type));
+  const Value label = graph.add_input(name, std::move(type));
+  graph.rename(label, name);  // it got another name if one of the model's was renamed above
+  return label;
 }
 
 /// Nodes that move, cast or bound x; views are not among them.

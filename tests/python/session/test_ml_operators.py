@@ -1,4 +1,4 @@
-"""Operators of ai.onnx.ml, which files of scikit-learn hold, as plain operators: results, gradients, files."""
+"""Operators of ai.onnx.ml, of scikit-learn's files: results, gradients, exports and faults."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ CASES = {
     "two, softmax": classifier("SOFTMAX", *MIRRORED),
     "two rows": classifier("LOGISTIC", W[:2], B[:2]),
     "one row": classifier("LOGISTIC", W[:1], B[:1], classlabels_ints=[5, 8]),
-    "scaler": one("Scaler", offset=B.tolist() + [1.0], scale=[2.0, 3.0, 0.5, 1.0]),
+    "scaler": one("Scaler", offset=[*B.tolist(), 1.0], scale=[2.0, 3.0, 0.5, 1.0]),
     "scaler of one": one("Scaler", offset=[0.5], scale=[2.0]),
     "L1": one("Normalizer", norm="L1"),
     "L2": one("Normalizer", norm="L2"),
@@ -209,7 +209,7 @@ def test_a_classifier_trains_as_in_pytorch(
     bias = torch.tensor(b[1:] if mirrored else b, requires_grad=True)
     labels = np.arange(7) % len(b)
     optimizer = torch.optim.SGD([weight, bias], lr=0.5)
-    for _ in range(3):
+    for step in range(3):
         s = (torch.tensor(X) - 0.1) * 1.5 @ weight.T + bias
         s = torch.cat([-s, s], 1) if mirrored else s
         p = torch.sigmoid(s) if transform == "LOGISTIC" else torch.softmax(s, 1)
@@ -218,7 +218,9 @@ def test_a_classifier_trains_as_in_pytorch(
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        assert session.step(X, labels).loss == pytest.approx(loss.item(), rel=1e-5)
+        # By name too: the file has a value "label" of its own.
+        batch = [{"x": X, "label": labels}] if step else [X, labels]
+        assert session.step(*batch).loss == pytest.approx(loss.item(), rel=1e-5)
     trained = session.weights()
     np.testing.assert_allclose(
         trained["LinearClassifier.coefficients"], weight.detach().numpy(), rtol=1e-4, atol=1e-5
