@@ -219,8 +219,8 @@ def test_a_classifier_trains_as_in_pytorch(
         loss.backward()
         optimizer.step()
         # By name too: the file has a value "label" of its own.
-        batch = [{"x": X, "label": labels}] if step else [X, labels]
-        assert session.step(*batch).loss == pytest.approx(loss.item(), rel=1e-5)
+        result = session.step(x=X, label=labels) if step else session.step(X, labels)
+        assert result.loss == pytest.approx(loss.item(), rel=1e-5)
     trained = session.weights()
     np.testing.assert_allclose(
         trained["LinearClassifier.coefficients"], weight.detach().numpy(), rtol=1e-4, atol=1e-5
