@@ -59,13 +59,7 @@ void add_metric_option(CLI::App& app, std::vector<std::string>& metrics, const s
 }
 
 size_t scored_output(const TrainingSession& session) {
-  const std::vector<TensorInfo> info = session.output_info();
-  if (info.size() == 1) return 0;
-  const std::string& output = session.options().output;
-  const std::string name = output.empty() ? "loss" : output;
-  return static_cast<size_t>(
-      std::find_if(info.begin(), info.end(), [&](const auto& o) { return o.name == name; }) -
-      info.begin());
+  return output_of_loss(session.options(), session.output_info());
 }
 
 Scores::Scores(std::vector<std::string> metrics, const TrainingSession& session,

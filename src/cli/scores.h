@@ -10,6 +10,7 @@
 
 #include "steep/steep.h"
 #include "train/labels.h"
+#include "train/loss_output.h"
 
 namespace steep::cli {
 

@@ -10,6 +10,7 @@
 #include "steep/data.h"
 #include "steep/error.h"
 #include "train/loss.h"
+#include "train/loss_output.h"
 
 namespace steep {
 namespace {
@@ -84,19 +85,16 @@ std::optional<LabelForm> label_form(const TrainingOptions& options,
                                     std::span<const TensorInfo> inputs,
                                     std::span<const TensorInfo> outputs) {
   if (options.loss.empty()) return {};
-  const auto named = [](std::span<const TensorInfo> infos, const std::string& name) {
-    return std::find_if(infos.begin(), infos.end(),
-                        [&](const TensorInfo& info) { return info.name == name; });
-  };
-  const auto label = named(inputs, options.label);
+  const auto label = std::find_if(inputs.begin(), inputs.end(), [&](const TensorInfo& info) {
+    return info.name == options.label;
+  });
   if (label == inputs.end()) return {};
   LabelForm form{.input = *label, .ignored = options.ignore_index};
   form.classes = takes_classes(options.loss);
   form.broadcasts = compares_elements(options.loss);
-  const std::string name = options.output.empty() ? "loss" : options.output;
-  const auto scores = outputs.size() == 1 ? outputs.begin() : named(outputs, name);
-  if (form.classes && scores != outputs.end() && scores->has_rank && !scores->dims.empty()) {
-    form.count = scores->dims.back();
+  const size_t at = output_of_loss(options, outputs);
+  if (form.classes && at < outputs.size() && outputs[at].has_rank && !outputs[at].dims.empty()) {
+    form.count = outputs[at].dims.back();
   }
   return form;
 }

@@ -25,15 +25,6 @@ std::vector<std::string> output_names(const Graph& graph) {
   return names;
 }
 
-/// The only output that is a tensor of floats, of several outputs; else null.
-const Output* only_floats(const std::vector<Output>& outputs) {
-  const auto is_one = [](const Output& o) {
-    return o.value.type().kind == Kind::tensor && is_float(o.value.dtype());
-  };
-  const auto first = std::find_if(outputs.begin(), outputs.end(), is_one);
-  return std::count_if(outputs.begin(), outputs.end(), is_one) == 1 ? &*first : nullptr;
-}
-
 bool may_be_scalar(const Type& type) {
   if (!type.shape) return true;
   for (const Dim& d : *type.shape) {
@@ -54,14 +45,21 @@ Value label_input(Graph& graph, const std::string& name, Type type, bool* added)
     }
     return v;
   }
-  if (graph.find(name)) {
+  const Value other = graph.find(name);
+  if (other && other.producer() && !is_float(other.dtype())) {
+    std::string computed = name + ".computed";  // classifiers compute labels, often of this name
+    while (graph.find(computed)) computed += "_";
+    graph.rename(other, computed);
+  } else if (other) {
     throw ModelError(ErrorParts{.what = "The label input needs a name of its own.",
                                 .node = name,
                                 .received = "a name that the model uses for another value",
                                 .remedy = "Name another label input."});
   }
   *added = true;
-  return graph.add_input(name, std::move(type));
+  const Value label = graph.add_input(name, std::move(type));
+  graph.rename(label, name);  // it got another name if one of the model's was renamed above
+  return label;
 }
 
 /// Nodes that move, cast or bound x; views are not among them.
@@ -245,16 +243,69 @@ void only_of(const TrainingOptions& options, bool given, const char* name,
                  .remedy = fmt::format("Leave {} out, or choose another loss.", name)});
 }
 
-/// If `y` is what the loss itself would compute from scores, these scores; else `y`.
-Value scores_of(Value y, const std::string& loss) {
-  Value v = y;
+/// `v` before nodes that only hand it on.
+Value handed_on(Value v) {
   while (v.producer() && (v.producer().op() == "Identity" || v.producer().op() == "Cast"))
     v = v.producer().input(0);
-  const Node n = v.producer();
-  if (!n || n.op() != makes_of_scores(loss) || !is_float(n.input(0).dtype())) return y;
-  if (n.op() != "Softmax") return n.input(0);
+  return v;
+}
+
+/// Whether the node of `y` works along the last axis.
+bool over_classes(Node n, Value y) {
   const int64_t axis = integer_of(n, "axis");
-  return axis == -1 || axis == v.rank() - 1 ? n.input(0) : y;
+  return axis == -1 || (y.type().shape && axis == y.rank() - 1);
+}
+
+bool is_one_column(Value v) {
+  return v.type().shape && !v.shape().empty() && v.shape().back().known() &&
+         v.shape().back().value() == 1;
+}
+
+/// If `y` is 1 - σ(s) and σ(s) side by side, s; else null.
+Value score_of_two(Value y) {
+  static constexpr Pattern kComplement("Sub(1, p)");
+  const Node n = handed_on(y).producer();
+  if (!n || n.op() != "Concat" || n.input_count() != 2 || !over_classes(n, y)) return {};
+  const Value p = handed_on(n.input(1));
+  const auto m = match(kComplement, handed_on(n.input(0)).producer());
+  if (!m || handed_on((*m)["p"]) != p || !p.producer() || p.producer().op() != "Sigmoid") return {};
+  const Value s = p.producer().input(0);
+  return is_float(s.dtype()) && is_one_column(s) ? s : Value();
+}
+
+/// If `y` is the exponentials of log-probabilities, these or scores; else null.
+Value scores_of_exponentials(Value y) {
+  const Node n = handed_on(y).producer();
+  const Value logs = n && n.op() == "Exp" ? handed_on(n.input(0)) : Value();
+  const Node p = logs ? logs.producer() : Node();
+  if (!p || !is_float(logs.dtype())) return {};
+  if (p.op() == "LogSoftmax") return over_classes(p, y) ? logs : Value();
+  if (p.op() != "Sub" || !y.type().shape || y.rank() != 2 || !is_one_column(p.input(1))) return {};
+  Node total = p.input(1).producer();  // rows of scores minus the logarithms of their sums
+  if (total && total.op() == "Reshape") total = total.input(0).producer();
+  if (!total || total.op() != "ReduceLogSumExp" || total.input(0) != p.input(0)) return {};
+  const Tensor* axes = total.input_count() == 2 ? constant(total.input(1)) : nullptr;
+  if (axes == nullptr || axes->dtype() != DType::i64 || axes->size() != 1) return {};
+  const int64_t axis = *axes->data<int64_t>();
+  return axis == 1 || axis == -1 ? p.input(0) : Value();
+}
+
+/// If `y` is what the loss itself would compute from scores, these scores; else `y`.
+Value scores_of(Value y, const std::string& loss) {
+  const Node n = handed_on(y).producer();
+  const std::string_view makes = makes_of_scores(loss);
+  if (n && makes == "Softmax" && n.op() == "Exp") {
+    const Value scores = scores_of_exponentials(y);
+    return scores ? scores : y;
+  }
+  if (!n || n.op() != makes || !is_float(n.input(0).dtype())) return y;
+  return n.op() != "Softmax" || over_classes(n, y) ? n.input(0) : y;
+}
+
+/// As scores_of(); those of two classes, 0 and s, are written into the graph.
+Value write_scores(Value y, const std::string& loss) {
+  const Value s = makes_of_scores(loss) == "Softmax" ? score_of_two(y) : Value();
+  return s ? concat({zeros_like(s), s}, -1) : scores_of(y, loss);
 }
 
 }  // namespace
@@ -306,6 +357,17 @@ void offer_output(Graph& graph, const TrainingOptions& options) {
   if (inner && inner.producer() && is_float(inner.dtype())) graph.add_output(options.output, inner);
 }
 
+/// The only output of floats; nullptr if there are several, or none.
+const Output* only_float(const std::vector<Output>& outputs) {
+  const Output* only = nullptr;
+  for (const Output& o : outputs) {
+    if (!is_float(o.value.dtype()) || o.value.type().kind != Kind::tensor) continue;
+    if (only != nullptr) return nullptr;
+    only = &o;
+  }
+  return only;
+}
+
 const Output& find_output(const Graph& graph, const TrainingOptions& options) {
   const auto& outputs = graph.outputs();
   if (outputs.empty()) throw ModelError("The model has no output.");
@@ -314,8 +376,9 @@ const Output& find_output(const Graph& graph, const TrainingOptions& options) {
   for (const Output& o : outputs) {
     if (o.name == name) return o;
   }
+  const Output* only = options.output.empty() ? only_float(outputs) : nullptr;
+  if (only != nullptr) return *only;
   if (options.output.empty()) {
-    if (const Output* only = only_floats(outputs)) return *only;
     throw ModelError(
         ErrorParts{.what = "The model has several outputs, and none was chosen to train on.",
                    .expected = "the name of one of them",
@@ -395,7 +458,7 @@ std::string doubts(const Graph& graph, const TrainingOptions& options) {
   const Value y = find_output(graph, options).value;
   if (own.empty()) return doubts_of_scores(y, options.loss);
   const Node n = before_moves(y).producer();
-  if (!n || scores_of(y, options.loss) != y) return "";
+  if (!n || scores_of(y, options.loss) != y || (own == "Softmax" && score_of_two(y))) return "";
   const std::string at =
       fmt::format("{} applies {} itself, but output '{}' ", options.loss, own, y.name());
   if (n.op() == own) {
@@ -414,12 +477,13 @@ std::string doubts(const Graph& graph, const TrainingOptions& options) {
 
 bool reads_scores_within(const Graph& graph, const TrainingOptions& options) {
   const Value y = find_output(graph, options).value;
-  return scores_of(y, options.loss) != y;
+  return scores_of(y, options.loss) != y ||
+         (makes_of_scores(options.loss) == "Softmax" && score_of_two(y));
 }
 
 AttachedLoss attach_loss(Graph& graph, const TrainingOptions& options) {
-  Value y = scores_of(find_output(graph, options).value, options.loss);
   Graph::Scope scope(graph, Phase::forward, "loss");
+  const Value y = write_scores(find_output(graph, options).value, options.loss);
   if (!is_float(y.dtype()) || y.type().kind != Kind::tensor) {
     throw ShapeError(ErrorParts{.what = "Only a float output can be trained on.",
                                 .node = y.name(),

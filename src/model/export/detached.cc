@@ -8,6 +8,7 @@
 #include <set>
 
 #include "model/export/data_files.h"
+#include "model/export/ml_weights.h"
 #include "model/read/body_names.h"
 #include "model/read/copier.h"
 #include "model/read/prescan.h"
@@ -352,7 +353,12 @@ DetachedModel::DetachedModel(std::span<const std::byte> model,
                              const std::filesystem::path& folder, const Limits& limits)
     : model_(model), folder_(folder), external_(folder) {
   scan_model(model, limits);
-  Detaching(*this, weights).run();
+  std::map<std::string, Tensor> initializers = weights;
+  if (auto bytes = with_ml_weights(model, &initializers)) {
+    with_attributes_ = std::move(*bytes);
+    model_ = std::as_bytes(std::span(with_attributes_));
+  }
+  Detaching(*this, initializers).run();
 }
 
 DetachedModel::~DetachedModel() = default;

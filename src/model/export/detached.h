@@ -70,6 +70,7 @@ class DetachedModel {
   void hand_on(size_t number, const Sink& take);
   void hand_on(const Pieces& pieces, const Sink& take);
 
+  std::string with_attributes_;  // the model, if weights in attributes were replaced
   std::span<const std::byte> model_;
   std::filesystem::path folder_;
   ExternalData external_;

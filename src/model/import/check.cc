@@ -9,6 +9,7 @@
 
 #include "contrib/contrib.h"
 #include "model/custom/functions.h"
+#include "model/import/ml.h"
 #include "model/read/quote.h"
 #include "steep/error.h"
 
@@ -120,7 +121,7 @@ class UnknownOps {
 
   void look_at(const onnx::NodeProto& node, int64_t opset) {
     if (functions_.count(function_id(node)) != 0 || says_gradient(node) || is_steep(node) ||
-        is_contrib(node))
+        is_contrib(node) || is_ml(node))
       return;
     const std::string op = node.domain().empty()
                                ? quote(node.op_type())
@@ -132,8 +133,9 @@ class UnknownOps {
     if (!node.domain().empty()) {
       foreign_domains_.insert(quote(node.domain()));
       add(op,
-          node.domain() == kContribDomain ? std::string(why_contrib_is_refused(node.op_type()))
-                                          : "",
+          std::string(node.domain() == kContribDomain ? why_contrib_is_refused(node.op_type())
+                      : node.domain() == kMlDomain    ? why_ml_is_refused(node.op_type())
+                                                      : ""),
           node);
       return;
     }
@@ -220,16 +222,20 @@ std::set<std::string> unknown_functions(onnx::ModelProto* model, UnknownOps& unk
   return names;
 }
 
-/// Removes nodes that Steep does not know, the nodes that read their results, and the nodes that
-/// only removed nodes read. Adds the removed outputs to `left_out`. Returns false and changes
-/// nothing when no output would remain.
-bool leave_out(onnx::ModelProto* model, std::map<std::string, ErrorParts>* left_out,
-               const ErrorParts& error) {
+/// What `strings` of read_model() is about: see prepare_ml().
+using StringValues = std::map<std::string, std::string>;
+
+/// Removes nodes that Steep does not know, the nodes that read their results or `strings`, and the
+/// nodes that only removed nodes read. Adds the removed outputs to `left_out`. Returns false and
+/// changes nothing when no output would remain.
+bool leave_out(onnx::ModelProto* model, const StringValues& strings,
+               std::map<std::string, ErrorParts>* left_out, const ErrorParts& error) {
   onnx::GraphProto& graph = *model->mutable_graph();
   UnknownOps unknown(*model);
   const std::set<std::string> functions = unknown_functions(model, unknown);
   const int64_t opset = default_opset(model->opset_import());
   std::unordered_set<std::string> removals, reads_of_removals, other_reads;
+  for (const auto& [name, maker] : strings) removals.insert(name);
   std::unordered_set<const onnx::NodeProto*> leaving;
   for (auto& node : *graph.mutable_node()) {
     bool leaves = false;
@@ -258,11 +264,17 @@ bool leave_out(onnx::ModelProto* model, std::map<std::string, ErrorParts>* left_
     other_reads.insert(output.name());
     if (removals.count(output.name()) == 0) continue;
     ErrorParts parts = error;
-    parts.what = fmt::format("The output '{}' depends on operators that Steep does not know.",
-                             quote(output.name()));
+    if (unknown.count() == 0) {
+      parts.what = fmt::format("The output '{}' holds strings.", quote(output.name()));
+    } else {
+      parts.what = fmt::format("The output '{}' depends on operators that Steep does not know.",
+                               quote(output.name()));
+    }
     left_out->emplace(output.name(), std::move(parts));
   }
   for (const auto& tensor : graph.initializer()) other_reads.insert(tensor.name());
+  keep_if(graph.mutable_initializer(),
+          [&](const auto& tensor) { return strings.count(tensor.name()) == 0; });
   keep_if(graph.mutable_node(), [&](const auto& node) { return leaving.count(&node) == 0; });
   keep_if(graph.mutable_output(),
           [&](const auto& output) { return removals.count(output.name()) == 0; });
@@ -274,8 +286,20 @@ bool leave_out(onnx::ModelProto* model, std::map<std::string, ErrorParts>* left_
   return true;
 }
 
-/// Removes unknown operators if allowed and if outputs remain, see leave_out(); otherwise throws.
-void check_operators(onnx::ModelProto* model, bool may_leave_out,
+/// The fault of a model that computes with strings.
+ErrorParts string_error(const StringValues& strings) {
+  return {.what = "The model's labels are strings.",
+          .node = quote(strings.begin()->second),
+          .expected = "numbers",
+          .received = quote(strings.begin()->first),
+          .remedy =
+              "Use the scores, which are another output; or export the model with numbers as "
+              "classes."};
+}
+
+/// Removes unknown operators, and those of strings, if allowed and if outputs remain, see
+/// leave_out(); otherwise throws.
+void check_operators(onnx::ModelProto* model, const StringValues& strings, bool may_leave_out,
                      std::map<std::string, ErrorParts>* left_out) {
   UnknownOps unknown(*model);
   auto look = [&](auto* nodes, int64_t opset) {
@@ -285,9 +309,11 @@ void check_operators(onnx::ModelProto* model, bool may_leave_out,
   for (auto& function : *model->mutable_functions()) {
     look(function.mutable_node(), default_opset(function.opset_import()));
   }
-  if (unknown.count() == 0) return;
-  ErrorParts error = unknown.error();
-  if (!may_leave_out || !leave_out(model, left_out, error)) throw ModelError(std::move(error));
+  if (unknown.count() == 0 && strings.empty()) return;
+  ErrorParts error = unknown.count() == 0 ? string_error(strings) : unknown.error();
+  if (!may_leave_out || !leave_out(model, strings, left_out, error)) {
+    throw ModelError(std::move(error));
+  }
 }
 
 // --- names and tensors ---------------------------------------------------------------------------
@@ -426,8 +452,9 @@ CheckedModel read_model(std::span<const std::byte> bytes, const Limits& limits, 
   normalise_domains(&model.proto);
   move_contrib(&model.proto);
   check_names(&model.proto);
+  const StringValues strings = prepare_ml(&model.proto);
   check_versions(model.proto);
-  check_operators(&model.proto, leave_out, &model.left_out);
+  check_operators(&model.proto, strings, leave_out, &model.left_out);
   model.sparse = take_tensors(&model.proto, *model.tensors);
   model.unranked_inputs = add_missing_shapes(model.proto.mutable_graph());
   const int64_t version = model.proto.ir_version();

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "contrib/contrib.h"
+#include "model/import/ml.h"
 #include "model/read/node_names.h"
 #include "model/upgrade/rules.h"
 
@@ -112,6 +113,7 @@ std::span<const HandlerRow> handler_rows() {
     std::vector<HandlerRow> rows(std::begin(kRows), std::end(kRows));
     for (const ContribOp* op : contrib_ops())
       rows.push_back({kContribDomain, op->name, 1, import_contrib});
+    for (const std::string_view op : ml_op_names()) rows.push_back({kMlDomain, op, 1, import_ml});
     std::sort(rows.begin(), rows.end(), before);
     return rows;
   }();

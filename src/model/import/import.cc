@@ -9,6 +9,7 @@
 
 #include "model/import/check.h"
 #include "model/import/importer.h"
+#include "model/import/ml.h"
 #include "model/import/open_batch.h"
 #include "model/read/library_errors.h"
 #include "model/read/quote.h"
@@ -72,6 +73,8 @@ ImportedModel to_fixed_graph(const CheckedModel& source, const ImportOptions& op
                             importer.weights().lifted().end());
   const std::map<std::string, std::string>& inside = importer.weights().inside();
   model.inside.assign(inside.begin(), inside.end());
+  for (auto& setting : ml_settings(source.proto.graph()))
+    model.inside.push_back(std::move(setting));
   for (const std::string& name : source.sparse)
     model.inside.emplace_back(name, "is a sparse tensor");
   for (const auto& node : source.proto.graph().node()) {
