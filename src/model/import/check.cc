@@ -225,6 +225,15 @@ std::set<std::string> unknown_functions(onnx::ModelProto* model, UnknownOps& unk
 /// What `strings` of read_model() is about: see prepare_ml().
 using StringValues = std::map<std::string, std::string>;
 
+/// Why an output is left out, in the words of `error`.
+ErrorParts about_output(const std::string& name, bool strings, ErrorParts error) {
+  error.what = strings
+                   ? fmt::format("The output '{}' holds strings.", quote(name))
+                   : fmt::format("The output '{}' depends on operators that Steep does not know.",
+                                 quote(name));
+  return error;
+}
+
 /// Removes nodes that Steep does not know, the nodes that read their results or `strings`, and the
 /// nodes that only removed nodes read. Adds the removed outputs to `left_out`. Returns false and
 /// changes nothing when no output would remain.
@@ -263,14 +272,7 @@ bool leave_out(onnx::ModelProto* model, const StringValues& strings,
   for (const auto& output : outputs) {
     other_reads.insert(output.name());
     if (removals.count(output.name()) == 0) continue;
-    ErrorParts parts = error;
-    if (unknown.count() == 0) {
-      parts.what = fmt::format("The output '{}' holds strings.", quote(output.name()));
-    } else {
-      parts.what = fmt::format("The output '{}' depends on operators that Steep does not know.",
-                               quote(output.name()));
-    }
-    left_out->emplace(output.name(), std::move(parts));
+    left_out->emplace(output.name(), about_output(output.name(), unknown.count() == 0, error));
   }
   for (const auto& tensor : graph.initializer()) other_reads.insert(tensor.name());
   keep_if(graph.mutable_initializer(),
