@@ -32,7 +32,8 @@ void check_loss(const TrainingOptions& options);
 /// Makes options.output an output of `graph`, if it names a float value inside of the graph.
 void offer_output(Graph& graph, const TrainingOptions& options);
 
-/// The output of `graph` that options.output names. Throws ModelError that lists the outputs.
+/// The output of `graph` that options.output names. Without a name: the only output, the one named
+/// "loss", or the only one of floats. Throws ModelError that lists the outputs.
 const Output& find_output(const Graph& graph, const TrainingOptions& options);
 
 /// Whether attach_loss() attaches the loss to scores inside of the graph, because the output is the

@@ -363,4 +363,10 @@ void IntegerUses::refuse_operators() const {
                             kInsteadOfQuantisedOperators)});
 }
 
+void keep_only(std::vector<QuantisedWeight>& weights, const std::vector<std::string>& names) {
+  std::erase_if(weights, [&](const QuantisedWeight& weight) {
+    return std::find(names.begin(), names.end(), weight.name) == names.end();
+  });
+}
+
 }  // namespace steep

@@ -31,6 +31,9 @@ std::vector<QuantisedWeight> train_quantised(Graph& graph,
                                              std::span<const std::string> constants,
                                              const TrainingOptions& options);
 
+/// Removes the weights that are not in `names`.
+void keep_only(std::vector<QuantisedWeight>& weights, const std::vector<std::string>& names);
+
 /// The float32 values as the file stores them: what QuantizeLinear returns. Throws DataError if a
 /// value is not finite.
 Tensor quantised(const QuantisedWeight& weight, const Tensor& values);

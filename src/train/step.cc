@@ -335,9 +335,7 @@ TrainingModel prepare_model(Graph graph, std::span<const std::string> initialize
   model.quantised = train_quantised(graph, initializers, constants, options);
   std::vector<std::string> names =
       choose_trained(graph, initializers, constants, inside, options, model);
-  std::erase_if(model.quantised, [&](const QuantisedWeight& weight) {
-    return std::find(names.begin(), names.end(), weight.name) == names.end();
-  });
+  keep_only(model.quantised, names);
   States states(graph, values, initial);
   for (Value v : choose_statistics(graph, initializers, names)) {
     model.statistics.push_back(v.name());
@@ -510,13 +508,11 @@ Graph application_graph(const TrainingModel& model, const TrainingOptions& optio
   Value scale = graph.add_input(std::string(kShareInput), {DType::f32, Shape{}}, Phase::backward);
   if (held != nullptr || wants_norm(options)) {
     Graph::Scope scope(graph, Phase::backward, "clip");
-    Value norm;
-    if (held != nullptr) {
-      norm = graph.add_input(std::string(kNormInput), {DType::f32, Shape{}}, Phase::backward);
-    } else {
-      norm = steep::apply("steep.GlobalNorm", std::span<const Value>(sums)) * scale;
-      graph.add_output("grad_norm", norm, Phase::backward);
-    }
+    const Value norm =
+        held != nullptr
+            ? graph.add_input(std::string(kNormInput), {DType::f32, Shape{}}, Phase::backward)
+            : steep::apply("steep.GlobalNorm", std::span<const Value>(sums)) * scale;
+    if (held == nullptr) graph.add_output("grad_norm", norm, Phase::backward);
     scale = clipped(graph, norm, scale, options.clip_norm);
   }
   add_parameter_updates(graph, model, options, sums, rates, scale);

@@ -23,7 +23,7 @@ struct HandlerRow {
 };
 
 /// All rows, by domain, operator and version. The rows of com.microsoft come from
-/// contrib/contrib.h.
+/// contrib/contrib.h, those of ai.onnx.ml from ml.h.
 std::span<const HandlerRow> handler_rows();
 /// The handler for the domain's version; import_as_is when there is no row.
 Handler find_handler(std::string_view domain, std::string_view op, int64_t version);

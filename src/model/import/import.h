@@ -45,8 +45,8 @@ struct ImportedModel {
   /// constants of this graph and named as in model/read/body_names.h.
   std::vector<std::string> initializers;
   std::vector<std::string> constants;  ///< names of the outputs of Constant nodes of the main graph
-  /// Float constants with more than one element that cannot be trained, because they are in a body
-  /// or sparse; with the reason.
+  /// Float constants with more than one element that cannot be trained, because they are in a body,
+  /// sparse or attributes; with the reason.
   std::vector<std::pair<std::string, std::string>> inside{};
   ModelMetadata metadata;
   /// The declared type of each output; dtype and shape are set only where the file declares them.
