@@ -334,6 +334,20 @@ void check_labels(const Tensor& array, const std::string& name, const Loaded& da
   if (choice.loss != nullptr) check_unit_labels(array, *choice.loss, what);
 }
 
+/// What a feed says after its arrays: classes, and what is left out.
+std::string rest_of_text(const Loaded& data, const Assignment& assigned) {
+  std::string text;
+  if (data.images != nullptr) text += class_text(*data.images);
+  if (!data.mapped.empty()) text += "; read as it is used, since it is large";
+  for (const auto& [name, type] : data.not_read)
+    text += fmt::format("; '{}' not read: {}", name, type);
+  if (!assigned.labelled) text += "; no labels, so no loss";
+  if (!assigned.left_over.empty()) {
+    text += "; not used: '" + fmt::format("{}", fmt::join(assigned.left_over, "', '")) + "'";
+  }
+  return text;
+}
+
 }  // namespace
 
 void add_data_options(CLI::App& app, DataArguments& choice, bool labels) {
@@ -410,18 +424,8 @@ Feed feed_from(const DataArguments& choice, std::span<const TensorInfo> inputs,
       check_labels(feed.arrays.back(), name, data, choice, *labels);
     }
   }
-  feed.text = fmt::format("{}: {}", path, fmt::join(pairs, ", "));
-  if (data.images != nullptr) {
-    feed.text += class_text(*data.images);
-    feed.warning = turned_text(*data.images);
-  }
-  if (!data.mapped.empty()) feed.text += "; read as it is used, since it is large";
-  for (const auto& [name, type] : data.not_read)
-    feed.text += fmt::format("; '{}' not read: {}", name, type);
-  if (!assigned.labelled) feed.text += "; no labels, so no loss";
-  if (!assigned.left_over.empty()) {
-    feed.text += "; not used: '" + fmt::format("{}", fmt::join(assigned.left_over, "', '")) + "'";
-  }
+  feed.text = fmt::format("{}: {}", path, fmt::join(pairs, ", ")) + rest_of_text(data, assigned);
+  if (data.images != nullptr) feed.warning = turned_text(*data.images);
   return feed;
 }
 
