@@ -96,6 +96,41 @@ def network() -> onnx.ModelProto:
     return made
 
 
+def logistic_regression() -> onnx.ModelProto:
+    """What skl2onnx writes for three classes of four features: labels, and a ZipMap of scores."""
+    info, ml = helper.make_tensor_value_info, {"domain": "ai.onnx.ml"}
+    classes = {"classlabels_int64s": [0, 1, 2]}
+    weights = np.random.default_rng(0).normal(size=15).tolist()
+    classifier = helper.make_node(
+        "LinearClassifier",
+        ["x"],
+        ["label", "p"],
+        coefficients=weights[:12],
+        intercepts=weights[12:],
+        post_transform="SOFTMAX",
+        classlabels_ints=[0, 1, 2],
+        **ml,
+    )
+    graph = helper.make_graph(
+        [classifier, helper.make_node("ZipMap", ["p"], ["probabilities"], **classes, **ml)],
+        "logistic",
+        [info("x", TensorProto.FLOAT, ["rows", 4])],
+        [
+            info("label", TensorProto.INT64, ["rows"]),
+            helper.make_value_info(
+                "probabilities",
+                helper.make_sequence_type_proto(
+                    helper.make_map_type_proto(
+                        TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, [])
+                    )
+                ),
+            ),
+        ],
+    )
+    versions = [helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx.ml", 3)]
+    return helper.make_model(graph, opset_imports=versions, ir_version=10)
+
+
 def write_photos(folder: Path) -> None:
     """Folders of images, and a model of them."""
     made = onnx.parser.parse_model(
@@ -129,6 +164,8 @@ def write_files(folder: Path, code: str) -> None:
         np.savez(folder / name, **values)
     np.savetxt(folder / "new.csv", x, delimiter=",", header="a,b,c,d", comments="")
     np.savez(folder / "tokens.npz", x=x, label=classes)
+    onnx.save(logistic_regression(), folder / "logistic.onnx")
+    np.savez(folder / "iris.npz", x=x, label=classes)
     if "libmirror.so" in code:
         library = ROOT / "build" / "release" / "mirror" / "libmirror.so"
         assert library.exists(), "examples/provider is not built: run `make build`"
