@@ -197,7 +197,7 @@ void add_train_options(CLI::App& app, TrainArguments& choice) {
       "  steep train mlp.onnx --data digits.npz … --metrics metrics.csv --tensorboard runs/mlp\n"
       "  steep train mlp.onnx --data digits.npz --loss softmax_cross_entropy --label-smoothing 0.1 "
       "\\\n"
-      "      --validation-split 0.1 --early-stopping 3 --metric accuracy,top5 --out mlp2.onnx\n"
+      "      --validation-split 0.1 --early-stopping 3 --metric accuracy,top2 --out mlp2.onnx\n"
       "  steep train network.onnx --data train.npz --loss mse --lora 2 --targets 'encoder.*' \\\n"
       "      --out adapted.onnx\n"
       "  steep train photos.onnx --data photos --loss softmax_cross_entropy --image-mean 0.5 \\\n"
