@@ -42,9 +42,9 @@ from steep.errors import (
 from steep.providers import get_available_providers, register_provider
 from steep.session.custom_ops import Registration, register_op, register_ops, register_optimizer
 from steep.session.deploy import model_for_inference
-from steep.session.fitting import Epoch, History
 from steep.session.gradient import grad
 from steep.session.gradient_session import GradientSession
+from steep.session.history import Epoch, History
 from steep.session.inference import (
     GraphOptimizationLevel,
     InferenceSession,

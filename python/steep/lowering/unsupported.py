@@ -205,10 +205,15 @@ def refuse_unsure_strides(graph: torch.fx.Graph) -> None:
     A tracer takes such results for row-major where kernels keep the order of their operands (roll
     of a channels-last tensor). They agree if all operands are row-major.
     """
+    name_of = {
+        n: n.target if isinstance(n.target, str) else getattr(n.target, "__name__", "")
+        for n in graph.nodes
+    }
+    if "as_strided" not in name_of.values():
+        return
     sure: dict[torch.fx.Node, bool] = {}
     refusals = []
-    for n in graph.nodes:
-        name = n.target if isinstance(n.target, str) else getattr(n.target, "__name__", "")
+    for n, name in name_of.items():
         if name == "as_strided" and not sure[n.args[0]]:
             reason = "as_strided reads memory in an order that is unknown before the run"
             refusals.append(cannot_lower(reason, n, "call contiguous() on its argument"))
@@ -219,8 +224,18 @@ def refuse_unsure_strides(graph: torch.fx.Graph) -> None:
         elif shared or name in ("reshape", "flatten"):
             sure[n] = all(sure[i] for i in shared or tensors)
         else:
-            sure[n] = all(sure[i] and i.meta["example_value"].is_contiguous() for i in tensors)
+            sure[n] = all(sure[i] and _is_row_major(i.meta["example_value"]) for i in tensors)
     raise_together(refusals)
+
+
+def _is_row_major(t: torch.Tensor) -> bool:
+    """Return whether a tensor is contiguous, without adding a guard on it."""
+    expected = 1
+    for extent, step in zip(map(hint, t.shape[::-1]), map(hint, t.stride()[::-1]), strict=True):
+        if extent > 1 and step != expected:
+            return False
+        expected *= max(extent, 1)
+    return True
 
 
 def refuse_lost_writes(graph: torch.fx.Graph) -> None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from steep import _steep
 from steep.errors import DataError
 from steep.inspection import StrPath, make_dump, record_profile
 from steep.providers import Providers, choices_of
-from steep.session.destinations import Destinations, gradient_destinations, types_of
 from steep.session.memory_limit import limit_text
 from steep.session.source import ModelProto, source_of
+
+if TYPE_CHECKING:
+    from steep.session.destinations import Destinations
 
 Arrays = Mapping[str, Any] | Sequence[Any]
 
@@ -119,7 +121,11 @@ class GradientSession(_steep.GradientSession):
         return outputs, run
 
     def _outputs_into(self, out: Mapping[str, Any] | None) -> Destinations | None:
-        return None if out is None else Destinations(out, types_of(self.output_info()))
+        if out is None:
+            return None
+        from steep.session.destinations import Destinations, types_of  # they need NumPy
+
+        return Destinations(out, types_of(self.output_info()))
 
     def eval(self, inputs: Arrays, *, out: Mapping[str, Any] | None = None) -> list[_steep.Tensor]:
         """Run the model without dropout, only for its outputs.
@@ -180,6 +186,8 @@ class GradientSession(_steep.GradientSession):
     def _gradients_into(self, out: object) -> Destinations | None:
         if out is None:
             return None
+        from steep.session.destinations import Destinations, gradient_destinations, types_of
+
         weights = types_of(self.weight_info())
         if not isinstance(out, Mapping):
             return gradient_destinations(out, weights)

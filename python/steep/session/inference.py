@@ -15,7 +15,6 @@ from steep import _steep
 from steep.errors import DataError
 from steep.inspection import StrPath, make_dump, record_profile
 from steep.providers import choices_of
-from steep.session.destinations import Destinations, types_of
 from steep.session.source import ModelProto, source_of
 
 log = logging.getLogger("steep")
@@ -192,6 +191,8 @@ class InferenceSession:
         """
         if out is None:
             return self._session.run_data(list(output_names or ()), dict(input_feed))
+        from steep.session.destinations import Destinations, types_of  # they need NumPy
+
         infos = {i.name: i for i in self._session.output_info()}
         names = list(output_names or infos)
         tensors = [i for n in names if (i := infos.get(n)) and not (i.sequence or i.optional)]

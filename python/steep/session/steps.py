@@ -10,16 +10,11 @@ from typing import TYPE_CHECKING
 
 from steep import _steep
 from steep.errors import DataError, Error
-from steep.session.destinations import (
-    Destinations,
-    ResultType,
-    gradient_destinations,
-    types_of,
-)
 from steep.session.schedule import CallableSchedule, RateFunction, engine_rate
 
 if TYPE_CHECKING:
     from steep.parallel.data_parallel import DataParallel
+    from steep.session.destinations import Destinations
 
 log = logging.getLogger("steep")
 
@@ -92,6 +87,8 @@ class SessionSteps(_steep.TrainingSession):
             named["out"], out = out, None  # an input of this name
         if out is None:
             return super().eval(*arrays, **named)
+        from steep.session.destinations import Destinations, types_of  # they need NumPy
+
         places = Destinations(out, types_of(self.output_info()))
         result = super().eval(*arrays, **named)
         outputs = zip((i.name for i in self.output_info()), result.outputs, strict=True)
@@ -112,6 +109,8 @@ class SessionSteps(_steep.TrainingSession):
         """
         if out is None:
             return super().gradients(*arrays)
+        from steep.session.destinations import ResultType, gradient_destinations
+
         states = {n: self.state(n) for n in self.parameter_names}
         places = gradient_destinations(
             out, [ResultType(n, t.dtype, t.shape) for n, t in states.items()]
@@ -135,6 +134,8 @@ class SessionSteps(_steep.TrainingSession):
             ShapeError: a dtype, rank or fixed extent differs. At a step, for an extent that the
                 model leaves open: the step is done then, and nothing is written.
         """
+        from steep.session.destinations import Destinations, types_of
+
         named = {t.name: t for t in types_of(self.output_info())}
         types = [named[n] for n in self._step_outputs]
         self._destinations = Destinations(arrays, types) if arrays else None

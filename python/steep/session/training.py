@@ -14,9 +14,7 @@ from steep import _steep
 from steep.errors import DataError, ModelError
 from steep.inspection import StrPath, make_dump, record_profile
 from steep.providers import Providers, choices_of
-from steep.session import fitting
-from steep.session.batches import Data
-from steep.session.metrics import LossOfSession, Metrics
+from steep.session.history import History
 from steep.session.processes import join_processes, require_alone
 from steep.session.schedule import RateFunction, engine_rate, take_function
 from steep.session.source import ModelProto, source_of
@@ -25,6 +23,9 @@ from steep.session.training_options import group_of, options_of
 
 if TYPE_CHECKING:
     from steep.parallel.data_parallel import DataParallel
+    from steep.session import fitting
+    from steep.session.batches import Data
+    from steep.session.metrics import Metrics
 
 log = logging.getLogger("steep")
 
@@ -264,7 +265,7 @@ class TrainingSession(SessionSteps):
         reads_scores: Callable[[], bool] = bool
         if loss == "binary_cross_entropy_with_logits":
             reads_scores = functools.partial(_steep.reads_scores_within, source, options)
-        self._of_loss = LossOfSession(loss, output, label, ignore_index, reads_scores)
+        self._of_loss = loss, output, label, ignore_index, reads_scores
         self._prepare_steps(options, function)
         if self._parallel is not None:
             self._parallel.describe(self, parameters if isinstance(parallel, str) else {}, source)
@@ -285,7 +286,7 @@ class TrainingSession(SessionSteps):
         restore_best: bool = False,
         schedule: RateFunction | None = None,
         progress: bool = True,
-    ) -> fitting.History:
+    ) -> History:
         """Train for some epochs, from the present weights on; return what each epoch did.
 
         >>> history = session.fit((x, y), epochs=20, validation=0.1, patience=3)
@@ -325,7 +326,10 @@ class TrainingSession(SessionSteps):
             ShapeError: arrays have different numbers of rows, or as ``step`` and ``eval``.
             KeyboardInterrupt: after Ctrl-C, when the step is complete: the session may be used.
         """
-        options = fitting.FitOptions(
+        from steep.session.fitting import FitOptions, fit  # it needs NumPy
+        from steep.session.metrics import LossOfSession
+
+        options = FitOptions(
             epochs,
             batch,
             validation,
@@ -346,7 +350,7 @@ class TrainingSession(SessionSteps):
                 remedy="Write the loop: all processes call step() equally often.",
             )
         with self._scheduled(schedule):
-            return fitting.fit(self, self._of_loss, data, options)
+            return fit(self, LossOfSession(*self._of_loss), data, options)
 
     @property
     def _writes(self) -> bool:

@@ -278,8 +278,7 @@ def test_quantised_operators_are_refused_with_the_remedy(kind):
 
 
 def test_gradients_with_respect_to_integers_are_refused_with_their_type():
-    wanted = r"(?s)Only floats have gradients.*int8\[3, ?2\]"
-    with pytest.raises(steep.ModelError, match=wanted):
+    with pytest.raises(steep.ModelError, match=r"(?s)it has no gradient.*int8\[3, ?2\]"):
         steep.GradientSession(qdq(), wrt=["w1"])
-    with pytest.raises(steep.ModelError, match=wanted):
+    with pytest.raises(steep.ModelError, match=r"(?s)Only floats have gradients.*int8\[3, ?2\]"):
         steep.grad(qdq(), wrt=["w1"])

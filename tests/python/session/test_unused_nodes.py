@@ -43,7 +43,7 @@ def with_labels(**more):
     """Beside the scores y: labels by operators that nobody knows, from an input of their own."""
     nodes = [
         node("Relu", ["y"], ["r"]),
-        node("Scaler", ["r", "z"], ["s"], "ai.onnx.ml"),
+        node("TreeEnsembleRegressor", ["r", "z"], ["s"], "ai.onnx.ml"),
         node("Relu", ["s"], ["label"]),
     ]
     opsets = ("", 18), ("ai.onnx.ml", 3)
@@ -81,7 +81,7 @@ def test_training_leaves_out_what_the_loss_does_not_read(tmp_path):
 
 def test_what_the_loss_reads_is_refused_by_name():
     for options in ({"output": "label"}, {"output": "y", "step_outputs": ["label"]}):
-        with pytest.raises(steep.ModelError, match="Scaler") as refused:
+        with pytest.raises(steep.ModelError, match="TreeEnsembleRegressor") as refused:
             steep.TrainingSession(with_labels(), **options, **SGD)
         assert "'label'" in str(refused.value)
     only = with_labels()
@@ -102,18 +102,23 @@ def test_inference_and_gradients_need_what_they_are_asked_for():
     assert [o.name for o in session.get_outputs()] == ["y"]
     np.testing.assert_array_equal(session.run(["y"], {"x": X})[0], X @ W)
     for names in (["label"], None):
-        with pytest.raises(steep.ModelError, match="Scaler"):
+        with pytest.raises(steep.ModelError, match="TreeEnsembleRegressor"):
             session.run(names, {"x": X})
     steep.grad(with_labels(), wrt=["w"], outputs=["y"])
     for outputs in (["label"], []):
-        with pytest.raises(steep.ModelError, match="Scaler"):
+        with pytest.raises(steep.ModelError, match="TreeEnsembleRegressor"):
             steep.grad(with_labels(), wrt=["w"], outputs=outputs)
 
 
 def test_functions_and_branches_that_hold_unknown_operators_are_left_out():
     opsets = [helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx.ml", 3)]
     bad = helper.make_function(
-        "mine", "Bad", ["a"], ["b"], [node("Scaler", ["a"], ["b"], "ai.onnx.ml")], opsets
+        "mine",
+        "Bad",
+        ["a"],
+        ["b"],
+        [node("TreeEnsembleRegressor", ["a"], ["b"], "ai.onnx.ml")],
+        opsets,
     )
     branch = helper.make_graph(
         [node("Bad", ["y"], ["b"], "mine")], "branch", [], [info("b", None, None)]
@@ -136,10 +141,11 @@ def test_check_names_what_is_left_out(tmp_path):
     onnx.save(with_labels(), tmp_path / "model.onnx")
     said = program("check", tmp_path / "model.onnx", "--loss", "mse", "--output", "y")
     assert "can be trained: 6 parameters" in said
-    assert "kept in the file and not trained: the Scaler (ai.onnx.ml.Scaler)" in said
+    tree = "the TreeEnsembleRegressor (ai.onnx.ml.TreeEnsembleRegressor)"
+    assert f"kept in the file and not trained: {tree}" in said
     assert steep.check(with_labels(), loss="mse", output="y") == []
     (obstacle,) = steep.check(with_labels(), loss="mse", output="label")
-    assert obstacle.op == "ai.onnx.ml.Scaler"
+    assert obstacle.op == "ai.onnx.ml.TreeEnsembleRegressor"
 
 
 @pytest.mark.parametrize("ir_version", [3, 8])
