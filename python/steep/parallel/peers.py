@@ -5,6 +5,7 @@ Processes exchange numbers and text only; nothing that is received is executed.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
@@ -144,6 +145,8 @@ def _start() -> None:
         )
     try:
         dist.init_process_group("gloo")
+        # Its threads must not outlive the interpreter, which would abort the process.
+        atexit.register(_leave)
     except (RuntimeError, ValueError) as e:
         raise ProviderError(
             "The processes could not connect to each other.",
@@ -151,6 +154,13 @@ def _start() -> None:
             received=str(e).splitlines()[0],
             remedy="start all of them by torchrun, which sets these variables",
         ) from e
+
+
+def _leave() -> None:
+    """Leave the group that ``_start`` made; a lost process makes no difference any more."""
+    if dist.is_initialized():
+        with contextlib.suppress(RuntimeError):
+            dist.destroy_process_group()
 
 
 def _buckets(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
