@@ -113,7 +113,9 @@ Tensor feed(Graph& g, Value initializer) {
                     .node = name,
                     .expected = "a float input or initializer",
                     .received = info_of(name, type).text(),
-                    .remedy = "Store it as floats in the file, or name another value."});
+                    .remedy = "Store it as floats in the file, name the floats that are computed "
+                              "from it, or train a quantised weight in a TrainingSession "
+                              "(docs/training.md)."});
 }
 
 uint64_t next_seed(uint64_t seed, uint64_t run) { return seed * 0x9E3779B97F4A7C15u + run; }
@@ -201,18 +203,11 @@ void GradientSession::Impl::find_sources(Graph& g, const std::vector<std::string
   std::set<std::string> names;
   for (const std::string& name : options.wrt) {
     const Value v = g.find(name);
-    if (v && !is_float(v.dtype()) && (v.role() == Role::input || constant(v))) {
+    const bool source = v && (v.role() == Role::input || constant(v));
+    if (v && !is_float(v.dtype()) && (source || v.type().kind == Kind::tensor)) {
       refuse_dtype(name, v.type());
     }
-    const bool fits = v && is_float(v.dtype()) && (v.role() == Role::input || constant(v));
-    if (v && !fits && v.type().kind == Kind::tensor && !is_float(v.dtype())) {
-      throw ModelError({.what = "Only floats have gradients.",
-                        .node = name,
-                        .expected = "a float input or initializer in `wrt`",
-                        .received = to_string(v.type()),
-                        .remedy = "Name the floats that are computed from it, or train a quantised "
-                                  "weight in a TrainingSession (docs/training.md)."});
-    }
+    const bool fits = source && is_float(v.dtype());
     if (!fits || !names.insert(name).second) {
       std::vector<std::string> candidates;
       for (Value input : g.inputs()) {

@@ -12,7 +12,7 @@ from torch.fx.passes.split_module import split_module
 
 from steep.graph.compiled_graph import CompiledGraph, compile_captured
 from steep.graph.lowered import NothingToRun
-from steep.lowering.aliasing import all_written_by, memory_of
+from steep.lowering.aliasing import all_written_by, insert_copy, memory_of
 from steep.lowering.capture_context import CaptureContext
 from steep.lowering.func_transforms import in_pytorch, transforms
 from steep.lowering.lower import CannotLower
@@ -75,21 +75,18 @@ def _copy_what_pytorch_writes(graph: torch.fx.Graph, refusals: dict[str, CannotL
 
     The engine's backward may read its own results. The copies are operations in ``refusals``.
     """
-    made_by: dict[int, torch.fx.Node] = {}  # the operation of each memory's first tensor
+    made_by: dict[int | None, torch.fx.Node] = {}  # the operation of each memory's first tensor
     for n in list(graph.nodes):
         memory = memory_of(n)
         if memory is not None:
             made_by.setdefault(memory, n)
         for target in all_written_by(n) if n.name in refusals else ():
-            maker = made_by.get(memory_of(target) or 0)
+            memory = memory_of(target)
+            maker = made_by.get(memory)
             if maker is None or not maker.op.startswith("call_") or maker.name in refusals:
                 continue
-            with graph.inserting_after(maker):
-                copy = graph.call_method("clone", (maker,))
-            copy.meta = dict(maker.meta)
-            maker.replace_all_uses_with(copy, lambda user, copy=copy: user is not copy)
+            made_by[memory] = copy = insert_copy(maker)
             refusals[copy.name] = _as_of(refusals[n.name], copy.name)
-            made_by[memory_of(target) or 0] = copy
 
 
 def _of_unnamed_extents(graph: torch.fx.Graph) -> list[str]:

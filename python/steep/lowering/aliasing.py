@@ -40,6 +40,20 @@ _IN_PLACE = re.compile(
 )
 
 
+def called_name(n: torch.fx.Node) -> str:
+    """Return the name of the method or function that a node calls; "" for what has none."""
+    return n.target if isinstance(n.target, str) else getattr(n.target, "__name__", "")
+
+
+def insert_copy(n: torch.fx.Node) -> torch.fx.Node:
+    """Insert a copy of a result behind its operation, for all that reads it; return the copy."""
+    with n.graph.inserting_after(n):
+        copy = n.graph.call_method("clone", (n,))
+    copy.meta = dict(n.meta)
+    n.replace_all_uses_with(copy, lambda user: user is not copy)
+    return copy
+
+
 def written_by(n: torch.fx.Node) -> torch.fx.Node | None:
     """Return the tensor that a call mutates and returns; None if it mutates none or several."""
     targets = all_written_by(n)
@@ -50,13 +64,12 @@ def all_written_by(n: torch.fx.Node) -> list[torch.fx.Node]:
     """Return the tensors that a call changes in place."""
     if not n.op.startswith("call_"):
         return []
-    name = n.target if isinstance(n.target, str) else getattr(n.target, "__name__", "")
     candidates: Any = []
     if "out" in n.kwargs:
         candidates = n.kwargs["out"]
     elif isinstance(n.target, OpOverload):
         candidates = _written_by_operator(n.target, n.args, n.kwargs)
-    elif n.args and _IN_PLACE.fullmatch(name):
+    elif n.args and _IN_PLACE.fullmatch(called_name(n)):
         candidates = n.args[0]
     elif n.op == "call_function":
         candidates = [written_if_asked(n.target, n.args, n.kwargs)]

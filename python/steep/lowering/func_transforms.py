@@ -14,6 +14,7 @@ import torch
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from steep.lowering.aliasing import called_name
 from steep.lowering.export_mode import export_mode
 from steep.lowering.function_rewrites import REWRITES
 from steep.lowering.lower import WITHIN, refusal
@@ -176,7 +177,7 @@ def is_operator(n: torch.fx.Node) -> bool:
     """Return whether a node is an operator, or belongs to a supported transform."""
     if n.target in _KNOWN:
         return True
-    name = n.target if isinstance(n.target, str) else getattr(n.target, "__name__", "")
+    name = called_name(n)
     module = getattr(n.target, "__module__", None) or ""
     return (
         n.op.startswith("call_")

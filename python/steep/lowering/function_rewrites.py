@@ -18,7 +18,7 @@ from steep.lowering.ops.ctc import ctc_losses
 from steep.lowering.ops.huber import huber_loss
 from steep.lowering.ops.stop_gradient import stop_gradient
 from steep.lowering.products import NARROWED_FUNCTIONS
-from steep.lowering.several_results import SEVERAL_RESULTS
+from steep.lowering.several_results import SEVERAL_RESULTS, WITHOUT_RESULTS
 from steep.lowering.transformer_layers import encode
 from steep.lowering.view_rewrites import VIEWS, Tensors
 from steep.torch_internals.nn import legacy_reduction, transformer_encoder_layer
@@ -526,6 +526,7 @@ REWRITES: dict[Any, Callable[..., Any]] = {
     torch.einsum: _einsum,
     **VIEWS,
     **SEVERAL_RESULTS,
+    **{f: _refuse(f"the results of {f.__name__} beside the first") for f in WITHOUT_RESULTS},
     F.dropout: _dropout,
     **{d: _dropping(d, trains=True) for d in (F.dropout1d, F.dropout2d, F.dropout3d)},
     **{d: _dropping(d, trains=False) for d in (F.alpha_dropout, F.feature_alpha_dropout)},

@@ -14,7 +14,7 @@ import sympy  # type: ignore[import-untyped]
 import torch
 from torch.fx.node import Argument, map_aggregate
 
-from steep.lowering.aliasing import all_written_by, memory_of
+from steep.lowering.aliasing import all_written_by, called_name, insert_copy, memory_of
 from steep.torch_internals.operators import OpOverload, name_of, overload_of, schema_of
 
 # These read only shape, strides and dtype of their operand.
@@ -125,12 +125,9 @@ def copy_written_dropouts(graph: torch.fx.Graph) -> None:
     for n in list(graph.nodes):
         is_new = memory_of(n) not in seen  # a dropout of nothing returns its argument
         seen.add(memory_of(n))
-        name = n.target if isinstance(n.target, str) else getattr(n.target, "__name__", "")
-        if n.op == "call_function" and "dropout" in name and is_new and memory_of(n) in written:
-            with graph.inserting_after(n):
-                copy = graph.call_method("clone", (n,))
-            copy.meta = dict(n.meta)
-            n.replace_all_uses_with(copy, lambda user, copy=copy: user is not copy)
+        is_dropout = n.op == "call_function" and "dropout" in called_name(n)
+        if is_dropout and is_new and memory_of(n) in written:
+            insert_copy(n)
 
 
 def _draws(node: torch.fx.Node) -> bool:

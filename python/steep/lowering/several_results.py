@@ -24,7 +24,7 @@ _FIRST_DIFFERENTIABLE = (
     *("log_sigmoid_forward", "_weight_norm_interface"),
 )
 # The exporters leave their other results empty, or wrong.
-_INEXPRESSIBLE = (
+_WITHOUT_RESULTS = (
     *("_ctc_loss", "_embedding_bag", "_linalg_det", "_pack_padded_sequence"),
     *("_scaled_dot_product_flash_attention_for_cpu", "multilabel_margin_loss_forward"),
     *("nll_loss_forward", "nll_loss2d_forward"),
@@ -53,14 +53,6 @@ def _first_differentiable(function: Callable[..., Any]) -> Callable[..., Any]:
     return rewrite
 
 
-def _inexpressible(function: Callable[..., Any]) -> Callable[..., Any]:
-    def rewrite(*args: object, **kwargs: object) -> object:
-        name = getattr(function, "__name__", str(function))
-        raise RuntimeError(f"the results of {name} beside the first cannot be expressed in ONNX")
-
-    return rewrite
-
-
 def _native_dropout(
     input: torch.Tensor, p: float, train: bool | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -73,14 +65,17 @@ def _native_dropout(
 
 SEVERAL_RESULTS: dict[Any, Callable[..., Any]] = {
     **{f: _first_differentiable(f) for f in _named(_FIRST_DIFFERENTIABLE)},
-    **{f: _inexpressible(f) for f in _named(_INEXPRESSIBLE)},
     **dict.fromkeys(_named(("native_dropout",)), _native_dropout),
 }
 """Rewrites by function."""
+
+WITHOUT_RESULTS = _named(_WITHOUT_RESULTS)
+"""Functions with further results that ONNX cannot express."""
 
 
 def call_by_name(graph: torch.fx.Graph) -> None:
     """Let a captured graph call these operators by name, where a user called an overload."""
     for n in graph.nodes:
-        if isinstance(n.target, OpOverload) and n.target.overloadpacket in SEVERAL_RESULTS:
-            n.target = n.target.overloadpacket
+        packet = n.target.overloadpacket if isinstance(n.target, OpOverload) else None
+        if packet in SEVERAL_RESULTS or packet in WITHOUT_RESULTS:
+            n.target = packet

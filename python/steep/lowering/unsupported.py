@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from steep.lowering.aliasing import all_written_by, memory_named, memory_of
+from steep.lowering.aliasing import all_written_by, called_name, memory_named, memory_of
 from steep.lowering.autocast_regions import Regions
 from steep.lowering.capture_context import CaptureContext
 from steep.lowering.extents import hint
@@ -205,10 +205,7 @@ def refuse_unsure_strides(graph: torch.fx.Graph) -> None:
     A tracer takes such results for row-major where kernels keep the order of their operands (roll
     of a channels-last tensor). They agree if all operands are row-major.
     """
-    name_of = {
-        n: n.target if isinstance(n.target, str) else getattr(n.target, "__name__", "")
-        for n in graph.nodes
-    }
+    name_of = {n: called_name(n) for n in graph.nodes}
     if "as_strided" not in name_of.values():
         return
     sure: dict[torch.fx.Node, bool] = {}
