@@ -187,7 +187,7 @@ TEST(DividedStates, AreTheSameBitsAsWholeOnes) {
 TEST(DividedStates, AreKeptOnceAndSentAsOftenAsOneSum) {
   const std::string bytes = matrices_bytes();
   const size_t parameters = bytes_of(session_of(bytes, options_of("adamw")).weights());
-  const size_t most = 5 * 9 * 4;  // of w3
+  const size_t most = size_t{5} * 9 * 4;  // of w3
   for (const int size : {2, 3, 4}) {
     constexpr int kSteps = 3;
     std::atomic<size_t> total = 0;
