@@ -86,19 +86,24 @@ def _compile_once(
     fixed_nodes: frozenset[str] | None,
     graph_factory: Callable[[LoweredGraph], Made],
 ) -> Made:
-    """Lower a captured graph and call ``graph_factory``; lower it anew if a cached model fails."""
-    with _errors_refuse():
-        lowered = LoweredGraph(copy_graph(graph_module), examples, context, fixed_nodes)
-    try:
+    """Lower a captured graph and call ``graph_factory``; lower it anew if a cached model fails.
+
+    A model is stored in the cache only after ``graph_factory`` has accepted it.
+    """
+    while True:
         with _errors_refuse():
-            return graph_factory(lowered)
-    except CannotLower as e:
-        if not lowered.cached:
-            raise
-        log.warning("ignoring a graph of the cache that cannot be used: %s", e)
-    anew = dataclasses.replace(context, read_cache=False)
-    with _errors_refuse():
-        return graph_factory(LoweredGraph(copy_graph(graph_module), examples, anew, fixed_nodes))
+            lowered = LoweredGraph(copy_graph(graph_module), examples, context, fixed_nodes)
+        try:
+            with _errors_refuse():
+                made = graph_factory(lowered)
+        except CannotLower as e:
+            if not lowered.cached:
+                raise
+            log.warning("ignoring a graph of the cache that cannot be used: %s", e)
+            context = dataclasses.replace(context, read_cache=False)
+        else:
+            lowered.store()
+            return made
 
 
 @contextlib.contextmanager
@@ -163,8 +168,9 @@ class CompiledGraph:
         # dtypes and extents at the capture
         self.types = [(str(fakes[i].dtype)[6:], [hint(d) for d in fakes[i].shape]) for i in inputs]
         self._check_history()
-        # an unusable cached model fails here, while the graph can be lowered anew
-        if lowered.cached:
+        # An unusable model fails here, while PyTorch can run the graph, and before it is cached.
+        # What a memory limit refuses in a new graph is an error of the first call.
+        if lowered.cached or not context.memory_limit:
             self.engine_graph.program.plan_for(self.types, self.engine_graph.gradients)
 
     def _check_history(self) -> None:

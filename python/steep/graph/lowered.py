@@ -126,7 +126,7 @@ class LoweredGraph:
         values: results from which outputs are made.
         outputs: how each output of the captured graph is made.
         checks: errors that are raised before anything is written.
-        model, draws, cached: as for ``OnnxGraph``.
+        model, draws, cached, store: as for ``OnnxGraph``.
         changes_modes: whether forward turns gradients on or off.
     """
 
@@ -159,7 +159,8 @@ class LoweredGraph:
         onnx_graph = lower(graph_module, fakes, regions, context)
         if not onnx_graph.model.graph.node:
             raise NothingToRun
-        self.model, self.draws, self.cached = onnx_graph.model, onnx_graph.draws, onnx_graph.cached
+        self.model, self.draws = onnx_graph.model, onnx_graph.draws
+        self.cached, self.store = onnx_graph.cached, onnx_graph.store
         self._note(onnx_graph, fakes, results)
         self.changes_modes = any(n.target is set_grad_enabled for n in graph.nodes)
 

@@ -64,8 +64,9 @@ def compile_parts(
         if new_refusals:
             continue
         if not compiled:
-            reason = "; ".join(dict.fromkeys(map(str, refusals.values())))
-            raise CannotLower(reason, "", remedy=next(iter(refusals.values())).remedy)
+            *others, last = {str(e): e for e in refusals.values()}.values()
+            reason = "; ".join([*map(str, others), last.reason])
+            raise CannotLower(reason, "", last.place, last.remedy)
         return in_pytorch(parts), compiled, list(refusals.values())
     raise new_refusals[-1]
 

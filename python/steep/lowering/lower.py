@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import onnx
@@ -171,13 +171,14 @@ class OnnxGraph:
         model: its inputs are arg_0, arg_1 … by position: the graph's inputs, then random numbers.
         write_targets: positions of the inputs to which its first outputs are written.
         draws: draws the random numbers before each call.
-        cached: whether the model came from the cache.
+        cached, store: as for ``Translation``.
     """
 
     model: onnx.ModelProto
     write_targets: list[int]
     draws: Draws
     cached: bool
+    store: Callable[[], object]
 
 
 def lower(
@@ -212,7 +213,7 @@ def lower(
         write_targets = [names.index(n) for n in signature.user_inputs_to_mutate.values()]
         try:
             draws = take_draws(aten_module, fakes)
-            model, cached = to_onnx(aten_module, mode.shape_env, read_cache=context.read_cache)
+            translation = to_onnx(aten_module, mode.shape_env, read_cache=context.read_cache)
         except DrawDependsOnResults as e:
             raise refusal(e, _origin(e.node, aten_module.graph, graph_module.graph)) from e
         except CannotTranslate as e:
@@ -224,7 +225,7 @@ def lower(
                     reason = f"{_NO_OPERATOR} {operator}"
                     error.others.append(CannotLower(reason, other.name, line_of(other)))
             raise error from e
-    return OnnxGraph(model, write_targets, draws, cached)
+    return OnnxGraph(translation.model, write_targets, draws, translation.cached, translation.store)
 
 
 def _without_tokens(graph: torch.fx.Graph, names: list[str]) -> None:

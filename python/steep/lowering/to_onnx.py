@@ -6,9 +6,11 @@ the graph: operators, constants, and constraints of its symbols.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 import re
+from collections.abc import Callable
 
 import onnx
 import torch
@@ -97,25 +99,39 @@ class CannotTranslate(Exception):
         self.node, self.others = node, others or {}
 
 
+@dataclasses.dataclass(frozen=True)
+class Translation:
+    """A graph in ONNX.
+
+    Attributes:
+        model: its inputs are called arg_0, arg_1 … by position.
+        cached: whether it came from the cache.
+        store: stores it in the cache as it was translated. The caller does so once the engine has
+            accepted the model: a stored model that cannot be used would be read by each process.
+    """
+
+    model: onnx.ModelProto
+    cached: bool
+    store: Callable[[], object] = lambda: None
+
+
 def to_onnx(
     graph_module: torch.fx.GraphModule, env: ShapeEnv | None, *, read_cache: bool = True
-) -> tuple[onnx.ModelProto, bool]:
-    """Return the model, and whether it came from the cache. Changes the graph.
-
-    The model's inputs are called arg_0, arg_1 … by position.
+) -> Translation:
+    """Translate a graph, or read its model from the cache. Changes the graph.
 
     ``env`` holds the constraints of the extents' symbols, and records new ones. Without
-    ``read_cache`` the model is made anew, and stored. Raises CannotTranslate, or errors of the
-    exporter.
+    ``read_cache`` the model is made anew. Raises CannotTranslate, or errors of the exporter.
     """
     knowledge = _knowledge(env)
     key = _key(graph_module, knowledge)
     if key and read_cache and (cached_model := _from_cache(graph_module, key)):
-        return cached_model, True
+        return Translation(cached_model, cached=True)
     model = _convert(graph_module)
-    if key and _knowledge(env) == knowledge:  # a cached model could not add guards
-        cache.store(key, model.SerializeToString())
-    return model, False
+    if not key or _knowledge(env) != knowledge:  # a cached model could not add guards
+        return Translation(model, cached=False)
+    store = functools.partial(cache.store, key, model.SerializeToString())
+    return Translation(model, cached=False, store=store)
 
 
 # --- the exporter --------------------------------------------------------------------------------

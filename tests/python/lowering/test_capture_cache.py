@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from steep import ORTModule
+from steep import ModelError, ORTModule
+from steep.graph.engine_graph import EngineGraph
 from steep.lowering import cache, to_onnx
 
 
@@ -100,3 +101,17 @@ def test_what_is_no_model_is_made_anew(conversions, monkeypatch, caplog):
     agree(nn.Linear(2, 2), (3, 2))
     assert len(conversions) == 2
     assert "not a model" in caplog.text
+
+
+def test_what_the_engine_cannot_run_is_not_kept(conversions, monkeypatch, caplog):
+    def refuse(*arguments, **options):
+        raise RuntimeError("no plan")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(EngineGraph, "__init__", refuse)
+        with pytest.raises(ModelError):
+            ORTModule(nn.Linear(2, 2))(torch.ones(3, 2))
+    assert not [*cache.folder().glob("*.entry")]
+    agree(nn.Linear(2, 2), (3, 2))
+    assert len([*cache.folder().glob("*.entry")]) == 1
+    assert "cannot be used" not in caplog.text
