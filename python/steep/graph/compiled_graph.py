@@ -108,10 +108,13 @@ def _compile_once(
 
 @contextlib.contextmanager
 def _errors_refuse() -> Iterator[None]:
-    """Convert any error of the exporter, the engine or a rewrite to CannotLower."""
+    """Convert any error of the exporter, the engine or a rewrite to CannotLower.
+
+    Too little memory is no property of the graph: PyTorch must not run what the limit refuses.
+    """
     try:
         yield
-    except (CannotLower, NothingToRun):
+    except (CannotLower, NothingToRun, MemoryError):
         raise
     except Exception as e:
         _tell_first(e)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from steep import ModelError, ORTModule
+from steep import ModelError, ORTModule, OutOfMemoryError
 from steep.graph.engine_graph import EngineGraph
 from steep.lowering import cache, to_onnx
 
@@ -115,3 +115,11 @@ def test_what_the_engine_cannot_run_is_not_kept(conversions, monkeypatch, caplog
     agree(nn.Linear(2, 2), (3, 2))
     assert len([*cache.folder().glob("*.entry")]) == 1
     assert "cannot be used" not in caplog.text
+
+
+def test_a_memory_limit_is_kept_by_new_and_by_cached_graphs(conversions):
+    for _ in range(2):
+        torch._dynamo.reset()
+        wrapped = ORTModule(nn.Sequential(nn.Linear(32, 64), nn.Tanh()), memory_limit=1000)
+        with pytest.raises(OutOfMemoryError, match="No plan fits the memory limit"):
+            wrapped(torch.ones(512, 32))
