@@ -115,7 +115,7 @@ class Finder {
     } else if (!is(node, "Identity")) {
       return reads();
     }
-    open.push_back(std::move(next));
+    open.push_back(next);
     return "";
   }
 
