@@ -21,6 +21,14 @@ function(steep_add_comm way)
   set_target_properties(
     steep_comm_${way} PROPERTIES CXX_VISIBILITY_PRESET hidden
                                  LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
+  # And beside the extension of a development build, which looks there.
+  if(STEEP_BUILD_PYTHON)
+    add_custom_command(
+      TARGET steep_comm_${way}
+      POST_BUILD
+      COMMAND ${CMAKE_COMMAND} -E create_symlink $<TARGET_FILE:steep_comm_${way}>
+              ${PROJECT_SOURCE_DIR}/python/steep/$<TARGET_FILE_NAME:steep_comm_${way}>)
+  endif()
   install(TARGETS steep_comm_${way} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/steep)
 endfunction()
 

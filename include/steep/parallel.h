@@ -155,11 +155,16 @@ class DataParallel {
   }
   /// The same, but nothing if no process has rows or labels that count.
   std::optional<StepResult> step_if_any(std::span<const Tensor> inputs);
+  /// Returns the inputs of a step. All processes learn of an error in it, as of one in the step.
+  using Read = std::function<std::vector<Tensor>()>;
+  StepResult step_reading(const Read& read);
   /// As TrainingSession::accumulate(), for the process's own rows. `rows`: the rows of all
   /// processes in this part: then all parts have the same weight, as in one process; 0: each part
-  /// weighs as many as this process's rows, which is the same for parts of one size. With a loss
-  /// that weighs labels it makes no difference. An error here is this process's; see Peers::tell().
+  /// weighs as many as this process's rows, which is the same for parts of one size; then processes
+  /// may have different numbers of parts. With a loss that weighs labels it makes no difference. An
+  /// error here is this process's; see Peers::tell().
   StepResult accumulate(std::span<const Tensor> inputs, int64_t rows = 0);
+  StepResult accumulate_reading(const Read& read);
   /// As TrainingSession::apply_gradients(). If a part overflowed on one process ("fp16"), all skip
   /// the whole step.
   StepResult apply_gradients();
@@ -171,6 +176,9 @@ class DataParallel {
   /// The session's state has changed other than by steps: rank 0's is copied to all before the next
   /// step; with `zero`, the optimizer's states are not: all ranks have to load the same checkpoint.
   void refresh() { fresh_ = true; }
+  /// The session has loaded a checkpoint: gradients that wait are dropped, too. Called by all
+  /// ranks.
+  void loaded();
   /// Rank 0 writes the checkpoint, as TrainingSession::save_checkpoint(), which any number of
   /// processes can load. Called by all ranks. Throws IoError on rank 0 only.
   void save_checkpoint(const std::filesystem::path& path, const std::string& user = "{}");
@@ -189,6 +197,7 @@ class DataParallel {
   void copy_from_first(const std::vector<std::vector<double>>& every);
   std::vector<std::string> state_names() const;
   StepResult part(std::span<const Tensor> inputs, int64_t rows);
+  std::optional<StepResult> step_of_all(const Read& read);
   void scale_sums(double factor);
   Summary own_summary();
   std::vector<Summary> close();

@@ -9,6 +9,7 @@
   X(tensor)               \
   X(program)              \
   X(session)              \
+  X(parallel)             \
   X(check)                \
   X(inference)            \
   X(gradient)             \

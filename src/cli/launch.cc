@@ -119,10 +119,16 @@ struct Process {
   bool runs = false;
 };
 
+/// What is started: this program, or another after the word `--`.
+struct Started {
+  bool own = true;
+  std::vector<std::string> words{};
+};
+
 class Launch {
  public:
-  Launch(int processes, std::vector<std::string> words)
-      : words_(std::move(words)),
+  Launch(int processes, Started command)
+      : command_(std::move(command)),
         processes_(static_cast<size_t>(processes)),
         lines_(processes_.size()) {}
   ~Launch() {
@@ -170,7 +176,7 @@ class Launch {
     if (::pipe2(pipe.data(), O_CLOEXEC) != 0) throw_system("A process cannot be started.");
     std::vector<std::string> variables = environment(rank);
     std::vector<char*> arguments, settings;
-    for (std::string& word : words_) arguments.push_back(word.data());
+    for (std::string& word : command_.words) arguments.push_back(word.data());
     for (std::string& variable : variables) settings.push_back(variable.data());
     arguments.push_back(nullptr);
     settings.push_back(nullptr);
@@ -184,7 +190,13 @@ class Launch {
       if (::getppid() != parent) ::_exit(kEnvironment);
       for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) ::signal(number, SIG_DFL);
       ::dup2(pipe[1], STDERR_FILENO);
-      ::execve("/proc/self/exe", arguments.data(), settings.data());
+      if (command_.own) {
+        ::execve("/proc/self/exe", arguments.data(), settings.data());
+      } else {
+        ::execvpe(arguments[0], arguments.data(), settings.data());
+      }
+      ::dprintf(STDERR_FILENO, "steep: %s cannot be started: %s\n", arguments[0],
+                ::strerror(errno));
       ::_exit(kEnvironment);
     }
     ::close(pipe[1]);
@@ -273,7 +285,7 @@ class Launch {
     }
   }
 
-  std::vector<std::string> words_;
+  Started command_;
   MeetingFolder folder_;
   std::vector<Process> processes_;
   Lines lines_;
@@ -289,14 +301,17 @@ struct LaunchChoice {
 };
 
 /// The command to start: all words after those of `launch`. CLI11 would mix up their order.
-std::vector<std::string> command_in(const std::vector<std::string>& command_line) {
+Started command_in(const std::vector<std::string>& command_line) {
   size_t at = 2;
   while (at < command_line.size() && command_line[at].rfind("-n", 0) == 0) {
     at += command_line[at] == "-n" ? 2 : 1;
   }
-  std::vector<std::string> words{"steep"};
-  for (; at < command_line.size(); ++at) words.push_back(command_line[at]);
-  return words;
+  Started command{.own = at >= command_line.size() || command_line[at] != "--"};
+  if (command.own) command.words.emplace_back("steep");
+  for (at += command.own ? 0 : 1; at < command_line.size(); ++at) {
+    command.words.push_back(command_line[at]);
+  }
+  return command;
 }
 
 }  // namespace
@@ -307,27 +322,33 @@ Command add_launch(CLI::App& parent, std::vector<std::string> command_line) {
   app.add_option("-n", choice->processes, "Number of processes, as in 4")
       ->required()
       ->transform(whole(1, kMostProcesses));
-  app.add_option("COMMAND", choice->words, "train and its options")->required();
+  app.add_option("COMMAND", choice->words, "train and its options; or -- and a program")
+      ->required();
   app.allow_extras();
   app.footer(
       "Each process trains with --parallel gloo: it has its share of each batch's rows, and rank 0 "
       "writes\nthe results. Ctrl-C, SIGTERM and SIGHUP are passed on; if a process fails, all end. "
-      "OMP_NUM_THREADS\nis the number of cores divided by that of processes unless it is set.\n"
+      "OMP_NUM_THREADS\nis the number of cores divided by that of processes unless it is set. "
+      "After --, any "
+      "program is\nstarted, such as a script whose sessions have parallel=\"gloo\".\n"
       "Examples:\n"
       "  steep launch -n 2 train model.onnx --data train.npz --loss mse --out trained.onnx\n"
-      "  steep launch -n 4 train model.onnx --data train.npz --loss mse --checkpoint run");
+      "  steep launch -n 4 train model.onnx --data train.npz --loss mse --checkpoint run\n"
+      "  steep launch -n 2 -- python script.py");
   return [choice, command_line = std::move(command_line)] {
-    std::vector<std::string> words = command_in(command_line);
-    if (words.size() < 2 || words[1] != "train") {
+    Started command = command_in(command_line);
+    std::vector<std::string>& words = command.words;
+    if (words.empty() || (command.own && (words.size() < 2 || words[1] != "train"))) {
       throw CLI::ValidationError("COMMAND",
-                                 "launch starts `train`, as in: steep launch -n 2 train …");
+                                 "launch starts `train`, as in: steep launch -n 2 train …, or the "
+                                 "words after --, as in: steep launch -n 2 -- python script.py");
     }
     refuse_several_processes();
     const auto chooses = [](const std::string& word) { return word.rfind("--parallel", 0) == 0; };
-    if (std::none_of(words.begin(), words.end(), chooses)) {
+    if (command.own && std::none_of(words.begin(), words.end(), chooses)) {
       words.insert(words.end(), {"--parallel", "gloo"});
     }
-    return Launch(static_cast<int>(choice->processes), std::move(words)).run();
+    return Launch(static_cast<int>(choice->processes), std::move(command)).run();
   };
 }
 

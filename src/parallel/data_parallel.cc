@@ -28,6 +28,12 @@ uint64_t joined(double high, double low) {
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
+[[noreturn]] void throw_no_rows(int ranks) {
+  throw DataError(ErrorParts{.what = "A step has no rows; no weight was changed.",
+                             .expected = "rows, or labels that count, on one rank at least",
+                             .received = fmt::format("none on {} ranks", ranks)});
+}
+
 }  // namespace
 
 /// What a process knows once its gradients are accumulated.
@@ -63,9 +69,7 @@ std::string DataParallel::warning() const {
 
 StepResult DataParallel::step(std::span<const Tensor> inputs) {
   if (std::optional<StepResult> result = step_if_any(inputs)) return *std::move(result);
-  throw DataError(ErrorParts{.what = "A step has no rows; no weight was changed.",
-                             .expected = "rows, or labels that count, on one rank at least",
-                             .received = fmt::format("none on {} ranks", peers_->size())});
+  throw_no_rows(peers_->size());
 }
 
 std::optional<StepResult> DataParallel::step_if_any(std::span<const Tensor> inputs) {
@@ -75,6 +79,17 @@ std::optional<StepResult> DataParallel::step_if_any(std::span<const Tensor> inpu
     if (std::isnan(result.loss) && !result.skipped) return {};
     return result;
   }
+  return step_of_all([&] { return std::vector<Tensor>(inputs.begin(), inputs.end()); });
+}
+
+StepResult DataParallel::step_reading(const Read& read) {
+  if (peers_->size() == 1) return session_.step(read());
+  if (std::optional<StepResult> result = step_of_all(read)) return *std::move(result);
+  throw_no_rows(peers_->size());
+}
+
+/// Nothing if no process has rows that count.
+std::optional<StepResult> DataParallel::step_of_all(const Read& read) {
   if (parts_ > 0) {
     throw DataError(
         ErrorParts{.what = "step() was called while accumulated gradients wait to be applied.",
@@ -85,7 +100,7 @@ std::optional<StepResult> DataParallel::step_if_any(std::span<const Tensor> inpu
   if (!opened_) open();
   StepResult own;
   try {
-    own = part(inputs, 0);
+    own = part(read(), 0);
   } catch (const std::exception& error) {
     undo();
     peers_->tell(error);
@@ -102,6 +117,11 @@ StepResult DataParallel::accumulate(std::span<const Tensor> inputs, int64_t rows
   }
   if (!opened_) open();
   return part(inputs, rows);
+}
+
+StepResult DataParallel::accumulate_reading(const Read& read) {
+  if (peers_->size() > 1 && !opened_) open();
+  return accumulate(read());
 }
 
 StepResult DataParallel::apply_gradients() {
@@ -126,6 +146,13 @@ void DataParallel::drop_gradients() {
   if (opened_) undo();
   session_.drop_gradients();
   forget();
+}
+
+void DataParallel::loaded() {
+  session_.drop_gradients();
+  forget();
+  opened_ = false;
+  refresh();
 }
 
 // --- the parts of a step -------------------------------------------------------------------------
@@ -289,7 +316,9 @@ void DataParallel::compare(const std::vector<Summary>& every) {
   for (size_t i = 0; i < every.size(); ++i) {
     const Summary& other = every[i];
     const bool counts = other.step_count == first.step_count;
-    if (counts && other.parts == first.parts && other.shared == first.shared) continue;
+    // Each part then weighs as its rows, so that processes may have different numbers of them.
+    const bool parts = other.shared == 0 || other.parts == first.parts;
+    if (counts && parts && other.shared == first.shared) continue;
     throw DataError(ErrorParts{
         .what = fmt::format("The processes have done different numbers of {}; no weight was "
                             "changed.",
@@ -298,7 +327,7 @@ void DataParallel::compare(const std::vector<Summary>& every) {
         .expected = fmt::format("{:.0f}, as rank 0", counts ? first.parts : first.step_count),
         .received = fmt::format("{:.0f}", counts ? other.parts : other.step_count),
         .remedy = counts ? "Call accumulate() equally often on every rank, with no inputs where "
-                           "there are no rows, and with `rows` on each or on none."
+                           "there are no rows, or without `rows` on all."
                          : "Load the same checkpoint on every rank."});
   }
   const auto differs = [&](const Summary& other) { return other.settings != first.settings; };

@@ -1,4 +1,4 @@
-"""Data-parallel training: each process has its own rows, and all make the same update.
+"""A trainer's part of a training in which each process has its own rows; all update alike.
 
 A step is two small exchanges around forward and backward, then one sum of the gradients::
 
@@ -20,6 +20,7 @@ import itertools
 import json
 import logging
 import math
+import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
@@ -32,9 +33,6 @@ from steep.parallel.peers import Peers, connect
 
 log = logging.getLogger("steep")
 
-# Options of a session that may differ between processes, or that other code compares.
-_OWN = ("self", "__class__", "parallel", "seed", "providers", "limits", "offload_folder", "offload")
-_APART = (*_OWN, "model", "weights")
 _WORD = 1 << 32  # two 32-bit halves are exact in two float64; a 64-bit number is not exact in one
 _CALLS = ("step()", "apply_gradients()")  # the calls that begin with the exchanges open and close
 
@@ -78,20 +76,18 @@ class DataParallel:
     """This process's part of a training in which each process has its own session.
 
     Attributes:
-        described: facts that must be the same everywhere, by name, for messages.
-        label: the input of labels; the loss is the mean over its elements. "" if unknown.
+        descriptions: facts that must be the same everywhere, by name, for messages.
         settings: settings of the next step's update, which must be the same everywhere.
         others: tensors outside of the session, which start with rank 0's values.
-        counted: for the next step, the number of elements in the mean and the shape of a row as
-            text; None: the session's input arrays determine them.
+        count_and_form: for the next step, the number of elements in the mean and the shape of a row
+            as text.
     """
 
     def __init__(self) -> None:
         self.descriptions: dict[str, str] = {}
-        self.label = ""
         self.settings = ""
         self.others: Sequence[torch.Tensor] = ()
-        self.count_and_form: tuple[float, str] | None = None
+        self.count_and_form = (0.0, "")
         self._peers: Peers = connect()
         self._lock = threading.RLock()
         self._fresh = True
@@ -100,15 +96,10 @@ class DataParallel:
         self._exchanges = 0
         self._forget()
 
-    def describe(
-        self, session: _steep.TrainingSession, options: Mapping[str, Any], model: str | bytes
-    ) -> None:
-        """Record the model and options of a new session, for comparison with the other processes.
+    def describe(self, session: _steep.TrainingSession, _: str | bytes) -> None:
+        """Record a new session, for comparison with the other processes.
 
-        Args:
-            session: the session, whose parameters are compared.
-            options: keywords of a ``TrainingSession``; empty if ``descriptions`` has them already.
-            model: path or bytes of its file.
+        The trainer has put the model and the options into ``descriptions``.
         """
         parameters = {}
         for name in session.parameter_names:
@@ -120,15 +111,6 @@ class DataParallel:
         self.descriptions |= {f"parameter {name}": text for name, text in parameters.items()}
         self.descriptions["moments"] = str(sorted(session.optimizer_state_names))
         self.descriptions["statistics"] = str(sorted(session.statistic_names))
-        if options:
-            self.label = str(options["label"]) if options["loss"] else ""
-            self.descriptions |= {
-                **describe_versions(),
-                "model": f"sha256 {_hash_of(model)}",
-                **{f"option {k}": option_text(v) for k, v in options.items() if k not in _APART},
-            }
-            if set(session.statistic_names) - set(options["updates"] or {}):
-                self.warn_of_statistics()
         self._digest = _digest(json.dumps(self.descriptions, sort_keys=True))
 
     def warn_of_statistics(self) -> None:
@@ -164,12 +146,6 @@ class DataParallel:
     ) -> _steep.StepResult:
         """Run one step on the rows of all processes; see ``TrainingSession.step``."""
         with self._lock:
-            if not isinstance(accumulate, bool):
-                raise DataError(
-                    "With parallel, no input can have this name.",
-                    node="accumulate",
-                    remedy="give the arrays in order, or rename the model's input",
-                )
             if not accumulate and self._parts:
                 raise DataError(
                     "step() was called while accumulated gradients wait to be applied.",
@@ -196,6 +172,18 @@ class DataParallel:
             if not self._parts:
                 return _steep.TrainingSession.apply_gradients(session)  # raises
             return self._finish(session, [])
+
+    def loaded(self) -> None:
+        """Discard accumulated gradients, and refresh: the session has loaded a checkpoint."""
+        self.drop()
+        self.refresh()
+
+    def save_checkpoint(
+        self, session: _steep.TrainingSession, path: str | os.PathLike[str], user: str
+    ) -> None:
+        """Write a checkpoint, by rank 0."""
+        if self.rank == 0:
+            _steep.TrainingSession.save_checkpoint(session, path, user)
 
     @contextlib.contextmanager
     def agree(self, applies: _steep.TrainingSession | None = None) -> Iterator[None]:
@@ -255,11 +243,7 @@ class DataParallel:
         arrays: Sequence[object],
         kwargs: Mapping[str, object],
     ) -> _steep.StepResult:
-        rows, self._form = self.count_and_form or _count_rows(session, self.label, arrays, kwargs)
-        self.count_and_form = None
-        if rows == 0:
-            self._parts += 1
-            return _result(session, loss=math.nan)
+        rows, self._form = self.count_and_form
         # In a step each process has its own seed; between steps all have the same.
         session.set_seed((self._seed + self.rank) % 2**64)
         try:
@@ -472,22 +456,6 @@ class DataParallel:
         raise AssertionError("no description differs")
 
 
-def join(way: str) -> DataParallel:
-    """Return this process's part of a training.
-
-    Raises:
-        ProviderError: ``way`` is not "torch"; or see ``connect``.
-    """
-    if way != "torch":
-        raise ProviderError(
-            "The value of `parallel` is not supported.",
-            node="parallel",
-            expected='"torch", for the processes of torch.distributed',
-            received=repr(way),
-        )
-    return DataParallel()
-
-
 def describe_versions() -> dict[str, str]:
     """Return the versions that must be the same in all processes."""
     return {"version of steep": extension.VERSION, "version of torch": torch.__version__}
@@ -503,17 +471,6 @@ def option_text(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return str([option_text(v) for v in value])
     return repr(value)
-
-
-def _hash_of(model: str | bytes) -> str:
-    """Return the hash of a model's file, without external data."""
-    if isinstance(model, bytes):
-        return hashlib.sha256(model).hexdigest()[:16]
-    digest = hashlib.sha256()
-    with open(model, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()[:16]
 
 
 def _causes_first(name: str) -> tuple[bool, str]:
@@ -551,28 +508,6 @@ def _states(
             scale = name.replace("/", "_scale/", 1)
             tensors[scale] = _tensor(session.state(scale))
     return [tensors[name] for name in sorted(tensors)]
-
-
-def _count_rows(
-    session: _steep.TrainingSession,
-    label: str,
-    arrays: Sequence[object],
-    kwargs: Mapping[str, object],
-) -> tuple[float, str]:
-    """Return over how many elements a loss is the mean, and the shape of a row, "" for any.
-
-    The elements are those of the labels; if the loss is in the model, rows along the first axis.
-    """
-    names = [info.name for info in session.input_info()]
-    feed = dict(zip(names, arrays, strict=False)) if arrays else kwargs
-    if label in feed:
-        return float(math.prod(_shape(feed[label]))), ""
-    shapes = [_shape(feed[name]) for name in names if name in feed]
-    return float(next((shape[0] for shape in shapes if shape), 1)), ""
-
-
-def _shape(array: object) -> tuple[int, ...]:
-    return tuple(array.shape) if hasattr(array, "shape") else tuple(torch.from_dlpack(array).shape)
 
 
 def _result(

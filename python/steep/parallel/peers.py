@@ -110,7 +110,13 @@ class Peers:
 
 
 def connect() -> Peers:
-    """Return the processes of the default group; create one with gloo if there is none.
+    """Return the processes of the default group; raise as ``ensure_group``."""
+    ensure_group()
+    return Peers()
+
+
+def ensure_group() -> None:
+    """Create the default group, with gloo, if there is none.
 
     Raises:
         ProviderError: no launcher started this process; the others cannot be reached; the group's
@@ -131,7 +137,6 @@ def connect() -> Peers:
             received="backend nccl",
             remedy='torch.distributed.init_process_group("cpu:gloo,cuda:nccl")',
         )
-    return Peers()
 
 
 def _start() -> None:

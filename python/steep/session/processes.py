@@ -7,15 +7,17 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from steep.errors import ProviderError
+from steep.errors import ModelError, ProviderError
 
 if TYPE_CHECKING:
     from steep.parallel.data_parallel import DataParallel
+    from steep.parallel.ranks import Ranks
 
 ALONE = "STEEP_ALONE"  # 1: each process intentionally trains by itself
 
 # Launcher, its variable for the number of processes, and another variable that it must have set.
 _LAUNCHERS = (
+    ("steep launch", "STEEP_SIZE", "STEEP_RANK"),
     ("torchrun", "WORLD_SIZE", "RANK"),
     ("mpirun of Open MPI", "OMPI_COMM_WORLD_SIZE", ""),
     ("mpiexec of MPICH or Intel MPI", "PMI_SIZE", ""),
@@ -59,9 +61,9 @@ def require_alone(what: str) -> None:
             expected="one process",
             received=received,
             remedy="start one process, which uses all processors; to divide the rows among "
-            'processes, parallel="torch" of steep.trainer and steep.TrainingSession, or '
-            "DistributedDataParallel(steep.ORTModule(module)); where each is to train a model of "
-            f"its own, to files of its own, set {ALONE}=1",
+            'processes, parallel="torch" of steep.trainer, "torch", "gloo" or "mpi" of '
+            "TrainingSession, or DistributedDataParallel(steep.ORTModule(module)); where each "
+            f"is to train a model of its own, to files of its own, set {ALONE}=1",
         )
 
 
@@ -79,23 +81,22 @@ def _number(text: str | None) -> int:
     return int(text) if text is not None and text.isdecimal() else 0
 
 
-def join_processes(parallel: str | DataParallel) -> DataParallel:
-    """Return this process's part of a training in several processes.
-
-    Raises:
-        ProviderError: the value is not "torch", no launcher started this process, or PyTorch is not
-            installed.
-    """
+def join_processes(parallel: str | DataParallel, zero: int) -> Ranks | DataParallel:
+    """Return this process's part of a training in several processes; raise as ``connect``."""
     if not isinstance(parallel, str):
         return parallel  # a trainer passes one object to all of its sessions
-    try:
-        from steep.parallel.data_parallel import join  # the only import here that needs PyTorch
-    except ImportError as e:
-        raise ProviderError(
-            "Training in several processes needs PyTorch.",
-            node="parallel",
-            expected="torch, for torch.distributed",
-            received=str(e),
-            remedy="pip install torch",
-        ) from e
-    return join(parallel)
+    from steep.parallel.ranks import Ranks
+
+    return Ranks(parallel, zero)
+
+
+def require_whole(zero: int) -> None:
+    """Raise ModelError for states that one process would divide."""
+    if zero:
+        raise ModelError(
+            "The optimizer's states are divided among processes, and there is one only.",
+            node="zero",
+            expected="0, or parallel",
+            received=repr(zero),
+            remedy='add parallel="gloo", "mpi" or "torch"',
+        )

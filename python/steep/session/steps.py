@@ -14,6 +14,7 @@ from steep.session.schedule import CallableSchedule, RateFunction, engine_rate
 
 if TYPE_CHECKING:
     from steep.parallel.data_parallel import DataParallel
+    from steep.parallel.ranks import Ranks
     from steep.session.destinations import Destinations
 
 log = logging.getLogger("steep")
@@ -22,7 +23,7 @@ log = logging.getLogger("steep")
 class SessionSteps(_steep.TrainingSession):
     """The engine's session, with schedules by functions, bound outputs and several processes."""
 
-    _parallel: DataParallel | None = None
+    _parallel: Ranks | DataParallel | None = None
     _schedule: CallableSchedule | None = None
     _destinations: Destinations | None = None
 

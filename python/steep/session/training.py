@@ -15,7 +15,7 @@ from steep.errors import DataError, ModelError
 from steep.inspection import StrPath, make_dump, record_profile
 from steep.providers import Providers, choices_of
 from steep.session.history import History
-from steep.session.processes import join_processes, require_alone
+from steep.session.processes import join_processes, require_alone, require_whole
 from steep.session.schedule import RateFunction, engine_rate, take_function
 from steep.session.source import ModelProto, source_of
 from steep.session.steps import SessionSteps
@@ -142,9 +142,12 @@ class TrainingSession(SessionSteps):
         weights: arrays with the data of initializers, by name; ``model`` (bytes or a proto) then
             need not contain it. Trained arrays are updated in place, so they must be contiguous and
             writable.
-        parallel: "torch": the processes of ``torch.distributed`` train this model together, each
-            with its own rows (docs/parallel.md). All make the same calls. A step's loss and
-            gradients are the means over the rows of all. Only rank 0 writes files.
+        parallel: several processes train this model together, each with its own rows
+            (docs/parallel.md): "torch": those of ``torch.distributed``; "gloo": those of
+            ``steep launch``; "mpi": those of Open MPI's ``mpirun``. All make the same calls. A
+            step's loss and gradients are the means over the rows of all. Only rank 0 writes files.
+        zero: 1: with ``parallel``, each process keeps the optimizer's states of its share of the
+            weights only (ZeRO-1).
 
     Raises:
         ModelError: the model cannot be read or trained; all obstacles are listed. Or
@@ -155,7 +158,7 @@ class TrainingSession(SessionSteps):
         OutOfMemoryError: at a call with new shapes: no plan fits ``memory_limit``; the error has
             the least limit that would do.
         ProviderError: a launcher (torchrun, mpirun, srun) or PyTorch's process group has several
-            processes, and each would train alone: pass ``parallel="torch"``, or set
+            processes, and each would train alone: pass ``parallel``, or set
             ``STEEP_ALONE=1`` if this is intended. With ``parallel``: no launcher started this
             process; at a step: another process ended.
 
@@ -234,12 +237,15 @@ class TrainingSession(SessionSteps):
         providers: Providers | None = None,
         weights: Mapping[str, Any] | None = None,
         parallel: str | DataParallel | None = None,
+        zero: int = 0,
     ) -> None:
         parameters = dict(locals())
         if parallel is not None:
-            self._parallel = join_processes(parallel)
-        elif self._in_one_process:
-            require_alone("TrainingSession")
+            self._parallel = join_processes(parallel, zero)
+        else:
+            require_whole(zero)
+            if self._in_one_process:
+                require_alone("TrainingSession")
         function = take_function(parameters)
         options = options_of(parameters)
         if limits is not None:
@@ -268,7 +274,7 @@ class TrainingSession(SessionSteps):
         self._of_loss = loss, output, label, ignore_index, reads_scores
         self._prepare_steps(options, function)
         if self._parallel is not None:
-            self._parallel.describe(self, parameters if isinstance(parallel, str) else {}, source)
+            self._parallel.describe(self, source)
 
     def fit(
         self,
@@ -360,15 +366,18 @@ class TrainingSession(SessionSteps):
     def save_checkpoint(self, path: StrPath, user: str = "{}") -> None:
         """Write a checkpoint; it replaces an old one at ``path`` only when it is complete.
 
-        With ``parallel``, rank 0 writes it, and the others return at once.
+        With ``parallel``, all processes call this, and rank 0 writes it; with ``zero``, the others
+        send it their states.
 
         Raises:
             IoError: it cannot be written.
         """
         if self._schedule is not None:
             self._schedule.remove(self)  # the next step sets the rate again
-        if self._writes:
+        if self._parallel is None:
             super().save_checkpoint(path, user)
+        else:
+            self._parallel.save_checkpoint(self, path, user)
 
     def export_onnx(
         self,
@@ -439,8 +448,7 @@ class TrainingSession(SessionSteps):
         if self._schedule is not None:
             self._schedule.base = float(engine_rate.__get__(self))
         if self._parallel is not None:
-            self._parallel.drop()
-            self._refresh_peers()
+            self._parallel.loaded()
         if self.checkpoint_note and self._writes:
             log.warning("%s", self.checkpoint_note)
         return user

@@ -30,7 +30,7 @@ from steep.lowering.ops.index_bounds import errors_of_pytorch
 from steep.module.ort_module import innermost
 from steep.onnx_graph.initializers import with_states
 from steep.providers import choices_of
-from steep.session.processes import join_processes, require_alone
+from steep.session.processes import require_alone
 from steep.session.training import TrainingSession
 from steep.torch_internals.dynamo import TorchRuntimeError
 from steep.trainers.captured_step import CapturedStep, Roles, StepCompiled
@@ -38,7 +38,7 @@ from steep.trainers.carried_gradients import CarriedGradients, take_gradients
 from steep.trainers.loss_module import WithLoss, the_loss
 from steep.trainers.optimizer_state import require_counts
 from steep.trainers.parameter_checks import check_apart, check_gradients, check_hooks
-from steep.trainers.several_processes import count_rows, describe, require_mean
+from steep.trainers.several_processes import count_rows, describe, join, require_mean
 
 if TYPE_CHECKING:
     from steep.dynamo.captured_module import CapturedModule
@@ -90,7 +90,7 @@ class Trainer:
         if parallel is None:
             require_alone("trainer")
         else:
-            self._parallel = join_processes(parallel)
+            self._parallel = join(parallel)
         _steep.check_passes(settings.get("disabled_passes", ()))
         self.model = model
         self._net = WithLoss(model, criterion, predictions)

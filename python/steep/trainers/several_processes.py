@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from steep.errors import DataError, ModelError
+from steep.errors import DataError, ModelError, ProviderError
 
 if TYPE_CHECKING:
     import onnx
@@ -25,6 +25,26 @@ _OVER_ELEMENTS = (
     *(torch.nn.MSELoss, torch.nn.L1Loss, torch.nn.SmoothL1Loss, torch.nn.HuberLoss),
     *(torch.nn.BCELoss, torch.nn.BCEWithLogitsLoss, torch.nn.CrossEntropyLoss, torch.nn.NLLLoss),
 )
+
+
+def join(way: str) -> DataParallel:
+    """Return this process's part of a training.
+
+    Raises:
+        ProviderError: ``way`` is not "torch"; or no launcher started this process, or the others
+            cannot be reached.
+    """
+    if way != "torch":
+        raise ProviderError(
+            "The value of `parallel` is not supported.",
+            node="parallel",
+            expected='"torch", for the processes of torch.distributed',
+            received=repr(way),
+            remedy="steep.TrainingSession also has gloo and mpi",
+        )
+    from steep.parallel.data_parallel import DataParallel  # loads torch.distributed
+
+    return DataParallel()
 
 
 def describe(

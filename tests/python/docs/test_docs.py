@@ -175,6 +175,8 @@ def write_files(folder: Path, code: str) -> None:
     onnx.save(onnx.parser.parse_model(empty + functions[0]), folder / "ops.onnx")
     if "photos" in code:
         write_photos(folder)
+    session = 'steep.TrainingSession("model.onnx", loss="mse", parallel="gloo")'
+    (folder / "script.py").write_text(f"import steep\n\n{session}\n")
     for name in ("digits.npz", "test.npz"):
         np.savez(folder / name, x=x, y=classes)
 

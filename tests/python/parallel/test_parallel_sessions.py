@@ -152,8 +152,7 @@ def have_parts_or_no_rows(rank):
 class Unread:
     """Labels whose reader fails."""
 
-    @property
-    def shape(self):
+    def __dlpack__(self):
         raise KeyError("no such column")
 
 
@@ -179,6 +178,9 @@ def fail_together(rank):
         if rank == 0:
             assert raised.value.node == "rank 1", raised.value
             assert "no weight was changed" in raised.value.what
+            assert kind is not steep.ProviderError or "KeyError: 'no such column'" in str(
+                raised.value
+            )
         assert session.accumulated == 0 and session.run_count == before
     expected.step(X, CLASSES)
     session.step(X[mine], CLASSES[mine])
@@ -217,6 +219,25 @@ def tell_differences(rank):
         with pytest.raises(steep.ModelError, match="same model") as raised:
             make().step(*fed)
         assert raised.value.node == f"rank 1: {what}"
+
+
+def divide_states(rank):
+    """The optimizer's states, by the exchanges of torch.distributed."""
+    options = {"loss": "mse", "lr": 0.01, "clip_norm": 0.1, "grad_norm": True}
+    expected, session = alone(**options), together(**options, zero=1)
+    mine = rows_of(rank, 13, 3)
+    for _ in range(5):
+        wanted, found = expected.step(X, Y), session.step(label=Y[mine], x=X[mine])
+        assert found.loss == pytest.approx(wanted.loss, abs=1e-6)
+        assert found.grad_norm == pytest.approx(wanted.grad_norm, abs=1e-6)
+    assert_same(session, expected)
+    kept = {name.rpartition("/")[2] for name in session.optimizer_state()}
+    assert kept == {("w1", "w2")[rank]}, session.optimizer_state_names
+    with pytest.raises(steep.ModelError) as raised:
+        together(**options, zero=2)
+    assert raised.value.node == "zero"
+    with pytest.raises(steep.DataError, match="given by name"):
+        session.step(x=X[mine], labels=Y[mine])
 
 
 def draw_numbers_of_their_own(rank):
@@ -272,7 +293,8 @@ def test_two_processes_equal_one():
 
 
 def test_what_one_process_meets_all_are_told():
-    works = [fail_together, tell_differences, draw_numbers_of_their_own, skip_together]
+    works = [fail_together, tell_differences, divide_states, draw_numbers_of_their_own]
+    works.append(skip_together)
     in_processes(2, run_all, [w.__name__ for w in (*works, keep_statistics_of_rank_0)])
 
 
@@ -346,4 +368,6 @@ def test_without_a_launcher(monkeypatch):
     assert "torchrun --nproc-per-node 2" in raised.value.remedy
     assert "RANK" in raised.value.received
     with pytest.raises(steep.ProviderError, match="`parallel` is not supported"):
-        steep.TrainingSession(model(), loss="mse", parallel="mpi")
+        steep.TrainingSession(model(), loss="mse", parallel="nccl")
+    with pytest.raises(steep.ModelError, match="there is one only"):
+        steep.TrainingSession(model(), loss="mse", zero=1)

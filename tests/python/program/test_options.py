@@ -18,7 +18,16 @@ OPTIONS = _steep.TrainingOptions()
 # No single values: each front door has its own way to say them.
 PARTS = {"attributes", "own", "groups", "updates", "optimizer", "schedule", "loss_scale"}
 PARTS |= {"limits", "providers"}
-PYTHONS_OWN = {"attributes", "groups", "updates", "limits", "providers", "weights", "parallel"}
+PYTHONS_OWN = {
+    "attributes",
+    "groups",
+    "updates",
+    "limits",
+    "providers",
+    "weights",
+    "parallel",
+    "zero",
+}
 IN_C_ALONE = {"loss_scale_min", "loss_scale_max"}
 
 

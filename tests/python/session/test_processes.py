@@ -28,6 +28,7 @@ TORCHRUN = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
         ({"SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, ""),
         ({"SLURM_NTASKS": "4", "SLURM_PROCID": "0", "ENVIRONMENT": "BATCH"}, ""),  # a job's script
         ({"SLURM_NTASKS": "4"}, ""),  # a shell within an allocation
+        ({"STEEP_SIZE": "2", "STEEP_RANK": "1"}, "steep launch"),
         ({"RANK": "0", "WORLD_SIZE": "1"}, ""),
         ({"WORLD_SIZE": "2"}, ""),  # of nobody who also gave a rank
         ({"RANK": "0", "WORLD_SIZE": "two"}, ""),

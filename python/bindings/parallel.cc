@@ -1,0 +1,231 @@
+// Training in several processes: Peers, which a class in Python may be, and DataParallel.
+#include "steep/parallel.h"
+
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <exception>
+#include <map>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings.h"
+
+namespace steep::python {
+namespace {
+
+/// An exception of Python on its way through the engine. Destroyed with the GIL.
+class Raised : public std::exception {
+ public:
+  explicit Raised(nb::python_error error) : error_(std::move(error)) {
+    text_ = nb::cast<std::string>(error_.type().attr("__name__")) + ": " +
+            nb::cast<std::string>(nb::str(error_.value()));
+  }
+  const char* what() const noexcept override { return text_.c_str(); }
+  nb::python_error& error() { return error_; }
+
+ private:
+  nb::python_error error_;
+  std::string text_;
+};
+
+/// The same for KeyboardInterrupt and its like: nobody takes it for a failure of a process.
+struct Interruption {
+  nb::python_error error;
+};
+
+/// Runs a call of the engine without the GIL, and raises what Python raised within it.
+template <typename F>
+auto call_engine(F&& call) {
+  try {
+    const nb::gil_scoped_release release;
+    return call();
+  } catch (Raised& raised) {
+    throw std::move(raised.error());
+  } catch (Interruption& interruption) {
+    throw std::move(interruption.error);
+  }
+}
+
+/// Peers whose operations are methods of a class in Python, with memory to read and to write.
+class PythonPeers : public Peers {
+ public:
+  PythonPeers(int rank, int size) : rank_(rank), size_(size) {}
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  bool exchanges() const override {
+    const nb::gil_scoped_acquire locked;
+    return nb::hasattr(in_python(), "exchange");
+  }
+
+ protected:
+  void gather_bytes(const void* own, void* every, size_t bytes) override {
+    call("gather_bytes", memory(own, bytes), memory(every, bytes * static_cast<size_t>(size_)));
+  }
+  void sum(float* values, size_t count) override {
+    call("sum", memory(values, count * sizeof(float)), "float32");
+  }
+  void sum(double* values, size_t count) override {
+    call("sum", memory(values, count * sizeof(double)), "float64");
+  }
+  void broadcast(void* bytes, size_t count, int from) override {
+    call("broadcast", memory(bytes, count), from);
+  }
+  void exchange(const void* out, size_t out_bytes, int to, void* in, size_t in_bytes,
+                int from) override {
+    call("exchange", memory(out, out_bytes), to, memory(in, in_bytes), from);
+  }
+
+ private:
+  nb::object in_python() const { return nb::find(static_cast<const Peers*>(this)); }
+
+  struct Memory {
+    char* bytes;
+    Py_ssize_t count;
+    int flags;
+  };
+  static Memory memory(void* bytes, size_t count) {
+    return {static_cast<char*>(bytes), static_cast<Py_ssize_t>(count), PyBUF_WRITE};
+  }
+  static Memory memory(const void* bytes, size_t count) {  // CPython's function takes no const
+    return {static_cast<char*>(const_cast<void*>(bytes)), static_cast<Py_ssize_t>(count),
+            PyBUF_READ};
+  }
+  static nb::object argument(const Memory& m) {
+    return nb::steal(PyMemoryView_FromMemory(m.bytes, m.count, m.flags));
+  }
+  template <typename T>
+  static nb::object argument(const T& value) {
+    return nb::cast(value);
+  }
+
+  template <typename... Args>
+  void call(const char* method, const Args&... args) {
+    const nb::gil_scoped_acquire locked;
+    try {
+      in_python().attr(method)(argument(args)...);
+    } catch (nb::python_error& error) {
+      if (!error.matches(PyExc_Exception)) throw Interruption{std::move(error)};
+      throw std::runtime_error(nb::cast<std::string>(nb::str(error.value())));
+    }
+  }
+
+  int rank_, size_;
+};
+
+std::vector<Tensor> in_order(const TrainingSession& session, const nb::kwargs& named_arrays) {
+  const std::map<std::string, Tensor> tensors = named(named_arrays);
+  std::vector<std::string> names;
+  std::vector<Tensor> inputs;
+  for (const TensorInfo& info : session.input_info()) {
+    names.push_back(info.name);
+    if (const auto found = tensors.find(info.name); found != tensors.end()) {
+      inputs.push_back(found->second);
+    }
+  }
+  if (inputs.size() == names.size() && tensors.size() == names.size()) return inputs;
+  throw DataError({.what = "The inputs given by name are not those of the model.",
+                   .expected = nb::cast<std::string>(nb::str(nb::cast(names))),
+                   .received = nb::cast<std::string>(nb::str(nb::list(named_arrays.keys())))});
+}
+
+/// What reads the arguments of a step as the inputs of a session.
+DataParallel::Read reader(const TrainingSession& session, const nb::args& arrays,
+                          const nb::kwargs& named_arrays) {
+  return [&] {
+    const nb::gil_scoped_acquire locked;
+    try {
+      if (arrays.size() != 0 && named_arrays.size() != 0) {
+        throw DataError({.what = "Inputs are given in order or by name, not both.",
+                         .expected = "arrays alone, or names alone",
+                         .received = nb::cast<std::string>(nb::str(named_arrays.keys()))});
+      }
+      std::vector<Tensor> inputs;
+      for (nb::handle array : arrays) inputs.push_back(to_tensor(array));
+      return named_arrays.size() == 0 ? inputs : in_order(session, named_arrays);
+    } catch (nb::python_error& error) {
+      if (!error.matches(PyExc_Exception)) throw Interruption{std::move(error)};
+      throw Raised(std::move(error));
+    }
+  };
+}
+
+/// DataParallel, with the session whose inputs it reads.
+class Ranks {
+ public:
+  Ranks(TrainingSession& session, std::shared_ptr<Peers> peers,
+        std::map<std::string, std::string> facts, int zero)
+      : session_(session), parallel_(session, std::move(peers), std::move(facts), zero) {}
+
+  StepResult step(const nb::args& arrays, const nb::kwargs& named_arrays) {
+    const DataParallel::Read read = reader(session_, arrays, named_arrays);
+    return call_engine([&] { return parallel_.step_reading(read); });
+  }
+  StepResult accumulate(const nb::args& arrays, const nb::kwargs& named_arrays) {
+    const DataParallel::Read read = reader(session_, arrays, named_arrays);
+    return call_engine([&] { return parallel_.accumulate_reading(read); });
+  }
+  StepResult apply_gradients() {
+    return call_engine([&] { return parallel_.apply_gradients(); });
+  }
+  void drop_gradients() {
+    call_engine([&] { parallel_.drop_gradients(); });
+  }
+  void refresh() { parallel_.refresh(); }
+  void loaded() { parallel_.loaded(); }
+  void save_checkpoint(const std::filesystem::path& path, const std::string& user) {
+    call_engine([&] { parallel_.save_checkpoint(path, user); });
+  }
+  std::string warning() const { return parallel_.warning(); }
+
+ private:
+  TrainingSession& session_;
+  DataParallel parallel_;
+};
+
+}  // namespace
+
+void init_parallel(nb::module_& m) {
+  nb::class_<Peers, PythonPeers>(
+      m, "Peers",
+      "The processes of a training. A class in Python has gather_bytes(own, every), sum(values, "
+      "dtype), broadcast(bytes, rank) and, for states that are divided, exchange(out, to, into, "
+      "from): see include/steep/parallel.h. All but ranks and `dtype` is memory, to read or to "
+      "write.")
+      .def(nb::init<int, int>(), nb::arg("rank"), nb::arg("size"))
+      .def_prop_ro("rank", &Peers::rank, "Of this process, from 0.")
+      .def_prop_ro("size", &Peers::size, "Number of processes.");
+  m.def("connect", &connect, nb::arg("way"), nb::call_guard<nb::gil_scoped_release>(),
+        "Connects to the processes that a launcher has started: by \"gloo\" or \"mpi\". Raises "
+        "ProviderError.");
+  nb::class_<Ranks>(m, "DataParallel",
+                    "This process's part of a training in which each process has a session of its "
+                    "own, which outlives this. See include/steep/parallel.h.")
+      .def(
+          "__init__",
+          [](Ranks* self, TrainingSession& session, std::shared_ptr<Peers> peers,
+             std::map<std::string, std::string> facts, int zero) {
+            call_engine(
+                [&] { new (self) Ranks(session, std::move(peers), std::move(facts), zero); });
+          },
+          nb::arg("session"), nb::arg("peers"), nb::arg("facts"), nb::arg("zero") = 0)
+      .def("step", &Ranks::step,
+           nb::sig("def step(self, *arrays: object, **named: object) -> StepResult"))
+      .def("accumulate", &Ranks::accumulate,
+           nb::sig("def accumulate(self, *arrays: object, **named: object) -> StepResult"))
+      .def("apply_gradients", &Ranks::apply_gradients)
+      .def("drop_gradients", &Ranks::drop_gradients)
+      .def("refresh", &Ranks::refresh, "The session's state has changed other than by steps.")
+      .def("loaded", &Ranks::loaded, "The session has loaded a checkpoint, on all ranks.")
+      .def("save_checkpoint", &Ranks::save_checkpoint, nb::arg("path"), nb::arg("user") = "{}",
+           "Rank 0 writes it; all ranks call this.")
+      .def_prop_ro("warning", &Ranks::warning, "On running statistics; else empty.");
+}
+
+}  // namespace steep::python
