@@ -17,6 +17,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "steep/error.h"
@@ -71,8 +72,14 @@ class Peers {
   /// process is at another point, all throw ProviderError. If a process is in tell(), all others
   /// throw an error of the class of its error, which names the rank.
   std::vector<std::vector<double>> agree(const std::string& call, std::span<const double> numbers);
-  /// Tells the others of an error of this process. Does nothing if a process was lost.
+  /// Tells the others of an error of this process. Does nothing if a process was lost. `kind`: the
+  /// class of the error, which the others throw if it is Steep's.
   void tell(const std::exception& error) noexcept;
+  void tell(const std::string& kind, const ErrorParts& parts) noexcept;
+  /// The number of calls of agree() and tell() so far.
+  uint64_t agreements() const { return agreements_; }
+  /// An exchange that f does, as those of this class: PeerLostError if it throws std::exception.
+  void together(const char* op, const std::function<void()>& f);
   /// Whether the last agree() or tell() ended with an error on all processes.
   bool failed_together() const { return failed_together_; }
 
@@ -96,12 +103,12 @@ class Peers {
   virtual Loss find_lost() { return {}; }
 
  private:
-  void together(const char* op, const std::function<void()>& f);
   void send_parts(const char* op, std::span<const Tensor> out, int to, std::span<const Tensor> in,
                   int from, bool adds);
 
   std::string failure_;
   bool failed_together_ = false;
+  uint64_t agreements_ = 0;
 };
 
 /// Connects to the processes that a launcher has started together with this one: "gloo", those of
@@ -179,6 +186,23 @@ class DataParallel {
   /// The session has loaded a checkpoint: gradients that wait are dropped, too. Called by all
   /// ranks.
   void loaded();
+
+  // For a caller that makes its sessions from something else, and replaces them:
+
+  /// The session is another one from now on, in an open step too. `facts` are all that is compared
+  /// besides its parameters, moments and statistics. `copy` makes what is outside of the session
+  /// that of rank 0; all do so when they receive rank 0's states.
+  void move_to(TrainingSession& session, std::map<std::string, std::string> facts,
+               std::function<void()> copy);
+  /// For the parts that come: over how many elements the loss is the mean, which otherwise follows
+  /// from the inputs, and the form of a row. Forms have to be alike unless the loss weighs labels.
+  void count(double elements, std::string form);
+  /// What else determines the update of the next step.
+  void set_settings(std::string text) { other_settings_ = std::move(text); }
+  bool opened() const { return opened_; }  ///< whether a step has begun
+  /// Ends a step that has begun: this process has failed outside of it.
+  void fail(const std::string& kind, const ErrorParts& parts);
+
   /// Rank 0 writes the checkpoint, as TrainingSession::save_checkpoint(), which any number of
   /// processes can load. Called by all ranks. Throws IoError on rank 0 only.
   void save_checkpoint(const std::filesystem::path& path, const std::string& user = "{}");
@@ -202,6 +226,8 @@ class DataParallel {
   Summary own_summary();
   std::vector<Summary> close();
   void compare(const std::vector<Summary>& every);
+  void compare_settings(const std::vector<Summary>& every);
+  void compare_forms(const std::vector<Summary>& every);
   std::optional<StepResult> finish(std::vector<Tensor> outputs);
   void sum_gradients(const std::map<std::string, Tensor>& sums, double factor);
   double norm_of_all(const std::map<std::string, Tensor>& sums);
@@ -214,9 +240,12 @@ class DataParallel {
   [[noreturn]] void explain_difference();
   double elements(std::span<const Tensor> inputs) const;
 
-  TrainingSession& session_;
+  TrainingSession* session_;
   std::shared_ptr<Peers> peers_;
   std::map<std::string, std::string> facts_;
+  bool facts_are_all_ = false;  ///< options of the session are not compared
+  std::function<void()> copy_others_{};
+  std::string other_settings_{};
   double digest_ = 0;                               ///< of facts_
   std::vector<std::vector<std::string>> shares_{};  ///< with zero: the parameters of each rank
   bool fresh_ = true;
@@ -225,6 +254,8 @@ class DataParallel {
   uint64_t seed_ = 0, runs_ = 0;
   double loss_scale_ = 1;
   std::map<std::string, Tensor> old_statistics_{};
+  std::optional<double> counted_{};  ///< elements of the next part, if the caller counts them
+  std::string form_{};               ///< of its rows
   int64_t parts_ = 0;
   double rows_ = 0;      ///< sum of the parts' elements, or of their shares
   double loss_ = 0;      ///< sum of loss · elements or share

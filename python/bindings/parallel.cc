@@ -22,7 +22,8 @@ namespace {
 /// An exception of Python on its way through the engine. Destroyed with the GIL.
 class Raised : public std::exception {
  public:
-  explicit Raised(nb::python_error error) : error_(std::move(error)) {
+  explicit Raised(nb::python_error error)
+      : error_(std::move(error)) {  // NOLINT(bugprone-throw-keyword-missing): a member
     text_ = nb::cast<std::string>(error_.type().attr("__name__")) + ": " +
             nb::cast<std::string>(nb::str(error_.value()));
   }
@@ -49,6 +50,18 @@ auto call_engine(F&& call) {
     throw std::move(raised.error());
   } catch (Interruption& interruption) {
     throw std::move(interruption.error);
+  }
+}
+
+/// Runs code of Python that exchanges something itself, which fails with std::exception.
+template <typename F>
+void exchange_in_python(F&& run) {
+  const nb::gil_scoped_acquire locked;
+  try {
+    run();
+  } catch (nb::python_error& error) {
+    if (!error.matches(PyExc_Exception)) throw Interruption{std::move(error)};
+    throw std::runtime_error(nb::cast<std::string>(nb::str(error.value())));
   }
 }
 
@@ -107,13 +120,7 @@ class PythonPeers : public Peers {
 
   template <typename... Args>
   void call(const char* method, const Args&... args) {
-    const nb::gil_scoped_acquire locked;
-    try {
-      in_python().attr(method)(argument(args)...);
-    } catch (nb::python_error& error) {
-      if (!error.matches(PyExc_Exception)) throw Interruption{std::move(error)};
-      throw std::runtime_error(nb::cast<std::string>(nb::str(error.value())));
-    }
+    exchange_in_python([&] { in_python().attr(method)(argument(args)...); });
   }
 
   int rank_, size_;
@@ -141,14 +148,14 @@ DataParallel::Read reader(const TrainingSession& session, const nb::args& arrays
   return [&] {
     const nb::gil_scoped_acquire locked;
     try {
-      if (arrays.size() != 0 && named_arrays.size() != 0) {
+      if (!arrays.empty() && !named_arrays.empty()) {
         throw DataError({.what = "Inputs are given in order or by name, not both.",
                          .expected = "arrays alone, or names alone",
                          .received = nb::cast<std::string>(nb::str(named_arrays.keys()))});
       }
       std::vector<Tensor> inputs;
       for (nb::handle array : arrays) inputs.push_back(to_tensor(array));
-      return named_arrays.size() == 0 ? inputs : in_order(session, named_arrays);
+      return named_arrays.empty() ? inputs : in_order(session, named_arrays);
     } catch (nb::python_error& error) {
       if (!error.matches(PyExc_Exception)) throw Interruption{std::move(error)};
       throw Raised(std::move(error));
@@ -156,19 +163,34 @@ DataParallel::Read reader(const TrainingSession& session, const nb::args& arrays
   };
 }
 
+/// The class of an exception and its parts, which are all text if it is not Steep's.
+std::pair<std::string, ErrorParts> described(nb::handle error) {
+  const auto part = [&](const char* name) {
+    const nb::object text = nb::getattr(error, name, nb::none());
+    return nb::isinstance<nb::str>(text) ? nb::cast<std::string>(text) : std::string();
+  };
+  ErrorParts parts{.what = part("what"),
+                   .op = part("op"),
+                   .expected = part("expected"),
+                   .received = part("received"),
+                   .remedy = part("remedy")};
+  if (parts.what.empty()) parts.what = nb::cast<std::string>(nb::str(error));
+  return {nb::cast<std::string>(error.type().attr("__name__")), std::move(parts)};
+}
+
 /// DataParallel, with the session whose inputs it reads.
 class Ranks {
  public:
   Ranks(TrainingSession& session, std::shared_ptr<Peers> peers,
         std::map<std::string, std::string> facts, int zero)
-      : session_(session), parallel_(session, std::move(peers), std::move(facts), zero) {}
+      : session_(&session), parallel_(session, std::move(peers), std::move(facts), zero) {}
 
   StepResult step(const nb::args& arrays, const nb::kwargs& named_arrays) {
-    const DataParallel::Read read = reader(session_, arrays, named_arrays);
+    const DataParallel::Read read = reader(*session_, arrays, named_arrays);
     return call_engine([&] { return parallel_.step_reading(read); });
   }
   StepResult accumulate(const nb::args& arrays, const nb::kwargs& named_arrays) {
-    const DataParallel::Read read = reader(session_, arrays, named_arrays);
+    const DataParallel::Read read = reader(*session_, arrays, named_arrays);
     return call_engine([&] { return parallel_.accumulate_reading(read); });
   }
   StepResult apply_gradients() {
@@ -183,9 +205,24 @@ class Ranks {
     call_engine([&] { parallel_.save_checkpoint(path, user); });
   }
   std::string warning() const { return parallel_.warning(); }
+  void move_to(TrainingSession& session, std::map<std::string, std::string> facts,
+               nb::callable copy) {
+    session_ = &session;
+    // Destroyed with this object, which Python does with the GIL.
+    copy_ = std::move(copy);
+    parallel_.move_to(session, std::move(facts), [this] { exchange_in_python([&] { copy_(); }); });
+  }
+  void count(double elements, std::string form) { parallel_.count(elements, std::move(form)); }
+  void set_settings(std::string text) { parallel_.set_settings(std::move(text)); }
+  bool opened() const { return parallel_.opened(); }
+  void fail(nb::handle error) {
+    const auto said = described(error);
+    call_engine([&] { parallel_.fail(said.first, said.second); });
+  }
 
  private:
-  TrainingSession& session_;
+  TrainingSession* session_;
+  nb::object copy_;
   DataParallel parallel_;
 };
 
@@ -200,7 +237,16 @@ void init_parallel(nb::module_& m) {
       "write.")
       .def(nb::init<int, int>(), nb::arg("rank"), nb::arg("size"))
       .def_prop_ro("rank", &Peers::rank, "Of this process, from 0.")
-      .def_prop_ro("size", &Peers::size, "Number of processes.");
+      .def_prop_ro("size", &Peers::size, "Number of processes.")
+      .def_prop_ro("agreements", &Peers::agreements, "Calls in which processes agreed so far.")
+      .def(
+          "tell",
+          [](Peers& peers, nb::handle error) {
+            const auto said = described(error);
+            call_engine([&] { peers.tell(said.first, said.second); });
+          },
+          nb::arg("error"), nb::sig("def tell(self, error: Exception) -> None"),
+          "Tells the others of an error of this process.");
   m.def("connect", &connect, nb::arg("way"), nb::call_guard<nb::gil_scoped_release>(),
         "Connects to the processes that a launcher has started: by \"gloo\" or \"mpi\". Raises "
         "ProviderError.");
@@ -225,6 +271,19 @@ void init_parallel(nb::module_& m) {
       .def("loaded", &Ranks::loaded, "The session has loaded a checkpoint, on all ranks.")
       .def("save_checkpoint", &Ranks::save_checkpoint, nb::arg("path"), nb::arg("user") = "{}",
            "Rank 0 writes it; all ranks call this.")
+      .def(
+          "move_to", &Ranks::move_to, nb::arg("session"), nb::arg("facts"), nb::arg("copy"),
+          nb::sig("def move_to(self, session: TrainingSession, facts: collections.abc.Mapping[str, "
+                  "str], copy: collections.abc.Callable[[], None]) -> None"),
+          "Another session, whose options are not compared. `copy` receives from rank 0 what is "
+          "outside of it.")
+      .def("count", &Ranks::count, nb::arg("elements"), nb::arg("form"),
+           "Over how many elements the loss of the parts that come is the mean; form of a row.")
+      .def("set_settings", &Ranks::set_settings, nb::arg("text"))
+      .def_prop_ro("opened", &Ranks::opened, "Has a step begun?")
+      .def("fail", &Ranks::fail, nb::arg("error"),
+           nb::sig("def fail(self, error: Exception) -> None"),
+           "Ends a step that has begun, and tells the others of an error.")
       .def_prop_ro("warning", &Ranks::warning, "On running statistics; else empty.");
 }
 

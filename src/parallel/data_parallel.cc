@@ -47,19 +47,20 @@ struct DataParallel::Summary {
   double settings = 0;  ///< digest of this step's update settings
   double shared = 0;
   double parts = 0;
+  double form = 0;  ///< digest
 };
 
 DataParallel::DataParallel(TrainingSession& session, std::shared_ptr<Peers> peers,
                            std::map<std::string, std::string> facts, int zero)
-    : session_(session), peers_(std::move(peers)), facts_(std::move(facts)) {
+    : session_(&session), peers_(std::move(peers)), facts_(std::move(facts)) {
   if (peers_ == nullptr) throw InternalError("DataParallel needs peers.");
   forget();
   divide(zero);
 }
 
 std::string DataParallel::warning() const {
-  std::vector<std::string> names = session_.statistic_names();
-  std::erase_if(names, [&](const auto& n) { return session_.options().updates.contains(n); });
+  std::vector<std::string> names = session_->statistic_names();
+  std::erase_if(names, [&](const auto& n) { return session_->options().updates.contains(n); });
   if (names.empty() || peers_->size() == 1) return "";
   return "batch normalisation: each process normalises its own rows, and running statistics are "
          "those of rank 0; results differ from those of one process with all rows";
@@ -75,7 +76,7 @@ StepResult DataParallel::step(std::span<const Tensor> inputs) {
 std::optional<StepResult> DataParallel::step_if_any(std::span<const Tensor> inputs) {
   if (peers_->size() == 1) {
     if (elements(inputs) == 0) return {};
-    StepResult result = session_.step(inputs);
+    StepResult result = session_->step(inputs);
     if (std::isnan(result.loss) && !result.skipped) return {};
     return result;
   }
@@ -83,7 +84,7 @@ std::optional<StepResult> DataParallel::step_if_any(std::span<const Tensor> inpu
 }
 
 StepResult DataParallel::step_reading(const Read& read) {
-  if (peers_->size() == 1) return session_.step(read());
+  if (peers_->size() == 1) return session_->step(read());
   if (std::optional<StepResult> result = step_of_all(read)) return *std::move(result);
   throw_no_rows(peers_->size());
 }
@@ -111,8 +112,8 @@ std::optional<StepResult> DataParallel::step_of_all(const Read& read) {
 
 StepResult DataParallel::accumulate(std::span<const Tensor> inputs, int64_t rows) {
   if (peers_->size() == 1) {
-    StepResult result = session_.accumulate(inputs);
-    parts_ = session_.accumulated();
+    StepResult result = session_->accumulate(inputs);
+    parts_ = session_->accumulated();
     return result;
   }
   if (!opened_) open();
@@ -134,9 +135,9 @@ StepResult DataParallel::apply_gradients() {
 
 std::optional<StepResult> DataParallel::apply_if_any() {
   if (peers_->size() == 1) {
-    if (session_.accumulated() == 0) return {};
+    if (session_->accumulated() == 0) return {};
     parts_ = 0;
-    return session_.apply_gradients();
+    return session_->apply_gradients();
   }
   if (parts_ == 0) return {};
   return finish({});
@@ -144,30 +145,49 @@ std::optional<StepResult> DataParallel::apply_if_any() {
 
 void DataParallel::drop_gradients() {
   if (opened_) undo();
-  session_.drop_gradients();
+  session_->drop_gradients();
   forget();
 }
 
 void DataParallel::loaded() {
-  session_.drop_gradients();
+  session_->drop_gradients();
   forget();
   opened_ = false;
   refresh();
+}
+
+void DataParallel::move_to(TrainingSession& session, std::map<std::string, std::string> facts,
+                           std::function<void()> copy) {
+  session_ = &session;
+  facts_ = std::move(facts);
+  facts_are_all_ = true;
+  copy_others_ = std::move(copy);
+  digest_ = 0;
+}
+
+void DataParallel::count(double elements, std::string form) {
+  counted_ = elements;
+  form_ = std::move(form);
+}
+
+void DataParallel::fail(const std::string& kind, const ErrorParts& parts) {
+  undo();
+  peers_->tell(kind, parts);
 }
 
 // --- the parts of a step -------------------------------------------------------------------------
 
 void DataParallel::open() {
   if (digest_ == 0) describe();
-  const auto [seed, seed_low] = halves(session_.options().seed);
+  const auto [seed, seed_low] = halves(session_->options().seed);
   const std::array<double, 8> own{digest_,
                                   fresh_ ? 1.0 : 0.0,
-                                  static_cast<double>(session_.step_count()),
-                                  static_cast<double>(session_.run_count()),
-                                  session_.loss_scale(),
+                                  static_cast<double>(session_->step_count()),
+                                  static_cast<double>(session_->run_count()),
+                                  session_->loss_scale(),
                                   seed,
                                   seed_low,
-                                  digest_of(session_.checkpoint_hash())};
+                                  digest_of(session_->checkpoint_hash())};
   const std::vector<std::vector<double>> every = peers_->agree("the start of a step", own);
   const std::vector<double>& first = every[0];
   const auto differs = [&](const std::vector<double>& of) { return of[0] != digest_; };
@@ -176,14 +196,14 @@ void DataParallel::open() {
     copy_from_first(every);
     fresh_ = false;
   }
-  if (first[4] != session_.loss_scale()) session_.set_loss_scale(first[4]);
+  if (first[4] != session_->loss_scale()) session_->set_loss_scale(first[4]);
   seed_ = joined(first[5], first[6]);
-  session_.set_seed(seed_);
-  runs_ = session_.run_count();
-  loss_scale_ = session_.loss_scale();
+  session_->set_seed(seed_);
+  runs_ = session_->run_count();
+  loss_scale_ = session_->loss_scale();
   old_statistics_.clear();
-  for (const std::string& name : session_.statistic_names()) {
-    old_statistics_[name] = session_.state(name).clone();
+  for (const std::string& name : session_->statistic_names()) {
+    old_statistics_[name] = session_->state(name).clone();
   }
   opened_ = true;
 }
@@ -191,23 +211,25 @@ void DataParallel::open() {
 /// Makes all states those of rank 0. `every`: the numbers that open() exchanges.
 void DataParallel::copy_from_first(const std::vector<std::vector<double>>& every) {
   const std::vector<double>& first = every[0];
-  std::vector<std::string> names = session_.parameter_names();
-  for (const std::string& name : session_.statistic_names()) names.push_back(name);
+  std::vector<std::string> names = session_->parameter_names();
+  for (const std::string& name : session_->statistic_names()) names.push_back(name);
   if (shares_.empty()) {
     for (std::string& name : state_names()) names.push_back(std::move(name));
   } else {
     require_same_checkpoint(every);
   }
   peers_->copy_from(0, states(std::move(names)));
-  session_.set_step_count(static_cast<int64_t>(first[2]));
-  session_.set_run_count(static_cast<uint64_t>(first[3]));
+  if (copy_others_) peers_->together("copy of states", copy_others_);
+  session_->set_step_count(static_cast<int64_t>(first[2]));
+  session_->set_run_count(static_cast<uint64_t>(first[3]));
 }
 
 /// The number of elements in the mean loss of these rows.
 double DataParallel::elements(std::span<const Tensor> inputs) const {
+  if (counted_) return *counted_;
   if (inputs.empty()) return 0;
-  const std::vector<TensorInfo>& infos = session_.input_info();
-  const TrainingOptions& options = session_.options();
+  const std::vector<TensorInfo>& infos = session_->input_info();
+  const TrainingOptions& options = session_->options();
   for (size_t i = 0; i < infos.size() && i < inputs.size() && !options.loss.empty(); ++i) {
     if (infos[i].name == options.label) return static_cast<double>(inputs[i].size());
   }
@@ -228,26 +250,27 @@ StepResult DataParallel::part(std::span<const Tensor> inputs, int64_t rows) {
   if (own == 0) {
     ++parts_;
     return {.loss = kNone,
-            .lr = session_.lr(),
-            .step = session_.step_count(),
-            .loss_scale = session_.loss_scale()};
+            .lr = session_->lr(),
+            .step = session_->step_count(),
+            .loss_scale = session_->loss_scale()};
   }
-  const bool weighs = session_.accumulated_gradients().weighs;
-  const double share = static_cast<double>(inputs[0].dims().empty() ? 1 : inputs[0].dims()[0]) /
-                       static_cast<double>(std::max<int64_t>(rows, 1));
+  const bool weighs = session_->accumulated_gradients().weighs;
+  double share = 1;
+  if (shared_ && !inputs[0].dims().empty()) share = static_cast<double>(inputs[0].dims()[0]);
+  if (shared_) share /= static_cast<double>(rows);
   // Sums of equal shares are multiplied by the share at the end.
   if (shared_ && !weighs && share_ != 0 && share_ != share) scale_sums(share_ / share);
   if (shared_ && !weighs) share_ = share;
   // In a step each process has its own seed; between steps all have the same.
-  session_.set_seed(seed_ + static_cast<uint64_t>(peers_->rank()));
+  session_->set_seed(seed_ + static_cast<uint64_t>(peers_->rank()));
   StepResult result;
   try {
-    result = session_.accumulate(inputs);
+    result = session_->accumulate(inputs);
   } catch (...) {
-    session_.set_seed(seed_);
+    session_->set_seed(seed_);
     throw;
   }
-  session_.set_seed(seed_);
+  session_->set_seed(seed_);
   ++parts_;
   if (result.skipped) {
     skipped_ = true;
@@ -261,7 +284,7 @@ StepResult DataParallel::part(std::span<const Tensor> inputs, int64_t rows) {
 }
 
 void DataParallel::scale_sums(double factor) {
-  for (auto& named : session_.accumulated_gradients().sums) {
+  for (auto& named : session_->accumulated_gradients().sums) {
     Tensor& sum = named.second;
     const auto scale = [&](auto* values) {
       for (int64_t i = 0; i < sum.size(); ++i) {
@@ -273,16 +296,17 @@ void DataParallel::scale_sums(double factor) {
 }
 
 DataParallel::Summary DataParallel::own_summary() {
-  const AccumulatedGradients waiting = session_.accumulated_gradients();
+  const AccumulatedGradients waiting = session_->accumulated_gradients();
   return {.skipped = skipped_ ? 1.0 : 0.0,
           .weight = waiting.weighs ? waiting.weight : rows_,
           .loss = waiting.weighs ? waiting.loss : loss_,
-          .step_count = static_cast<double>(session_.step_count()),
-          .run_count = static_cast<double>(session_.run_count()),
-          .loss_scale = session_.loss_scale(),
+          .step_count = static_cast<double>(session_->step_count()),
+          .run_count = static_cast<double>(session_->run_count()),
+          .loss_scale = session_->loss_scale(),
           .settings = digest_of(settings()),
           .shared = shared_ ? 1.0 : 0.0,
-          .parts = static_cast<double>(parts_)};
+          .parts = static_cast<double>(parts_),
+          .form = waiting.weighs || rows_ == 0 ? 0 : digest_of(form_)};
 }
 
 /// Returns the summary of each process. Throws if a process failed, or if they differ.
@@ -290,10 +314,10 @@ std::vector<DataParallel::Summary> DataParallel::close() {
   std::vector<Summary> every;
   try {
     const Summary o = own_summary();
-    const std::array<double, 9> own{o.skipped,    o.weight,   o.loss,   o.step_count, o.run_count,
-                                    o.loss_scale, o.settings, o.shared, o.parts};
+    const std::array<double, 10> own{o.skipped,    o.weight,   o.loss,   o.step_count, o.run_count,
+                                     o.loss_scale, o.settings, o.shared, o.parts,      o.form};
     for (const std::vector<double>& n : peers_->agree("the end of a step", own)) {
-      every.push_back({n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7], n[8]});
+      every.push_back({n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7], n[8], n[9]});
     }
     compare(every);
   } catch (...) {
@@ -304,10 +328,11 @@ std::vector<DataParallel::Summary> DataParallel::close() {
 }
 
 std::string DataParallel::settings() const {
-  std::string text = fmt::format("learning rate {}", session_.lr());
-  for (const ParameterGroup& group : session_.options().groups) {
+  std::string text = fmt::format("learning rate {}", session_->lr());
+  for (const ParameterGroup& group : session_->options().groups) {
     if (group.optimizer) text += "; " + option_text(*group.optimizer);
   }
+  if (!other_settings_.empty()) text += "; " + other_settings_;
   return text;
 }
 
@@ -330,7 +355,12 @@ void DataParallel::compare(const std::vector<Summary>& every) {
                            "there are no rows, or without `rows` on all."
                          : "Load the same checkpoint on every rank."});
   }
-  const auto differs = [&](const Summary& other) { return other.settings != first.settings; };
+  compare_settings(every);
+  compare_forms(every);
+}
+
+void DataParallel::compare_settings(const std::vector<Summary>& every) {
+  const auto differs = [&](const Summary& other) { return other.settings != every[0].settings; };
   if (std::none_of(every.begin(), every.end(), differs)) return;
   const std::vector<std::string> texts = peers_->gather_texts(settings());
   for (size_t i = 0; i < texts.size(); ++i) {
@@ -344,6 +374,24 @@ void DataParallel::compare(const std::vector<Summary>& every) {
   }
 }
 
+void DataParallel::compare_forms(const std::vector<Summary>& every) {
+  double found = 0;
+  for (const Summary& of : every) {
+    if (of.form == 0) continue;
+    if (found == 0) found = of.form;
+    if (found == of.form) continue;
+    throw DataError(
+        ErrorParts{.what = "The labels of the processes differ in more than their first extent, so "
+                           "the number of elements in the mean loss is unknown; no weight was "
+                           "changed.",
+                   .node = fmt::format("rank {}", peers_->rank()),
+                   .expected = "labels of equal extents but for the first",
+                   .received = fmt::format("extents {} after the first", form_),
+                   .remedy = "Pad the labels of all ranks to one length, or use a loss of "
+                             "torch.nn."});
+  }
+}
+
 /// Nothing if no process has rows that count.
 std::optional<StepResult> DataParallel::finish(std::vector<Tensor> outputs) {
   const std::vector<Summary> every = close();
@@ -354,7 +402,7 @@ std::optional<StepResult> DataParallel::finish(std::vector<Tensor> outputs) {
     skips = skips || of.skipped != 0;
     if (of.weight > 0) total += of.weight, loss += of.loss;
   }
-  session_.set_run_count(static_cast<uint64_t>(runs));
+  session_->set_run_count(static_cast<uint64_t>(runs));
   if (skips) return skip(every, std::move(outputs));
   if (!(total > 0)) {
     undo();
@@ -362,19 +410,19 @@ std::optional<StepResult> DataParallel::finish(std::vector<Tensor> outputs) {
   }
   double norm = 0;
   try {
-    const AccumulatedGradients waiting = session_.accumulated_gradients();
+    const AccumulatedGradients waiting = session_->accumulated_gradients();
     // The sums of a loss that weighs are multiplied by the weights already.
     double factor = 1;
     if (!waiting.weighs) {
-      factor = shared_ ? share_ : rows_ / static_cast<double>(std::max<int64_t>(waiting.parts, 1));
+      factor = shared_ ? share_ : rows_ / (waiting.weight > 0 ? waiting.weight : 1);
     }
     sum_gradients(waiting.sums, factor / total);
     if (!old_statistics_.empty()) {
       const auto has_rows = [](const Summary& of) { return of.weight > 0; };
       const auto source = std::find_if(every.begin(), every.end(), has_rows) - every.begin();
-      peers_->copy_from(static_cast<int>(source), states(session_.statistic_names()));
+      peers_->copy_from(static_cast<int>(source), states(session_->statistic_names()));
     }
-    session_.set_accumulated(1, loss / total);
+    session_->set_accumulated(1, loss / total);
     norm = norm_of_all(waiting.sums);
   } catch (...) {
     undo();
@@ -387,23 +435,23 @@ std::optional<StepResult> DataParallel::finish(std::vector<Tensor> outputs) {
     result.outputs = std::move(outputs);
     return result;
   } catch (...) {
-    session_.drop_gradients();
+    session_->drop_gradients();
     throw;
   }
 }
 
 /// Skips the update, since gradients of a process overflowed, and uses the smallest loss scale.
 StepResult DataParallel::skip(const std::vector<Summary>& every, std::vector<Tensor> outputs) {
-  const uint64_t runs = session_.run_count();
+  const uint64_t runs = session_->run_count();
   const double loss = skipped_ ? skipped_loss_ : kNone;
   undo();
-  session_.set_run_count(runs);
+  session_->set_run_count(runs);
   double scale = every[0].loss_scale;
   for (const Summary& of : every) scale = std::min(scale, of.loss_scale);
-  session_.set_loss_scale(scale);
+  session_->set_loss_scale(scale);
   return {.loss = loss,
-          .lr = session_.lr(),
-          .step = session_.step_count(),
+          .lr = session_->lr(),
+          .step = session_->step_count(),
           .skipped = true,
           .loss_scale = loss_scale_,
           .outputs = std::move(outputs)};
@@ -411,10 +459,10 @@ StepResult DataParallel::skip(const std::vector<Summary>& every, std::vector<Ten
 
 /// Restores the state before the step.
 void DataParallel::undo() {
-  session_.set_run_count(runs_);
-  session_.drop_gradients();
+  session_->set_run_count(runs_);
+  session_->drop_gradients();
   for (const auto& [name, value] : old_statistics_) {
-    std::memcpy(session_.state(name).data(), value.data(), value.nbytes());
+    std::memcpy(session_->state(name).data(), value.data(), value.nbytes());
   }
   opened_ = false;
   forget();
@@ -429,14 +477,16 @@ void DataParallel::forget() {
 std::vector<Tensor> DataParallel::states(std::vector<std::string> names) const {
   std::sort(names.begin(), names.end());
   std::vector<Tensor> tensors;
-  for (const std::string& name : names) tensors.push_back(session_.state(name));
+  for (const std::string& name : names) tensors.push_back(session_->state(name));
   return tensors;
 }
 
 // --- what must be the same -----------------------------------------------------------------------
 
 void DataParallel::describe() {
-  for (auto& [name, text] : facts_of(session_)) facts_.emplace(name, std::move(text));
+  for (auto& [name, text] : facts_of(*session_)) {
+    if (!facts_are_all_ || is_of_states(name)) facts_.emplace(name, std::move(text));
+  }
   digest_ = digest_of(nlohmann::json(facts_).dump());
 }
 

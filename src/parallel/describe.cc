@@ -7,6 +7,9 @@
 #include <array>
 #include <fstream>
 #include <set>
+#include <sstream>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "parallel/digest.h"
@@ -25,14 +28,28 @@ std::string value_text(const std::optional<T>& value) {
   return value ? value_text(*value) : "none";
 }
 
-/// Facts that may cause others to differ: 0; all others: 1.
-int place_of(const std::string& name) {
-  constexpr std::array kEffects{"parameter ", "moments", "statistics"};
-  const auto starts = [&](const char* with) { return name.rfind(with, 0) == 0; };
-  return std::any_of(kEffects.begin(), kEffects.end(), starts) ? 1 : 0;
+/// The first line that differs of each text.
+std::pair<std::string, std::string> differing_lines(const std::string& one,
+                                                    const std::string& other) {
+  std::istringstream ones(one), others(other);
+  std::string a, b;
+  while (true) {
+    const bool more = static_cast<bool>(std::getline(ones, a));
+    const bool others_more = static_cast<bool>(std::getline(others, b));
+    if (!more && !others_more) return {one, other};
+    if (!more) a = "nothing more";
+    if (!others_more) b = "nothing more";
+    if (a != b) return {a, b};
+  }
 }
 
 }  // namespace
+
+bool is_of_states(const std::string& fact) {
+  constexpr std::array kStates{"parameter ", "moments", "statistics"};
+  const auto starts = [&](const char* with) { return fact.rfind(with, 0) == 0; };
+  return std::any_of(kStates.begin(), kStates.end(), starts);
+}
 
 std::string option_text(const OptimizerOptions& options) {
   OptimizerOptions copy = options;
@@ -76,17 +93,19 @@ Facts facts_of(const TrainingSession& session) {
 }
 
 std::optional<Difference> first_difference(const Facts& first, const Facts& other) {
-  std::set<std::pair<int, std::string>> names;
+  std::set<std::pair<bool, std::string>> names;  // those first that may cause others to differ
   for (const Facts* facts : {&first, &other}) {
-    for (const auto& [name, text] : *facts) names.emplace(place_of(name), name);
+    for (const auto& [name, text] : *facts) names.emplace(is_of_states(name), name);
   }
   const auto text_of = [](const Facts& facts, const std::string& name) {
     const auto found = facts.find(name);
     return found == facts.end() ? std::string("none") : found->second;
   };
-  for (const auto& [place, name] : names) {
+  for (const auto& [of_states, name] : names) {
     const std::string expected = text_of(first, name), received = text_of(other, name);
-    if (expected != received) return Difference{name, expected, received};
+    if (expected == received) continue;
+    const auto [first_line, other_line] = differing_lines(expected, received);
+    return Difference{name, first_line, other_line};
   }
   return {};
 }

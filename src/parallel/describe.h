@@ -14,6 +14,9 @@ using Facts = std::map<std::string, std::string>;
 /// Version, options, parameters and states of a session, by name.
 Facts facts_of(const TrainingSession& session);
 
+/// Whether a fact is of parameters or states.
+bool is_of_states(const std::string& fact);
+
 /// All fields of an optimizer as text; equal texts mean equal options.
 std::string option_text(const OptimizerOptions& options);
 
@@ -23,7 +26,8 @@ inline constexpr const char* kUpdateCall = "the update of the weights";
 struct Difference {
   std::string name, expected, received;
 };
-/// The first fact that differs. Causes, such as an option, are before effects.
+/// The first fact that differs, and of its lines the first. Causes, such as an option, are before
+/// effects.
 std::optional<Difference> first_difference(const Facts& first, const Facts& other);
 
 }  // namespace steep

@@ -67,16 +67,16 @@ void DataParallel::divide(int zero) {
     if (of[0] != digest_) explain_difference();
   }
   peers_->copy_from(0, states(state_names()));
-  std::vector<std::vector<std::string>> shares = shares_of(session_, peers_->size());
-  session_.hold_states_of(shares[static_cast<size_t>(peers_->rank())]);
+  std::vector<std::vector<std::string>> shares = shares_of(*session_, peers_->size());
+  session_->hold_states_of(shares[static_cast<size_t>(peers_->rank())]);
   shares_ = std::move(shares);
 }
 
 /// The optimizer's states, as they are kept.
 std::vector<std::string> DataParallel::state_names() const {
-  std::vector<std::string> names = session_.optimizer_state_names();
-  for (const std::string& parameter : session_.parameter_names()) {
-    for (TensorInfo& info : session_.states_of(parameter)) names.push_back(std::move(info.name));
+  std::vector<std::string> names = session_->optimizer_state_names();
+  for (const std::string& parameter : session_->parameter_names()) {
+    for (TensorInfo& info : session_->states_of(parameter)) names.push_back(std::move(info.name));
   }
   std::sort(names.begin(), names.end());
   names.erase(std::unique(names.begin(), names.end()), names.end());
@@ -113,7 +113,7 @@ void DataParallel::sum_gradients(const std::map<std::string, Tensor>& sums, doub
 
 /// The norm of the gradient of all parameters; 0 if no step needs it here.
 double DataParallel::norm_of_all(const std::map<std::string, Tensor>& sums) {
-  if (shares_.empty() || !wants_norm(session_.options())) return 0;
+  if (shares_.empty() || !wants_norm(session_->options())) return 0;
   double own = 0, all = 0;
   for (const std::string& name : shares_[static_cast<size_t>(peers_->rank())]) {
     own += squares_of(sums.at(name));
@@ -123,10 +123,10 @@ double DataParallel::norm_of_all(const std::map<std::string, Tensor>& sums) {
 }
 
 StepResult DataParallel::apply(double norm) {
-  if (shares_.empty()) return session_.apply_gradients();
+  if (shares_.empty()) return session_->apply_gradients();
   StepResult result;
   try {
-    result = session_.apply_held_gradients(norm);
+    result = session_->apply_held_gradients(norm);
   } catch (const std::exception& error) {
     peers_->tell(error);
     throw;
@@ -135,10 +135,10 @@ StepResult DataParallel::apply(double norm) {
   Peers::Owned weights;
   for (const std::vector<std::string>& share : shares_) {
     weights.emplace_back();
-    for (const std::string& name : share) weights.back().push_back(session_.state(name));
+    for (const std::string& name : share) weights.back().push_back(session_->state(name));
   }
   peers_->copy_from_owners(weights);
-  session_.complete_update();
+  session_->complete_update();
   return result;
 }
 
@@ -151,9 +151,9 @@ std::map<std::string, Tensor> DataParallel::gather_states() {
     for (size_t rank = 1; rank < shares_.size(); ++rank) {
       if (own != 0 && own != rank) continue;
       for (const std::string& parameter : shares_[rank]) {
-        for (const TensorInfo& info : session_.states_of(parameter)) {
+        for (const TensorInfo& info : session_->states_of(parameter)) {
           owned[rank].push_back(own == 0 ? Tensor::empty(info.dtype, info.dims)
-                                         : session_.state(info.name));
+                                         : session_->state(info.name));
           if (own == 0) others[info.name] = owned[rank].back();
         }
       }
@@ -169,7 +169,7 @@ std::map<std::string, Tensor> DataParallel::gather_states() {
 
 void DataParallel::save_checkpoint(const std::filesystem::path& path, const std::string& user) {
   const std::map<std::string, Tensor> others = gather_states();
-  if (peers_->rank() == 0) session_.save_checkpoint(path, user, others);
+  if (peers_->rank() == 0) session_->save_checkpoint(path, user, others);
 }
 
 }  // namespace steep

@@ -95,18 +95,14 @@ std::string kind_of(const std::exception& error) {
   throw ProviderError(std::move(parts));
 }
 
-std::string to_text(const std::exception& error) {
-  const std::string kind = kind_of(error);
-  Json json{{"kind", kind}, {"text", as_utf8(error.what())}};
-  if (!kind.empty()) {
-    const ErrorParts& parts = static_cast<const Error&>(error).parts();
-    json["text"] = as_utf8(parts.what);
-    json["op"] = as_utf8(parts.op);
-    json["expected"] = as_utf8(parts.expected);
-    json["received"] = as_utf8(parts.received);
-    json["remedy"] = as_utf8(parts.remedy);
-  }
-  return json.dump();
+std::string to_text(const std::string& kind, const ErrorParts& parts) {
+  return Json{{"kind", as_utf8(kind)},
+              {"text", as_utf8(parts.what)},
+              {"op", as_utf8(parts.op)},
+              {"expected", as_utf8(parts.expected)},
+              {"received", as_utf8(parts.received)},
+              {"remedy", as_utf8(parts.remedy)}}
+      .dump();
 }
 
 /// `call`: where the processes learn of it.
@@ -229,6 +225,7 @@ std::vector<std::vector<double>> Peers::agree(const std::string& call,
   std::array<double, kNumbers + 2> numbers{0.0, digest_of(call)};
   std::copy(own.begin(), own.end(), numbers.begin() + 2);
   failed_together_ = false;
+  ++agreements_;
   std::vector<std::vector<double>> every = gather(numbers);
   const auto failed = [](const std::vector<double>& of) { return of[0] != 0; };
   if (std::any_of(every.begin(), every.end(), failed)) {
@@ -257,9 +254,20 @@ std::vector<std::vector<double>> Peers::agree(const std::string& call,
 
 void Peers::tell(const std::exception& error) noexcept {
   try {
+    const std::string kind = kind_of(error);
+    tell(kind, kind.empty() ? ErrorParts{.what = error.what()}
+                            : static_cast<const Error&>(error).parts());
+  } catch (...) {  // memory
+    tell("", {});
+  }
+}
+
+void Peers::tell(const std::string& kind, const ErrorParts& parts) noexcept {
+  try {
     if (!failure_.empty() || size() == 1) return;
+    ++agreements_;
     gather(std::array<double, kNumbers + 2>{1.0});
-    gather_texts(to_text(error));
+    gather_texts(to_text(kind, parts));
     failed_together_ = true;
   } catch (...) {  // a process is lost, which the next exchange reports
     return;

@@ -21,7 +21,7 @@ class Ranks:
         rank: number of this process; rank 0 writes files.
     """
 
-    _engine: _steep.DataParallel  # once the session exists
+    _engine: _steep.DataParallel  # once a session exists; it holds no reference to it
 
     def __init__(self, way: str, zero: int) -> None:
         """Connect to the processes; raise as ``connect``."""
@@ -49,9 +49,13 @@ class Ranks:
         if self._engine.warning and self.rank == 0:
             log.warning("%s", self._engine.warning)
 
+    def _engine_of(self, _: _steep.TrainingSession) -> _steep.DataParallel:
+        """Return what does the steps of a session."""
+        return self._engine
+
     def step(
         self,
-        _: _steep.TrainingSession,
+        session: _steep.TrainingSession,
         *arrays: object,
         accumulate: bool = False,
         **named: object,
@@ -64,34 +68,34 @@ class Ranks:
                 remedy="give the arrays in order, or rename the model's input",
             )
         with self._lock:
-            run = self._engine.accumulate if accumulate else self._engine.step
-            return run(*arrays, **named)
+            engine = self._engine_of(session)
+            return (engine.accumulate if accumulate else engine.step)(*arrays, **named)
 
-    def apply_gradients(self, _: _steep.TrainingSession) -> _steep.StepResult:
+    def apply_gradients(self, session: _steep.TrainingSession) -> _steep.StepResult:
         """Update by the gradients of all processes; see ``TrainingSession.apply_gradients``."""
         with self._lock:
-            return self._engine.apply_gradients()
+            return self._engine_of(session).apply_gradients()
 
-    def drop(self) -> None:
+    def drop(self, session: _steep.TrainingSession) -> None:
         """Discard accumulated gradients; all processes must do so."""
         with self._lock:
-            self._engine.drop_gradients()
+            self._engine_of(session).drop_gradients()
 
     def refresh(self) -> None:
         """Copy rank 0's state to all before the next step: this process's state has changed."""
         self._engine.refresh()
 
-    def loaded(self) -> None:
+    def loaded(self, session: _steep.TrainingSession) -> None:
         """Discard accumulated gradients, and refresh: the session has loaded a checkpoint."""
         with self._lock:
-            self._engine.loaded()
+            self._engine_of(session).loaded()
 
     def save_checkpoint(
-        self, _: _steep.TrainingSession, path: str | os.PathLike[str], user: str
+        self, session: _steep.TrainingSession, path: str | os.PathLike[str], user: str
     ) -> None:
         """Write a checkpoint, by rank 0; all processes call this."""
         with self._lock:
-            self._engine.save_checkpoint(path, user)
+            self._engine_of(session).save_checkpoint(path, user)
 
 
 def connect(way: str) -> _steep.Peers:

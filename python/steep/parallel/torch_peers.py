@@ -1,12 +1,22 @@
-"""The processes of PyTorch's default group, for the engine's ``DataParallel``."""
+"""The processes of PyTorch's default group, by the public interface of ``torch.distributed``.
+
+Processes exchange numbers and text only; nothing that is received is executed.
+"""
 
 from __future__ import annotations
+
+import atexit
+import contextlib
+import os
 
 import torch
 import torch.distributed as dist
 
 from steep import _steep
-from steep.parallel.peers import ensure_group
+from steep.errors import ProviderError
+
+# variables that init_process_group() reads
+_LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 class TorchPeers(_steep.Peers):
@@ -45,3 +55,56 @@ class TorchPeers(_steep.Peers):
 def _to_send(memory: memoryview) -> torch.Tensor:
     """Return a copy: PyTorch has no tensors that only read."""
     return torch.frombuffer(bytearray(memory), dtype=torch.uint8)
+
+
+def ensure_group() -> None:
+    """Create the default group, with gloo, if there is none.
+
+    Raises:
+        ProviderError: no launcher started this process; the others cannot be reached; the group's
+            backend has no collectives for CPU tensors.
+    """
+    if not dist.is_available():
+        raise ProviderError(
+            "This build of PyTorch has no torch.distributed.",
+            expected="a build with distributed support",
+            received=f"PyTorch {torch.__version__}",
+        )
+    if not dist.is_initialized():
+        _start()
+    if dist.get_backend() == dist.Backend.NCCL:
+        raise ProviderError(
+            "The default process group cannot exchange tensors of the CPU.",
+            expected="backend gloo or mpi",
+            received="backend nccl",
+            remedy='torch.distributed.init_process_group("cpu:gloo,cuda:nccl")',
+        )
+
+
+def _start() -> None:
+    missing = [name for name in _LAUNCHED if name not in os.environ]
+    if missing:
+        raise ProviderError(
+            "No launcher started this process, so there are no other processes to train with.",
+            expected="a process group of torch.distributed, or the variables of a launcher",
+            received=f"neither; missing: {', '.join(missing)}",
+            remedy="start the script by: torchrun --nproc-per-node 2 script.py",
+        )
+    try:
+        dist.init_process_group("gloo")
+        # Its threads must not outlive the interpreter, which would abort the process.
+        atexit.register(_leave)
+    except (RuntimeError, ValueError) as e:
+        raise ProviderError(
+            "The processes could not connect to each other.",
+            expected=", ".join(f"{name}={os.environ[name]}" for name in _LAUNCHED),
+            received=str(e).splitlines()[0],
+            remedy="start all of them by torchrun, which sets these variables",
+        ) from e
+
+
+def _leave() -> None:
+    """Leave the group that ``_start`` made; a lost process makes no difference any more."""
+    if dist.is_initialized():
+        with contextlib.suppress(RuntimeError):
+            dist.destroy_process_group()

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from steep.errors import ModelError, ProviderError
 
 if TYPE_CHECKING:
-    from steep.parallel.data_parallel import DataParallel
     from steep.parallel.ranks import Ranks
 
 ALONE = "STEEP_ALONE"  # 1: each process intentionally trains by itself
@@ -81,7 +80,7 @@ def _number(text: str | None) -> int:
     return int(text) if text is not None and text.isdecimal() else 0
 
 
-def join_processes(parallel: str | DataParallel, zero: int) -> Ranks | DataParallel:
+def join_processes(parallel: str | Ranks, zero: int) -> Ranks:
     """Return this process's part of a training in several processes; raise as ``connect``."""
     if not isinstance(parallel, str):
         return parallel  # a trainer passes one object to all of its sessions

@@ -13,7 +13,6 @@ from steep.errors import DataError, Error
 from steep.session.schedule import CallableSchedule, RateFunction, engine_rate
 
 if TYPE_CHECKING:
-    from steep.parallel.data_parallel import DataParallel
     from steep.parallel.ranks import Ranks
     from steep.session.destinations import Destinations
 
@@ -23,7 +22,7 @@ log = logging.getLogger("steep")
 class SessionSteps(_steep.TrainingSession):
     """The engine's session, with schedules by functions, bound outputs and several processes."""
 
-    _parallel: Ranks | DataParallel | None = None
+    _parallel: Ranks | None = None
     _schedule: CallableSchedule | None = None
     _destinations: Destinations | None = None
 
@@ -73,7 +72,7 @@ class SessionSteps(_steep.TrainingSession):
         """Discard the accumulated gradients."""
         super().drop_gradients()
         if self._parallel is not None:
-            self._parallel.drop()
+            self._parallel.drop(self)
 
     def eval(self, *arrays: object, out: object = None, **named: object) -> _steep.EvalResult:
         """Run forward in inference mode. Without the label there is no loss.

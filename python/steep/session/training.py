@@ -22,7 +22,7 @@ from steep.session.steps import SessionSteps
 from steep.session.training_options import group_of, options_of
 
 if TYPE_CHECKING:
-    from steep.parallel.data_parallel import DataParallel
+    from steep.parallel.ranks import Ranks
     from steep.session import fitting
     from steep.session.batches import Data
     from steep.session.metrics import Metrics
@@ -236,7 +236,7 @@ class TrainingSession(SessionSteps):
         limits: _steep.Limits | None = None,
         providers: Providers | None = None,
         weights: Mapping[str, Any] | None = None,
-        parallel: str | DataParallel | None = None,
+        parallel: str | Ranks | None = None,
         zero: int = 0,
     ) -> None:
         parameters = dict(locals())
@@ -448,7 +448,7 @@ class TrainingSession(SessionSteps):
         if self._schedule is not None:
             self._schedule.base = float(engine_rate.__get__(self))
         if self._parallel is not None:
-            self._parallel.loaded()
+            self._parallel.loaded(self)
         if self.checkpoint_note and self._writes:
             log.warning("%s", self.checkpoint_note)
         return user

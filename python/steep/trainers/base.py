@@ -38,12 +38,11 @@ from steep.trainers.carried_gradients import CarriedGradients, take_gradients
 from steep.trainers.loss_module import WithLoss, the_loss
 from steep.trainers.optimizer_state import require_counts
 from steep.trainers.parameter_checks import check_apart, check_gradients, check_hooks
-from steep.trainers.several_processes import count_rows, describe, join, require_mean
+from steep.trainers.several_processes import TrainerRanks, count_rows, describe, require_mean
 
 if TYPE_CHECKING:
     from steep.dynamo.captured_module import CapturedModule
     from steep.graph.lowered import LoweredGraph
-    from steep.parallel.data_parallel import DataParallel
 
 log = logging.getLogger("steep")
 
@@ -86,11 +85,11 @@ class Trainer:
         predictions: bool = True,
         parallel: str | None = None,
     ) -> None:
-        self._parallel: DataParallel | None = None
+        self._parallel: TrainerRanks | None = None
         if parallel is None:
             require_alone("trainer")
         else:
-            self._parallel = join(parallel)
+            self._parallel = TrainerRanks(parallel)
         _steep.check_passes(settings.get("disabled_passes", ()))
         self.model = model
         self._net = WithLoss(model, criterion, predictions)

@@ -1,20 +1,27 @@
-"""Facts about model and loss that a trainer compares between the processes of a training."""
+"""A trainer's part of a training in several processes, and the facts that it compares."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import logging
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from steep import _steep, extension
 from steep.errors import DataError, ModelError, ProviderError
+from steep.parallel.ranks import Ranks
 
 if TYPE_CHECKING:
     import onnx
 
-    from steep.parallel.data_parallel import DataParallel
     from steep.trainers.loss_module import WithLoss
+
+log = logging.getLogger("steep")
 
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 # operators after a loss that do not change its reduction
@@ -27,28 +34,89 @@ _OVER_ELEMENTS = (
 )
 
 
-def join(way: str) -> DataParallel:
-    """Return this process's part of a training.
+class TrainerRanks(Ranks):
+    """The processes of a trainer, which makes its sessions from a module, and replaces them.
 
-    Raises:
-        ProviderError: ``way`` is not "torch"; or no launcher started this process, or the others
-            cannot be reached.
+    Attributes:
+        facts: what must be the same everywhere, by name.
+        others: tensors outside of the session, which start with rank 0's values.
+        settings: settings of the next step's update, which must be the same everywhere.
+        count_and_form: for the next step, the number of elements in the mean and the shape of a row
+            as text.
     """
-    if way != "torch":
-        raise ProviderError(
-            "The value of `parallel` is not supported.",
-            node="parallel",
-            expected='"torch", for the processes of torch.distributed',
-            received=repr(way),
-            remedy="steep.TrainingSession also has gloo and mpi",
-        )
-    from steep.parallel.data_parallel import DataParallel  # loads torch.distributed
 
-    return DataParallel()
+    def __init__(self, way: str) -> None:
+        """Join the processes.
+
+        Raises:
+            ProviderError: ``way`` is not "torch"; or no launcher started this process, or the
+                others cannot be reached.
+        """
+        if way != "torch":
+            raise ProviderError(
+                "The value of `parallel` is not supported.",
+                node="parallel",
+                expected='"torch", for the processes of torch.distributed',
+                received=repr(way),
+                remedy='"gloo" and "mpi" are for steep.TrainingSession',
+            )
+        super().__init__(way, 0)
+        self.facts: dict[str, str] = {}
+        self.others: list[torch.Tensor] = []
+        self.settings = ""
+        self.count_and_form = (0.0, "")
+        self._session: Callable[[], _steep.TrainingSession | None] = lambda: None
+
+    def describe(self, session: _steep.TrainingSession, _: str | bytes) -> None:
+        """Go on with a new session; ``facts`` and ``others`` are those of its graph."""
+        if not hasattr(self, "_engine"):
+            self._engine = _steep.DataParallel(session, self._peers, {}, 0)
+        copy = functools.partial(_copy_from_first, self.others)
+        self._engine.move_to(session, self.facts, copy)
+        self._session = weakref.ref(session)
+
+    def _engine_of(self, session: _steep.TrainingSession) -> _steep.DataParallel:
+        if self._session() is not session:  # one was made that the trainer could not use
+            self.describe(session, b"")
+        self._engine.count(*self.count_and_form)
+        self._engine.set_settings(self.settings)
+        return self._engine
+
+    @contextlib.contextmanager
+    def agree(self, applies: _steep.TrainingSession | None = None) -> Iterator[None]:
+        """Tell the other processes of an error in the ``with`` block before the session's step.
+
+        Args:
+            applies: the session, if the block applies accumulated gradients. If the block adds a
+                part of them, the others learn of an error when they apply.
+        """
+        with self._lock:
+            before = self._peers.agreements
+            try:
+                yield
+            except Exception as error:
+                if self._peers.agreements == before:
+                    if not hasattr(self, "_engine") or not self._engine.opened:
+                        self._peers.tell(error)
+                    elif applies is not None:
+                        self._engine_of(applies).fail(error)
+                raise
+
+
+def _copy_from_first(tensors: Sequence[torch.Tensor]) -> None:
+    """Replace tensors by those of rank 0."""
+    with torch.no_grad():
+        for tensor in tensors:
+            if tensor.numel() == 0:
+                continue
+            flat = tensor.detach().contiguous()
+            torch.distributed.broadcast(flat.view(-1).view(torch.uint8), src=0)
+            if flat.data_ptr() != tensor.data_ptr():
+                tensor.copy_(flat)
 
 
 def describe(
-    parallel: DataParallel,
+    parallel: TrainerRanks,
     net: WithLoss,
     settings: Mapping[str, Any],
     groups: Sequence[tuple[Sequence[str], Any]],
@@ -65,25 +133,26 @@ def describe(
         groups: names of parameters with their settings; the settings are compared at each step.
         in_session: names of the parameters and buffers that the session has.
     """
-    from steep.parallel.data_parallel import (  # loads torch.distributed
-        describe_versions,
-        option_text,
-    )
-
     tensors = dict(sorted((*net.named_parameters(), *net.named_buffers())))
     others = {name: tensor for name, tensor in tensors.items() if name not in in_session}
-    first = not parallel.descriptions
+    first = not parallel.facts
     parallel.others = list(others.values())
-    parallel.descriptions = {
-        **describe_versions(),
+    parallel.facts = {
+        "version of steep": extension.VERSION,
+        "version of torch": torch.__version__,
         "model": _ADDRESS.sub("0x", f"{net.model}\nloss: {_name_of(net.criterion)}"),
-        **{f"option {k}": option_text(v) for k, v in settings.items() if k != "providers"},
-        "groups": str([sorted(names) for names, _ in groups]),
+        **{f"option {k}": _option_text(v) for k, v in settings.items() if k != "providers"},
+        "parameter groups": str([sorted(names) for names, _ in groups]),
         **{f"tensor {n}": f"{t.dtype} {list(t.shape)}" for n, t in others.items()},
     }
     normalises = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d)
-    if first and any(isinstance(part, normalises) and part.training for part in net.modules()):
-        parallel.warn_of_statistics()
+    warns = first and parallel.rank == 0
+    if warns and any(isinstance(part, normalises) and part.training for part in net.modules()):
+        log.warning(
+            "batch normalisation: each process normalises its own rows, and running statistics are "
+            "those of rank 0, as with DistributedDataParallel; results differ from those of one "
+            "process with all rows"
+        )
 
 
 def count_rows(
@@ -144,3 +213,15 @@ def _name_of(criterion: Callable[..., Any] | None) -> str:
     if isinstance(criterion, torch.nn.Module):
         return str(criterion)
     return getattr(criterion, "__qualname__", type(criterion).__name__)
+
+
+def _option_text(value: object) -> str:
+    """Return an option as text; equal texts mean equal options."""
+    if isinstance(value, _steep.OptimizerOptions):
+        names = [name for name in dir(value) if not name.startswith("_")]
+        return _option_text({name: getattr(value, name) for name in names})
+    if isinstance(value, Mapping):
+        return str({str(k): _option_text(v) for k, v in sorted(value.items())})
+    if isinstance(value, (list, tuple)):
+        return str([_option_text(v) for v in value])
+    return repr(value)

@@ -29,6 +29,7 @@ class Net(nn.Module):
         torch.manual_seed(seed)
         self.first = nn.Linear(8, width)
         self.frozen = nn.Linear(width, width).requires_grad_(False)
+        self.frozen.weight.data = self.frozen.weight.data.T  # not contiguous
         self.last = nn.Linear(width, 4)
         self.register_buffer("calls", torch.zeros(()))
         self.activation = activation

@@ -18,16 +18,8 @@ OPTIONS = _steep.TrainingOptions()
 # No single values: each front door has its own way to say them.
 PARTS = {"attributes", "own", "groups", "updates", "optimizer", "schedule", "loss_scale"}
 PARTS |= {"limits", "providers"}
-PYTHONS_OWN = {
-    "attributes",
-    "groups",
-    "updates",
-    "limits",
-    "providers",
-    "weights",
-    "parallel",
-    "zero",
-}
+PYTHONS_OWN = {"attributes", "groups", "updates", "limits", "providers", "weights"}
+PYTHONS_OWN |= {"parallel", "zero"}
 IN_C_ALONE = {"loss_scale_min", "loss_scale_max"}
 
 
