@@ -38,7 +38,7 @@ from torch._dynamo.guards import (
 )
 from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.side_effects import SideEffects
-from torch._dynamo.source import AttrSource, GlobalStateSource, is_from_defaults
+from torch._dynamo.source import AttrSource, GlobalSource, GlobalStateSource, is_from_defaults
 from torch._dynamo.symbolic_convert import (
     InliningInstructionTranslator,
     InstructionTranslator,
@@ -101,6 +101,7 @@ __all__ = [
     "ConvertFrameReturn",
     "DeletedGuardManagerWrapper",
     "ExceptionVariable",
+    "GlobalSource",
     "GlobalStateSource",
     "Guard",
     "GuardBuilder",

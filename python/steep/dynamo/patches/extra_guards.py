@@ -18,6 +18,7 @@ from steep.torch_internals.dynamo import (
     CellVariable,
     ConstantVariable,
     ConstDictVariable,
+    GlobalSource,
     GlobalStateSource,
     Guard,
     GuardBuilder,
@@ -27,6 +28,7 @@ from steep.torch_internals.dynamo import (
     Source,
     UnspecializedNNModuleVariable,
     UserDefinedObjectVariable,
+    UserFunctionVariable,
     ValueMutationExisting,
     VariableTracker,
     builder,
@@ -75,6 +77,11 @@ SAVE_EFFECTS = Substitution(
     "codegen_save_tempvars",
     "Dynamo has no guard that two objects stay distinct when one of them is changed.",
 )
+BIND_ARGUMENTS = Substitution(
+    UserFunctionVariable,
+    "bind_args",
+    "What methods of an object made in forward do to variables of an enclosing function is lost.",
+)
 
 _HOOKS = tuple(
     f"_global_{kind}_hooks" for kind in ("forward_pre", "forward", "backward_pre", "backward")
@@ -85,7 +92,7 @@ _EXISTING = (AttributeMutationExisting, ValueMutationExisting)  # of earlier obj
 
 @replaces(
     *(EFFECTS_OF_DICT, FIND_IN_CLASS, CALL_MODULE, DUPLICATE_GUARD),
-    *(SAVE_EFFECTS, KEYS_GUARD, HAS_NEW_ITEMS, CLASS_OF_LIST),
+    *(SAVE_EFFECTS, KEYS_GUARD, HAS_NEW_ITEMS, CLASS_OF_LIST, BIND_ARGUMENTS),
 )
 def extra_guards() -> Iterator[None]:
     """Add guards on state that Dynamo reads without a guard.
@@ -96,7 +103,9 @@ def extra_guards() -> Iterator[None]:
     - the number of global module hooks;
     - whether an argument is the same object as a global variable (a list, a dict, a tensor);
     - that two objects of one type are distinct, if the graph changes one of them;
-    - the order of an OrderedDict's keys, if the graph reads all of them.
+    - the order of an OrderedDict's keys, if the graph reads all of them;
+    - variables of an enclosing function, and defaults, that methods of an object made in forward
+      read. What the methods write there is kept.
 
     Traced code also keeps the ``maxlen`` of a deque, the order in which forward writes keys, and
     the attributes that forward writes after ``torch.cond`` or a tensor's ``register_hook``.
@@ -111,6 +120,7 @@ def extra_guards() -> Iterator[None]:
             KEYS_GUARD: _match_keys,
             HAS_NEW_ITEMS: _is_changed,
             CLASS_OF_LIST: staticmethod(_class_for),
+            BIND_ARGUMENTS: _bind_arguments,
         }
     ):
         yield
@@ -136,6 +146,7 @@ _write = SideEffects.codegen_save_tempvars
 _match = ConstDictVariable.install_dict_keys_match_guard
 _has_new = ConstDictVariable.has_new_items
 _class = BaseListVariable.cls_for_instance
+_bind = UserFunctionVariable.bind_args
 
 
 def _find_in_class(
@@ -209,6 +220,28 @@ def _class_for(value: object) -> Any:
         return _class(value)(items, ConstantVariable.create(value.maxlen), source=source)
 
     return make
+
+
+def _bind_arguments(
+    self: UserFunctionVariable,
+    parent: InstructionTranslatorBase,
+    args: list[VariableTracker],
+    kwargs: dict[str, VariableTracker],
+) -> dict[str, VariableTracker]:
+    """Name a function that Dynamo found without a name, so that what it reaches has names too.
+
+    Dynamo takes what has no name for a constant, and for new if the function changes it.
+    """
+    function = self.fn
+    held = function.__closure__ or function.__defaults__ or function.__kwdefaults__
+    if self.get_source() is not None or not held:
+        return _bind(self, parent, args, kwargs)
+    name = parent.output.install_global_by_id("steep_function", function)
+    vars(self)["get_source"] = lambda: GlobalSource(name)  # of a method, `source` is the bound one
+    try:
+        return _bind(self, parent, args, kwargs)
+    finally:
+        del vars(self)["get_source"]
 
 
 def _has_name(source: Source | None) -> bool:
