@@ -14,6 +14,7 @@ import torch
 
 from steep.errors import ModelError
 from steep.lowering.export_mode import export_mode
+from steep.lowering.ops.extent_arithmetic import OF_INTEGERS
 from steep.lowering.ops.stop_gradient import TRANSLATIONS
 from steep.lowering.training_semantics import keep_semantics
 from steep.onnx_graph.initializers import embed_weights
@@ -69,7 +70,7 @@ def export(
                     exported_program,
                     (),
                     dynamo=True,
-                    custom_translation_table=TRANSLATIONS,
+                    custom_translation_table={**TRANSLATIONS, **OF_INTEGERS},
                     input_names=names,
                     opset_version=opset,
                     optimize=False,

@@ -98,6 +98,13 @@ WITH_AN_EXTENT = {
     "mul": lambda x, i, n: [i * n, x * n, (i > 0) * n],
     "div": lambda x, i, n: [i / n, x / n, n / (x.abs() + 1), i // n, x // n],
     "remainder": lambda x, i, n: [i % n, x % n, torch.fmod(i, n), x[i % n]],
+    "rounded down": lambda x, i, n: [
+        i * (-n // 4),
+        x * -(-n // 4),
+        x[: -(-n // 2)] * ((3 - n) // 2),
+        torch.full((3,), n // -3),
+        torch.arange(-n // 2, n),
+    ],
     "pow": lambda x, i, n: [x.abs() ** n, n**x],
     "order": lambda x, i, n: [i == n - 1, i < n, x >= n],
     "clamp": lambda x, i, n: [i.clamp(0, n - 1), x.clamp_min(n)],

@@ -53,6 +53,20 @@ def test_the_opset_is_the_users(opset):
     assert {o.domain: o.version for o in proto.opset_import}[""] == opset
 
 
+class Halves(torch.nn.Linear):
+    def forward(self, x):
+        return super().forward(x)[: -(-x.shape[0] // 2)] * (-x.shape[0] // 4)
+
+
+def test_quotients_of_extents_are_rounded_down():
+    net = Halves(4, 3).eval()
+    session = steep.InferenceSession(export(net, [torch.randn(4, 4)]).SerializeToString())
+    for rows in (4, 5, 7):
+        x = torch.randn(rows, 4)
+        (y,) = session.run(None, {"x": x.numpy()})
+        np.testing.assert_allclose(y, net(x).detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
 class Counts(torch.nn.Linear):
     def __init__(self):
         super().__init__(4, 4)

@@ -1,7 +1,9 @@
-"""Integers that a graph computes from extents via floats: ``int(0.29 * x.shape[0])``.
+"""Numbers that a graph computes from extents.
 
-Python's floats are float64, and so are these. The exporter uses float32, in which 0.29 · 100 is 29
-and not slightly less.
+- Integers via floats: ``int(0.29 * x.shape[0])``. Python's floats are float64, and so are these.
+  The exporter uses float32, in which 0.29 · 100 is 29 and not slightly less.
+- Quotients of integers are rounded down, as in Python: ``-(-n // 4)`` is the ceiling of n / 4.
+  ONNX's Div rounds towards zero, and so does the exporter.
 """
 
 from __future__ import annotations
@@ -49,11 +51,17 @@ def _mark(function: Callable[..., object]) -> Callable[..., object]:
     return in_float64
 
 
+def _floor_divide(self: Number, other: Number) -> Value:
+    return opset18.Div(opset18.Sub(self, opset18.Mod(self, other)), other)
+
+
 _IN_FLOAT64 = {function: _mark(function) for function in _OPERATORS}
-TRANSLATIONS = {
+_TO_FLOAT64 = {
     _IN_FLOAT64[function]: _of_doubles(onnx_operator)
     for function, onnx_operator in _OPERATORS.items()
 }
+OF_INTEGERS: dict[Callable[..., object], Operator] = {operator.floordiv: _floor_divide}
+TRANSLATIONS = _TO_FLOAT64 | OF_INTEGERS
 
 
 def count_in_float64(graph: torch.fx.Graph) -> None:
@@ -68,4 +76,4 @@ def count_in_float64(graph: torch.fx.Graph) -> None:
 
 
 def _counts(user: torch.fx.Node) -> bool:
-    return user.target in TRANSLATIONS or isinstance(user.meta.get("val"), torch.SymInt)
+    return user.target in _TO_FLOAT64 or isinstance(user.meta.get("val"), torch.SymInt)
