@@ -16,6 +16,7 @@
 #include "runtime/memory.h"
 #include "steep/error.h"
 #include "train/adapters.h"
+#include "train/exporter_ties.h"
 #include "train/loss.h"
 #include "train/parameters.h"
 #include "train/quantised_weights.h"
@@ -116,6 +117,7 @@ CheckReport report(const std::function<ImportedModel(TrainingOptions&)>& import,
     const std::vector<Value>& parameters = choice.parameters;
     for (Value v : parameters) report.parameters.push_back(info_of(v));
     report.left_out = choice.left_out;
+    add_doubtful_ties(graph, parameters, report.warnings);
     report.obstacles = find_obstacles(graph, outputs, parameters);
     if (report.obstacles.empty()) {
       std::vector<Value> seeds;

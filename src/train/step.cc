@@ -17,6 +17,7 @@
 #include "passes/pipeline.h"
 #include "steep/error.h"
 #include "train/custom_optimizer.h"
+#include "train/exporter_ties.h"
 #include "train/loss.h"
 #include "train/name_suggestions.h"
 #include "train/optimizer.h"
@@ -261,15 +262,15 @@ std::vector<std::string> choose_trained(const Graph& graph,
   const AttachedLoss loss_parts = attach_loss(with_loss, options);
   model.label_added = loss_parts.label_added;
   if (options.loss.empty()) model.loss_output = find_output(graph, options).name;
-  if (std::string doubt = doubts(graph, options); !doubt.empty()) {
+  if (std::string doubt = doubts(graph, options); !doubt.empty())
     model.warnings.push_back(std::move(doubt));
-  }
   const Value losses[] = {loss_parts.loss};
   TrainingOptions own = options;
   for (const auto& update : options.updates) own.frozen.push_back(update.first);
   ChosenParameters choice =
       choose_parameters(with_loss, losses, initializers, constants, own, inside);
   model.left_out = std::move(choice.left_out);
+  add_doubtful_ties(with_loss, choice.parameters, model.warnings);
   std::vector<std::string> names;
   for (Value v : choice.parameters) names.push_back(v.name());
   return names;

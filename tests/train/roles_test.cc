@@ -36,6 +36,17 @@ TEST(Roles, WhatScalesInputsIsLeftOutAndNamed) {
   EXPECT_EQ(report.left_out.size(), 2u);
 }
 
+TEST(Roles, WeightsThatAnExporterMergedOrCopiedAreWarnedOf) {
+  const std::string bytes = model_bytes(R"(g (float[n, 2] x) => (float[n, 2] y)
+    <float[2, 2] w = {1, 2, 3, 4}, float[2, 2] folded = {1, 3, 2, 4}, float[2] b = {0, 0}>
+    { p = Gemm(x, w, b)  r = Relu(p)  y = Gemm(r, folded, b) })");
+  const CheckReport report = check_model(testing::as_span(bytes), {.loss = "mse"});
+  EXPECT_EQ(report.warnings, session_of(bytes, {.loss = "mse"}).warnings());
+  ASSERT_EQ(report.warnings.size(), 2u);
+  EXPECT_NE(report.warnings[0].find("'b' as one weight"), std::string::npos);
+  EXPECT_NE(report.warnings[1].find("'folded' is the transpose of 'w'"), std::string::npos);
+}
+
 TEST(Roles, ElementwiseModelsAreTrained) {
   const std::string bytes = model_bytes(R"(g (float[n, 2] x) => (float[n, 2] y)
     <float[2] w = {1.0, 2.0}, float[2] b = {2.0, 4.0}> { a = Mul(x, w)  y = Add(a, b) })");
