@@ -58,6 +58,11 @@ CAPTURE = (
     ),
     DynamoSetting("allow_rnn", True, "Recurrent layers would cut the graph."),
     DynamoSetting(
+        "use_numpy_random_stream",
+        True,
+        "`numpy.random` would draw other numbers, from PyTorch's generator.",
+    ),
+    DynamoSetting(
         "capture_dynamic_output_shape_ops",
         True,
         "Operators whose result shapes depend on data would cut the graph.",

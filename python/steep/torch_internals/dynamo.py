@@ -23,6 +23,7 @@ from torch._dynamo.bytecode_transformation import Instruction
 from torch._dynamo.eval_frame import cached_backends
 from torch._dynamo.exc import (
     BackendCompilerFailed,
+    ObservedAttributeError,
     ResumePrologueTracingError,
     TorchRuntimeError,
     Unsupported,
@@ -38,7 +39,13 @@ from torch._dynamo.guards import (
 )
 from torch._dynamo.output_graph import OutputGraph
 from torch._dynamo.side_effects import SideEffects
-from torch._dynamo.source import AttrSource, GlobalSource, GlobalStateSource, is_from_defaults
+from torch._dynamo.source import (
+    AttrSource,
+    GlobalSource,
+    GlobalStateSource,
+    TypeDictSource,
+    is_from_defaults,
+)
 from torch._dynamo.symbolic_convert import (
     InliningInstructionTranslator,
     InstructionTranslator,
@@ -115,6 +122,7 @@ __all__ = [
     "ModIndex",
     "NumpyNdarrayVariable",
     "NumpyVariable",
+    "ObservedAttributeError",
     "OutputGraph",
     "RandomVariable",
     "ResumePrologueTracingError",
@@ -127,6 +135,7 @@ __all__ = [
     "TensorVariable",
     "TorchInGraphFunctionVariable",
     "TorchRuntimeError",
+    "TypeDictSource",
     "UnspecializedNNModuleVariable",
     "Unsupported",
     "UserDefinedClassVariable",

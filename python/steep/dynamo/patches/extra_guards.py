@@ -26,6 +26,7 @@ from steep.torch_internals.dynamo import (
     SideEffects,
     SideEffectsProxyDict,
     Source,
+    TypeDictSource,
     UnspecializedNNModuleVariable,
     UserDefinedObjectVariable,
     UserFunctionVariable,
@@ -60,7 +61,8 @@ CLASS_OF_LIST = Substitution(
 FIND_IN_CLASS = Substitution(
     UserDefinedObjectVariable,
     "get_source_by_walking_mro",
-    "Dynamo has no guard on the methods of a class that it looked up.",
+    "Dynamo has no guard on the methods of a class that it looked up, nor that the class of an "
+    "object gets no attribute of its own in place of one that it inherits.",
 )
 CALL_MODULE = Substitution(
     UnspecializedNNModuleVariable,
@@ -99,7 +101,8 @@ def extra_guards() -> Iterator[None]:
 
     A graph is valid only while these stay the same:
 
-    - the methods that Dynamo looked up in classes, ``forward`` among them;
+    - the methods that Dynamo looked up in classes, ``forward`` among them, and which class they
+      are inherited from;
     - the number of global module hooks;
     - whether an argument is the same object as a global variable (a list, a dict, a tensor);
     - that two objects of one type are distinct, if the graph changes one of them;
@@ -153,11 +156,24 @@ def _find_in_class(
     self: VariableTracker, tx: InstructionTranslatorBase, name: str
 ) -> VariableTracker:
     source = _find(self, tx, name)
+    _guard_own_class(self, tx, name)
     entry = next(vars(c)[name] for c in type(self.value).__mro__ if name in vars(c))
     # Steep's replacements exist only during a capture: a guard on them would fail later
     if isinstance(entry, types.FunctionType) and not str(entry.__module__).startswith("steep."):
         install_guard(source.make_guard(GuardBuilder.ID_MATCH))
     return source
+
+
+def _guard_own_class(self: VariableTracker, tx: InstructionTranslatorBase, name: str) -> None:
+    """Guard that an object's own class does not get an attribute that it inherits.
+
+    Dynamo has such guards on the classes between the two.
+    """
+    own, absent = type(self.value), tx.output.guarded_mro_absent_keys
+    if name not in vars(own) and (id(own), name) not in absent:
+        absent.add((id(own), name))
+        not_there = functools.partial(GuardBuilder.DICT_NOT_CONTAINS, key=name)
+        install_guard(TypeDictSource(self.cls_source).make_guard(not_there))
 
 
 def _call_module(
@@ -234,14 +250,17 @@ def _bind_arguments(
     """
     function = self.fn
     held = function.__closure__ or function.__defaults__ or function.__kwdefaults__
-    if self.get_source() is not None or not held:
-        return _bind(self, parent, args, kwargs)
-    name = parent.output.install_global_by_id("steep_function", function)
-    vars(self)["get_source"] = lambda: GlobalSource(name)  # of a method, `source` is the bound one
+    named = self.get_source() is None and held
+    if named:
+        name = parent.output.install_global_by_id("steep_function", function)
+        # `source` of a method is that of the bound method
+        vars(self)["get_source"] = lambda: GlobalSource(name)
     try:
-        return _bind(self, parent, args, kwargs)
+        bound: dict[str, VariableTracker] = _bind(self, parent, args, kwargs)
     finally:
-        del vars(self)["get_source"]
+        if named:
+            del vars(self)["get_source"]
+    return bound
 
 
 def _has_name(source: Source | None) -> bool:
