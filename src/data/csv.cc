@@ -32,7 +32,14 @@ std::string shown(std::string_view text) {
   return "'" + part + (text.size() > kMost ? "…'" : "'");
 }
 
+/// "5" for "+5", which spreadsheets write and std::from_chars does not take.
+std::string_view without_plus(std::string_view text) {
+  const bool plus = text.size() > 1 && text[0] == '+' && text[1] != '-' && text[1] != '+';
+  return text.substr(plus ? 1 : 0);
+}
+
 bool is_number(std::string_view text) {
+  text = without_plus(text);
   double number = 0;
   const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   return stop == text.data() + text.size() && !text.empty() && error != std::errc::invalid_argument;
@@ -55,6 +62,10 @@ class Table {
   void read(std::string_view text) {
     constexpr std::string_view kMark = "\xef\xbb\xbf";  // byte order mark of UTF-8
     if (text.starts_with(kMark)) text.remove_prefix(kMark.size());
+    if (text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff")) {
+      refuse("is written in UTF-16", "UTF-8", "",
+             fmt::format("Convert it: iconv -f utf-16 -t utf-8 {} > new.csv", source_.name()));
+    }
     while (!text.empty()) {
       const size_t end = std::min(text.find('\n'), text.size());
       std::string_view line = text.substr(0, end);
@@ -227,12 +238,13 @@ class Table {
     if (column->words != word.has_value()) return refuse_cell(column, text);
     if (word) return column->integers.push_back(*word);
     int64_t whole = 0;
+    const char* begin = without_plus(text).data();
     if (column->numbers.empty()) {
-      const auto [stop, error] = std::from_chars(text.data(), end, whole);
+      const auto [stop, error] = std::from_chars(begin, end, whole);
       if (error == std::errc{} && stop == end) return column->integers.push_back(whole);
     }
     double number = 0;
-    const auto [stop, error] = std::from_chars(text.data(), end, number);
+    const auto [stop, error] = std::from_chars(begin, end, number);
     if (error != std::errc{} || stop != end) return refuse_cell(column, text);
     if (column->numbers.empty()) {
       column->numbers.assign(column->integers.begin(), column->integers.end());

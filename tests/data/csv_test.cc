@@ -31,6 +31,13 @@ TEST(Csv, ColumnsHaveTheTypeOfTheirCells) {
   EXPECT_EQ(columns[2].values.data<int64_t>()[0], -3);
 }
 
+TEST(Csv, NumbersMayHaveAPlus) {
+  const auto columns = read("a,b\n+1,+2.5\n-3,+.5e+1\n");
+  EXPECT_EQ(columns[0].values.data<int64_t>()[0], 1);
+  EXPECT_EQ(columns[1].values.data<double>()[0], 2.5);
+  EXPECT_EQ(columns[1].values.data<double>()[1], 5);
+}
+
 TEST(Csv, SkipsEmptyLinesOfSeveralColumns) {
   const auto columns = read("a,b\n1,2\n\n \r\n3,4\n\n");
   ASSERT_EQ(columns[1].values.size(), 2);
@@ -62,7 +69,11 @@ TEST(Csv, RefusesWhatIsNoTableOfNumbers) {
       {"a,b\n", "no rows"},
       {"a\n1\n\n2\n", "empty cell in row 3, column 'a'"},
       {"a,b\n1,x\n", "no number in row 2, column 'b'"},
-      {"a,b\n1,+2\n", "no number in row 2, column 'b'"},
+      {"a,b\n1,+-2\n", "no number in row 2, column 'b'"},
+      {"a,b\n1,+\n", "no number in row 2, column 'b'"},
+      {"\xff\xfe"
+       "a,b\n",
+       "is written in UTF-16"},
       {"a,b\n1,0x2\n", "no number in row 2, column 'b'"},
       {"a,b\n1\n", "too few cells in row 2"},
       {"a,b\n1,2,3\n", "too many cells in row 2"},
