@@ -96,7 +96,9 @@ def _attribute_of(
 
 def _has_name(self: SideEffectsProxyDict, key: object) -> bool:
     there: bool = _contains(self, key)
-    name, holder = self._maybe_unwrap_key(key), self.item
+    name, holder = getattr(key, "vt", key), self.item
+    if isinstance(name, VariableTracker):
+        name = name.as_python_constant()
     if (
         not there
         and isinstance(holder, UserDefinedObjectVariable)
