@@ -261,6 +261,27 @@ nb::object versioned(nb::handle array) {
   }
 }
 
+/// What a library hands out of an array. An array that it cannot hand out is refused in its words.
+nb::object capsule_of(nb::handle array, const char* name, std::string* unwritable) {
+  try {
+    // PyTorch refuses to export a tensor that requires a gradient; only its data is needed here.
+    nb::object plain = nb::borrow(array);
+    if (nb::hasattr(array, "requires_grad") && nb::cast<bool>(array.attr("requires_grad"))) {
+      plain = array.attr("detach")();
+    }
+    // It exports numbers that it negates when it reads them (z.conj().imag) as they are stored.
+    if (nb::hasattr(plain, "is_neg") && nb::cast<bool>(plain.attr("is_neg")())) {
+      plain = plain.attr("resolve_neg")();
+      if (unwritable != nullptr) *unwritable = "a tensor that PyTorch negates when it reads it";
+    }
+    return unwritable == nullptr ? plain.attr("__dlpack__")() : versioned(plain);
+  } catch (nb::python_error& error) {
+    if (error.matches(PyExc_MemoryError) || !error.matches(PyExc_Exception)) throw;
+    const nb::str said(error.value());
+    refuse(name, fmt::format("a {}: {}", nb::type_name(array.type()).c_str(), said.c_str()));
+  }
+}
+
 /// The content of a capsule that Steep made.
 template <typename Managed>
 struct Exported {
@@ -395,13 +416,7 @@ Tensor to_tensor(nb::handle array, const char* name, std::string* unwritable) {
     return from_buffer(array, name, unwritable);
   }
   if (nb::hasattr(array, "__dlpack__")) {
-    // PyTorch refuses to export a tensor that requires a gradient; only its data is needed here.
-    nb::object plain = nb::borrow(array);
-    if (nb::hasattr(array, "requires_grad") && nb::cast<bool>(array.attr("requires_grad"))) {
-      plain = array.attr("detach")();
-    }
-    return from_capsule(unwritable == nullptr ? plain.attr("__dlpack__")() : versioned(plain), name,
-                        unwritable);
+    return from_capsule(capsule_of(array, name, unwritable), name, unwritable);
   }
   if (nb::isinstance<nb::float_>(array) || nb::isinstance<nb::int_>(array) ||
       nb::isinstance<nb::list>(array) || nb::isinstance<nb::tuple>(array)) {

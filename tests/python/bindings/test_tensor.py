@@ -4,7 +4,9 @@ import array
 import gc
 
 import numpy as np
+import onnx.parser
 import pytest
+from onnx import numpy_helper
 
 import steep
 
@@ -59,6 +61,43 @@ def test_bfloat16():
     np.testing.assert_array_equal(t.numpy().astype(np.float32), source.astype(np.float32))
     with pytest.raises(BufferError, match="bfloat16"):
         memoryview(t)
+
+
+def test_negated_tensors_of_pytorch():
+    """PyTorch negates their numbers when it reads them."""
+    torch = pytest.importorskip("torch")
+    source = torch.complex(torch.zeros(3), torch.arange(3.0)).conj().imag
+    assert source.is_neg()
+    np.testing.assert_array_equal(steep.Tensor(source).numpy(), [-0.0, -1, -2])
+    with pytest.raises(steep.DataError, match="negates"):
+        steep.TrainingSession(vector(), loss="mse", weights={"w": source})
+    session = steep.TrainingSession(vector(), loss="mse")
+    session.set_weights({"w": source})
+    np.testing.assert_array_equal(session.weights()["w"].numpy(), [-0.0, -1, -2])
+
+
+def vector():
+    made = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]>
+        net (float[n, 3] x) => (float[n, 3] y) { y = Mul(x, w) }"""
+    )
+    made.graph.initializer.append(numpy_helper.from_array(np.ones(3, np.float32), "w"))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda torch: torch.eye(3).to_sparse(), "torch.strided"),
+        (lambda torch: torch.empty(3, device="meta"), "meta"),
+        (lambda torch: torch.ones(3, dtype=torch.complex64).conj(), "conjugate"),
+        (lambda torch: torch.nn.parameter.UninitializedParameter(), "uninitialized"),
+    ],
+    ids=["sparse", "meta", "conjugate", "uninitialized"],
+)
+def test_tensors_that_pytorch_does_not_hand_out(make, text):
+    with pytest.raises(steep.DataError, match=text):
+        steep.Tensor(make(pytest.importorskip("torch")))
 
 
 def test_bytes_outlive_their_array():
