@@ -127,11 +127,15 @@ Pairs pairs_of(const MlNode& node) {
     pairs.firsts.push_back(pairs.firsts.back() + count);
   }
   pairs.vectors = pairs.firsts.back();
-  if (pairs.classes > 4096 || pairs.vectors > kMost / std::max<int64_t>(pairs.count(), 1)) {
-    node.fail("A support vector machine is too large to be imported.",
-              fmt::format("at most {} products of pairs of classes and support vectors", kMost),
-              fmt::format("{} classes, {} vectors", pairs.classes, pairs.vectors),
-              "Train a smaller model.");
+  // Votes have a number for each pair and each class.
+  const int64_t per_pair = std::max(pairs.vectors, pairs.classes);
+  if (pairs.classes > 4096 || per_pair > kMost / std::max<int64_t>(pairs.count(), 1)) {
+    node.fail(
+        "A support vector machine is too large to be imported.",
+        fmt::format("at most {} products of pairs of classes and support vectors (or classes)",
+                    kMost),
+        fmt::format("{} classes, {} vectors", pairs.classes, pairs.vectors),
+        "Train a smaller model.");
   }
   check_vectors(node, pairs.vectors);
   check_size(node, "coefficients", (pairs.classes - 1) * pairs.vectors);

@@ -339,6 +339,12 @@ SVM = {"kernel_type": "LINEAR", "support_vectors": [1.0] * 8, "classlabels_ints"
                 vectors_per_class=[1, 1], **SVM),
             "rho",
         ),
+        (
+            one("SVMClassifier", ("label", "y"), coefficients=[1.0, -1.0] * 399,
+                rho=[0.0] * 79800, vectors_per_class=[1, 1] + [0] * 398,
+                **{**SVM, "classlabels_ints": list(range(400))}),
+            "too large",
+        ),
         (TREES, "no gradient"),
     ],
 )  # fmt: skip
