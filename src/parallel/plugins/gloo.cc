@@ -17,7 +17,10 @@
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "parallel/comm.h"
@@ -42,9 +45,110 @@ struct Connection {
   bool operator==(const Connection&) const = default;
 };
 
+/// The buffers in use. After an interruption none is waited for, and no further one is made.
+class Waits {
+ public:
+  void add(gloo::transport::UnboundBuffer* buffer) {
+    const std::lock_guard lock(mutex_);
+    if (interrupted_) throw std::runtime_error("the group was interrupted");
+    buffers_.insert(buffer);
+  }
+  void remove(gloo::transport::UnboundBuffer* buffer) {
+    const std::lock_guard lock(mutex_);
+    buffers_.erase(buffer);
+  }
+  void interrupt() {
+    const std::lock_guard lock(mutex_);
+    interrupted_ = true;
+    for (gloo::transport::UnboundBuffer* buffer : buffers_) {
+      buffer->abortWaitSend();
+      buffer->abortWaitRecv();
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<gloo::transport::UnboundBuffer*> buffers_;
+  bool interrupted_ = false;
+};
+
+/// A buffer of gloo. A wait that was aborted is an error; gloo's operations would go on.
+class Buffer final : public gloo::transport::UnboundBuffer {
+ public:
+  using Time = std::chrono::milliseconds;
+
+  Buffer(std::unique_ptr<gloo::transport::UnboundBuffer> own, Waits* waits)
+      : UnboundBuffer(own->ptr, own->size), own_(std::move(own)), waits_(*waits) {
+    waits_.add(own_.get());
+  }
+  ~Buffer() override { waits_.remove(own_.get()); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+  bool waitRecv(int* rank, Time timeout) override { return checked(own_->waitRecv(rank, timeout)); }
+  bool waitSend(int* rank, Time timeout) override { return checked(own_->waitSend(rank, timeout)); }
+  void abortWaitRecv() override { own_->abortWaitRecv(); }
+  void abortWaitSend() override { own_->abortWaitSend(); }
+  void send(int to, uint64_t slot, size_t offset, size_t bytes) override {
+    own_->send(to, slot, offset, bytes);
+  }
+  void recv(int from, uint64_t slot, size_t offset, size_t bytes) override {
+    own_->recv(from, slot, offset, bytes);
+  }
+  void recv(std::vector<int> from, uint64_t slot, size_t offset, size_t bytes) override {
+    own_->recv(std::move(from), slot, offset, bytes);
+  }
+
+ private:
+  static bool checked(bool done) {
+    if (!done) throw std::runtime_error("the group was interrupted");
+    return true;
+  }
+
+  std::unique_ptr<gloo::transport::UnboundBuffer> own_;
+  Waits& waits_;
+};
+
+/// gloo's part of a context that makes buffers.
+class Transport final : public gloo::transport::Context {
+ public:
+  Transport(std::shared_ptr<gloo::transport::Context> own, Waits* waits)
+      : Context(own->rank, own->size), own_(std::move(own)), waits_(waits) {
+    setTimeout(own_->getTimeout());
+  }
+  std::unique_ptr<gloo::transport::Pair>& getPair(int rank) override { return own_->getPair(rank); }
+  std::unique_ptr<gloo::transport::Pair>& createPair(int rank) override {
+    return own_->createPair(rank);
+  }
+  std::unique_ptr<gloo::transport::UnboundBuffer> createUnboundBuffer(void* data,
+                                                                      size_t bytes) override {
+    return std::make_unique<Buffer>(own_->createUnboundBuffer(data, bytes), waits_);
+  }
+
+ private:
+  std::shared_ptr<gloo::transport::Context> own_;
+  Waits* waits_;
+};
+
+/// A context whose operations can be interrupted. gloo alone may wait until the timeout: it loses a
+/// message that it begins to send while it learns that the other process is gone.
+class Context final : public gloo::rendezvous::Context {
+ public:
+  using gloo::rendezvous::Context::Context;
+
+  /// Once the processes are connected.
+  void make_interruptible() {
+    transportContext_ = std::make_shared<Transport>(std::move(transportContext_), &waits_);
+  }
+  void interrupt() { waits_.interrupt(); }
+
+ private:
+  Waits waits_;
+};
+
 struct Group {
   std::shared_ptr<gloo::transport::Device> device;
-  std::shared_ptr<gloo::rendezvous::Context> context;
+  std::shared_ptr<Context> context;
   std::vector<Connection> connections;
   bool failed = false;
 };
@@ -72,7 +176,7 @@ std::vector<Connection> connections_now() {
   return result;
 }
 
-gloo::rendezvous::Context& context_of(void* comm) { return *static_cast<Group*>(comm)->context; }
+Context& context_of(void* comm) { return *static_cast<Group*>(comm)->context; }
 
 void* open(const SteepCommOptions* options, int* rank, int* ranks, char* error, size_t room) {
   auto group = std::make_unique<Group>();
@@ -82,10 +186,11 @@ void* open(const SteepCommOptions* options, int* rank, int* ranks, char* error, 
     group->device = gloo::transport::tcp::CreateDevice(attr);
     gloo::rendezvous::FileStore store(options->folder);
     const std::vector<Connection> before = connections_now();
-    group->context = std::make_shared<gloo::rendezvous::Context>(options->rank, options->size);
+    group->context = std::make_shared<Context>(options->rank, options->size);
     group->context->setTimeout(kConnectTimeout);
     group->context->connectFullMesh(store, group->device);
     group->context->setTimeout(kTimeout);
+    group->context->make_interruptible();
     for (const Connection& now : connections_now()) {
       if (std::find(before.begin(), before.end(), now) == before.end()) {
         group->connections.push_back(now);
@@ -131,7 +236,7 @@ int copy(void* comm, void* data, size_t bytes, int from, char* error, size_t roo
 int exchange(void* comm, const void* out, size_t out_bytes, int to, void* in, size_t in_bytes,
              int from, char* error, size_t room) {
   return run(comm, error, room, [&] {
-    gloo::rendezvous::Context& context = context_of(comm);
+    Context& context = context_of(comm);
     std::unique_ptr<gloo::transport::UnboundBuffer> sends, receives;
     if (in_bytes > 0) {
       receives = context.createUnboundBuffer(in, in_bytes);
@@ -141,10 +246,8 @@ int exchange(void* comm, const void* out, size_t out_bytes, int to, void* in, si
       sends = context.createUnboundBuffer(const_cast<void*>(out), out_bytes);
       sends->send(to, kExchangeSlot);
     }
-    const bool sent = !sends || sends->waitSend(context.getTimeout());
-    if (!sent || (receives && !receives->waitRecv(context.getTimeout()))) {
-      throw std::runtime_error("an exchange was aborted");
-    }
+    if (sends) sends->waitSend(context.getTimeout());
+    if (receives) receives->waitRecv(context.getTimeout());
   });
 }
 
@@ -160,13 +263,15 @@ unsigned long long sent(void* comm) {
   return bytes;
 }
 
-/// Context::closeConnections() would leave waiting calls waiting; the end of a connection does not.
+/// The end of the connections tells the other processes. Context::closeConnections() would leave
+/// waiting calls waiting.
 void interrupt(void* comm) {
   for (const Connection& connection : static_cast<Group*>(comm)->connections) {
     struct stat status {};
     if (::fstat(connection.file, &status) != 0 || status.st_ino != connection.inode) continue;
     ::shutdown(connection.file, SHUT_RDWR);
   }
+  context_of(comm).interrupt();
 }
 
 /// After an error gloo may wait for ever for its own thread, so its objects stay until the end of
