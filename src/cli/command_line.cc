@@ -66,6 +66,7 @@ std::string unknown_option(const CLI::App& app, const std::string& word) {
 std::string unknown_word(const CLI::App& app) {
   const auto commands = app.get_subcommands();
   const CLI::App& command = commands.empty() ? app : *commands[0];
+  if (command.get_allow_extras()) return "";  // launch hands them on
   const std::vector<std::string> words = command.remaining();
   for (const std::string& word : words) {
     if (word.size() > 1 && word[0] == '-') return unknown_option(command, word);

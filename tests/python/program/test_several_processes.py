@@ -273,6 +273,9 @@ def test_what_cannot_start_says_why(folder: Path) -> None:
     assert "STEEP_RENDEZVOUS" in train(1, "--parallel", "gloo", code=4)
     assert "gloo" in train(1, "--parallel", "nccl", code=2)
     assert "launch starts `train`" in steep("launch", "-n", 2, "eval", "m.onnx", code=2)
+    for number in (0, -1, 100000, "two"):  # not a word about the options of train
+        text = steep("launch", "-n", number, "train", "m.onnx", "--data", "t.npz", code=2)
+        assert "-n: expected a whole number from 1 to 1024" in text
     assert "-n" in steep("launch", "train", "m.onnx", code=2)
 
 
