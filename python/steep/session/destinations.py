@@ -58,6 +58,8 @@ class Destinations:
                 )
             view = writable_view(name, array)
             _require(view, type_of[name])
+            if _may_overlap_itself(view):
+                _refuse(name, "an array whose elements share memory")
             for other, before in self._views.items():
                 if np.may_share_memory(view, before) and np.shares_memory(view, before):
                     raise DataError(
@@ -67,6 +69,35 @@ class Destinations:
                         received=f"the memory of '{other}'",
                     )
             self._views[name] = view
+
+    def require_in_place(self) -> None:
+        """Raise DataError if PyTorch has moved the memory of a tensor, or changed its shape."""
+        for name, view in self._views.items():
+            array: Any = self.arrays[name]
+            if not callable(getattr(array, "data_ptr", None)):
+                continue
+            moved = view.size > 0 and array.data_ptr() != _address(view)
+            if moved or tuple(array.shape) != view.shape:
+                raise DataError(
+                    "The memory of a tensor for a result was moved or freed.",
+                    node=name,
+                    expected="the tensor as it was bound",
+                    received="other memory or another shape",
+                    remedy="Call bind_outputs() again.",
+                )
+
+    def require_apart(self, arrays: Mapping[str, object]) -> None:
+        """Raise DataError if a result would be written to the memory of one of these arrays."""
+        for name, array in arrays.items():
+            other = _steep.Tensor(array).numpy()
+            for result, view in self._views.items():
+                if np.may_share_memory(view, other) and np.shares_memory(view, other):
+                    raise DataError(
+                        "A result would be written to memory that backward reads.",
+                        node=result,
+                        expected="an array of its own, or a session without borrow",
+                        received=f"the memory of '{name}'",
+                    )
 
     def write(self, results: Mapping[str, _steep.Tensor | Array]) -> None:
         """Copy results to their arrays. Raises ShapeError: an open extent differs."""
@@ -111,6 +142,16 @@ def _flat_parts(flat: object, types: Sequence[ResultType]) -> dict[str, Array]:
     return {t.name: view[end - size : end].reshape(shape) for t, shape, size, end in parts}
 
 
+def _may_overlap_itself(view: Array) -> bool:
+    """Return whether elements of an array may have the same memory, as after a broadcast."""
+    end = view.itemsize
+    for step, extent in sorted(zip(map(abs, view.strides), view.shape, strict=True)):
+        if extent > 1 and step < end:
+            return True
+        end += step * max(extent - 1, 0)
+    return False
+
+
 def writable_view(name: str, array: object) -> Array:
     """Return a NumPy array of the same memory. Raises DataError: writes would not reach it."""
     if isinstance(array, np.ndarray):
@@ -132,6 +173,11 @@ def writable_view(name: str, array: object) -> Array:
     if not own:
         _refuse(name, f"a {type(array).__name__} that is read-only or not contiguous")
     return view
+
+
+def _address(view: Array) -> int:
+    address: int = view.__array_interface__["data"][0]
+    return address
 
 
 def _is_shared(array: object, view: Array) -> bool:
@@ -158,18 +204,19 @@ def _refuse(name: str, received: str) -> None:
 
 def _require(view: Array, wanted: ResultType) -> None:
     shape = wanted.shape
-    fits = view.dtype.name == wanted.dtype
+    fits = view.dtype.name == wanted.dtype and view.dtype.isnative
     if shape is not None:
         pairs = zip(shape, view.shape, strict=False)
         fits = fits and view.ndim == len(shape)
         fits = fits and all(is_ == extent or not isinstance(extent, int) for extent, is_ in pairs)
     if fits:
         return
+    name = view.dtype.name if view.dtype.isnative else str(view.dtype)  # of another byte order
     extents = "" if shape is None else f"[{', '.join('?' if e is None else str(e) for e in shape)}]"
     raise ShapeError(
         "An array for a result has the wrong type.",
         node=wanted.name,
         expected=wanted.dtype + extents,
-        received=f"{view.dtype.name}{list(view.shape)}",
+        received=f"{name}{list(view.shape)}",
         remedy="Results are not converted: give an array of this dtype and shape.",
     )

@@ -91,7 +91,7 @@ class GradientSession(_steep.GradientSession):
         super().__init__(source_of(model), options)
         self._inputs = [i.name for i in self.input_info()]
         self._outputs = [o.name for o in self.output_info()]
-        self._wrt = list(wrt)
+        self._wrt, self._borrow = list(wrt), borrow
 
     def forward(
         self, inputs: Arrays, *, out: Mapping[str, Any] | None = None
@@ -109,13 +109,16 @@ class GradientSession(_steep.GradientSession):
 
         Raises:
             DataError: an input is missing, unknown or not an array; a name in ``out`` is unknown,
-                or its array is not writable or overlaps another.
+                or its array is not writable or overlaps another, or, with ``borrow``, an input.
             ShapeError: the rank or an extent of an array differs from the model's, or its dtype
                 cannot be converted (docs/training.md). Arrays in ``out`` are not converted.
             ProviderError: there is no kernel for a node.
         """
         places = self._outputs_into(out)
-        outputs, run = super().forward(_by_name("forward", self._inputs, inputs))
+        input_of = _by_name("forward", self._inputs, inputs)
+        if places is not None and self._borrow:
+            places.require_apart(input_of)
+        outputs, run = super().forward(input_of)
         if places is not None:
             places.write(dict(zip(self._outputs, outputs, strict=True)))
         return outputs, run

@@ -84,6 +84,13 @@ class SessionSteps(_steep.TrainingSession):
         Raises as ``step`` and ``bind_outputs``.
         """
         if out is not None and not isinstance(out, Mapping):
+            if all(info.name != "out" for info in self.input_info()):
+                raise DataError(
+                    "eval writes outputs to arrays by name.",
+                    node="out",
+                    expected="a mapping of the names of outputs to arrays",
+                    received=f"a {type(out).__name__}",
+                )
             named["out"], out = out, None  # an input of this name
         if out is None:
             return super().eval(*arrays, **named)
@@ -130,7 +137,8 @@ class SessionSteps(_steep.TrainingSession):
                 contiguous tensors of PyTorch or others in CPU memory.
 
         Raises:
-            DataError: a name is not in ``step_outputs``, or memory is not writable or overlaps.
+            DataError: a name is not in ``step_outputs``, or memory is not writable or overlaps. At
+                a step, before it: PyTorch has moved the memory of a tensor (``resize_``).
             ShapeError: a dtype, rank or fixed extent differs. At a step, for an extent that the
                 model leaves open: the step is done then, and nothing is written.
         """
@@ -214,6 +222,8 @@ class SessionSteps(_steep.TrainingSession):
         self, *arrays: object, accumulate: bool = False, **kwargs: object
     ) -> _steep.StepResult:
         """Run a step with a rate by a function, or with outputs that are bound."""
+        if self._destinations is not None:
+            self._destinations.require_in_place()
         if self._schedule is not None:
             self._schedule.apply(self)
         if self._parallel is not None:

@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 import onnx.parser
 import pytest
+from numpy.lib.stride_tricks import as_strided
 from onnx import numpy_helper
 from session_models import linear
 
@@ -100,6 +101,41 @@ def test_bound_before_the_first_step_and_accumulated():
     assert ours.step_count == 0 and ours.accumulated == 1
 
 
+@pytest.mark.parametrize(
+    "move",
+    [
+        lambda t: t.resize_(1_000_000),
+        lambda t: t.untyped_storage().resize_(0),
+        lambda t: setattr(t, "data", t.clone()),
+        lambda t: t.resize_(3, 1),
+    ],
+    ids=["grown", "freed", "replaced", "shrunk"],
+)
+def test_a_bound_tensor_whose_memory_moves(move):
+    ours, into = training(), of_torch()
+    ours.bind_outputs({"y": into})
+    ours.step(X, Y)
+    move(into)
+    with pytest.raises(steep.DataError, match="moved or freed"):
+        ours.step(X, Y)
+    assert ours.step_count == 1
+    ours.bind_outputs({"y": of_torch()})
+    ours.step(X, Y)
+
+
+def test_outputs_over_borrowed_inputs():
+    """Backward reads the inputs."""
+    x, dy = X[:, :1].copy(), np.ones((6, 1), np.float32)
+    made = linear(features=1)
+    borrowed = steep.GradientSession(made, wrt=["w"], borrow=True)
+    with pytest.raises(steep.DataError, match="memory that backward reads"):
+        borrowed.forward([x], out={"y": x})
+    copied = steep.GradientSession(made, wrt=["w"])
+    _, run = copied.forward([x], out={"y": x})
+    gradient = copied.backward(run, [dy])["w"].numpy()
+    np.testing.assert_allclose(gradient, X[:, :1].sum(keepdims=True), rtol=1e-5)
+
+
 def test_some_of_several_outputs():
     made, w = two_outputs()
     x = RNG.normal(size=(5, 4)).astype(np.float32)
@@ -174,6 +210,11 @@ def read_only():
     return array
 
 
+def negated():
+    torch = pytest.importorskip("torch")
+    return torch.zeros(6, 1, dtype=torch.complex64).conj().imag
+
+
 def transposed():
     return pytest.importorskip("torch").zeros(6, 2)[:, :1]
 
@@ -195,6 +236,10 @@ def transposed():
         (lambda: {"y": empty(6)}, steep.ShapeError, r"float32\[6\]"),
         (lambda: {"y": empty(6, 2)}, steep.ShapeError, r"float32\[6, 2\]"),
         (lambda: {"y": empty(5, 1)}, steep.ShapeError, r"float32\[5, 1\]"),
+        (lambda: {"y": empty(6, 1, dtype=">f4")}, steep.ShapeError, r">f4\[6, 1\]"),
+        (lambda: {"y": as_strided(empty(1), (6, 1), (0, 4))}, steep.DataError, "share memory"),
+        (lambda: {"y": as_strided(empty(6), (6, 1), (2, 4))}, steep.DataError, "share memory"),
+        (lambda: {"y": negated()}, steep.DataError, "not contiguous"),
     ],
 )
 def test_arrays_that_cannot_be_written(out, kind, text):
