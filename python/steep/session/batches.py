@@ -115,7 +115,7 @@ class ArrayBatches:
         Raises:
             DataError: one of the two would be empty.
         """
-        held = round(share * self.count)
+        held = round(share * self.count) if 0 < share < 1 else 0  # NaN is not
         if not 0 < held < self.count:
             raise DataError(
                 "The split leaves no rows for training or none for validation.",
@@ -157,7 +157,12 @@ class GivenBatches:
 
     def __len__(self) -> int:
         """Return the number of batches, or 0 if it is not known."""
-        return len(self._batches) if isinstance(self._batches, Sized) else 0
+        if not isinstance(self._batches, Sized):
+            return 0
+        try:
+            return len(self._batches)
+        except TypeError:  # PyTorch's loader has a length only if its data set has
+            return 0
 
     def batches(self, order: Rows | None = None) -> Iterator[Batch]:
         """Yield the batches in their order. Raises DataError: there is none."""
@@ -210,6 +215,8 @@ def fixed_rows(inputs: Sequence[_steep.TensorInfo]) -> int | None:
 def _sliceable(array: object, what: str) -> HasRows:
     """Return an array of NumPy or PyTorch with rows. Raises DataError: it has none."""
     rows: object
+    if _is_torch(array) and not _is_dense(array):
+        _steep.Tensor(array)  # it refuses it
     if isinstance(array, np.ndarray) or _is_torch(array):
         rows = array
     elif isinstance(array, _steep.Tensor) or not hasattr(array, "__array__"):
@@ -229,6 +236,11 @@ def _sliceable(array: object, what: str) -> HasRows:
 def _is_torch(array: object) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(array, torch.Tensor)
+
+
+def _is_dense(tensor: object) -> bool:
+    strided = sys.modules["torch"].strided
+    return getattr(tensor, "layout", strided) is strided and not getattr(tensor, "is_nested", False)
 
 
 def _take(array: HasRows, rows: slice | Rows) -> object:

@@ -109,7 +109,7 @@ class _Fit:
                         expected="validation=(x, y), batches, or a part of the rows such as 0.1",
                     )
             return None
-        if not isinstance(given, (int, float)):
+        if not isinstance(given, (int, float, np.number)):
             return batches_of(given, size, self._whole, "validation")
         if not isinstance(self._training, ArrayBatches):
             raise DataError(
@@ -195,7 +195,7 @@ class _Fit:
             ctrl_c.check()
         if not self._metrics:
             return mean.value, {}
-        y, label = np.concatenate(predictions), np.concatenate(labels)
+        y, label = _joined(predictions), _joined(labels)
         return mean.value, {n: _value(n, metric, y, label) for n, metric in self._metrics.items()}
 
     def _compare(self, history: History, epoch: Epoch) -> None:
@@ -332,6 +332,13 @@ def _check(options: FitOptions) -> None:
                 expected="a whole number from 1",
                 received=repr(value),
             )
+    if not isinstance(options.seed, (int, np.integer)) or options.seed < 0:
+        raise DataError(
+            "seed is not a number of 0 or more.",
+            node="seed",
+            expected="a whole number from 0",
+            received=repr(options.seed),
+        )
     for name, functions in (
         ("callbacks", options.callbacks),
         ("step_callbacks", options.step_callbacks),
@@ -360,6 +367,17 @@ def _any_stops(callbacks: Sequence[Callable[[Any], object]], event: object) -> b
     """Call all callbacks, and return whether one returned True."""
     answers = [callback(event) for callback in callbacks]
     return any(isinstance(answer, (bool, np.bool_)) and bool(answer) for answer in answers)
+
+
+def _joined(parts: Sequence[Array]) -> Array:
+    """Concatenate arrays of batches. Axes whose extents differ, such as lengths, become rows."""
+    shape = list(parts[0].shape[1:])
+    for part in parts:
+        while shape and (len(shape) >= part.ndim or part.shape[-len(shape) :] != tuple(shape)):
+            shape.pop(0)
+    if any(part.ndim != len(shape) + 1 for part in parts):
+        parts = [part.reshape(-1, *shape) for part in parts]
+    return np.concatenate(parts)
 
 
 def _value(name: str, metric: Metric, y: Array, label: Array) -> float:

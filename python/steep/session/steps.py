@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import threading
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,7 @@ class SessionSteps(_steep.TrainingSession):
             function: the schedule, if it is a function.
         """
         self._step_outputs = tuple(options.step_outputs)
+        self._fit_lock = threading.Lock()
         groups = enumerate(options.groups)
         self._own_optimizers = {i: g.optimizer for i, g in groups if g.optimizer is not None}
         kind = options.schedule.kind
@@ -168,6 +170,21 @@ class SessionSteps(_steep.TrainingSession):
         self._own_optimizers[i] = optimizer
         if self._schedule is not None:
             self._schedule.change_group(i, optimizer)
+
+    @contextlib.contextmanager
+    def _alone_in_fit(self) -> Iterator[None]:
+        """Refuse a second ``fit`` meanwhile: the two would set each other's rate and weights."""
+        if not self._fit_lock.acquire(blocking=False):
+            raise DataError(
+                "fit is running in this session.",
+                expected="one call at a time",
+                received="a call in a callback of fit, or in another thread",
+                remedy="In a callback, call step() or eval(); or fit another session.",
+            )
+        try:
+            yield
+        finally:
+            self._fit_lock.release()
 
     @contextlib.contextmanager
     def _scheduled(self, function: RateFunction | None) -> Iterator[None]:

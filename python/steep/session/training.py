@@ -328,7 +328,8 @@ class TrainingSession(SessionSteps):
 
         Raises:
             DataError: an argument is wrong, or as ``step`` and ``eval``; or the session has
-                ``parallel``, or another schedule besides ``schedule``.
+                ``parallel``, or another schedule besides ``schedule``; or ``fit`` is called in a
+                callback of ``fit``, or in another thread meanwhile.
             ShapeError: arrays have different numbers of rows, or as ``step`` and ``eval``.
             KeyboardInterrupt: after Ctrl-C, when the step is complete: the session may be used.
         """
@@ -355,7 +356,7 @@ class TrainingSession(SessionSteps):
                 expected="a session without parallel",
                 remedy="Write the loop: all processes call step() equally often.",
             )
-        with self._scheduled(schedule):
+        with self._alone_in_fit(), self._scheduled(schedule):
             return fit(self, LossOfSession(*self._of_loss), data, options)
 
     @property

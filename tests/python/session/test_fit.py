@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -98,6 +99,48 @@ def test_tensors_of_pytorch():
     same(ours, theirs)
 
 
+def test_batches_without_a_length():
+    torch = pytest.importorskip("torch")
+
+    class Rows(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter(zip(X, Y, strict=True))
+
+    ours, theirs = session(), session()
+    ours.fit(torch.utils.data.DataLoader(Rows(), batch_size=16), epochs=2)
+    theirs.fit((X, Y), epochs=2, batch=16, shuffle=False)
+    same(ours, theirs)
+
+
+def test_one_fit_at_a_time():
+    """A second fit would end the schedule of the first, and restore weights of its own."""
+    ours = session()
+
+    def again(event):
+        ours.fit((X, Y), schedule=lambda step: 0.25)
+
+    for name in ("callbacks", "step_callbacks"):
+        with pytest.raises(steep.DataError, match="fit is running"):
+            ours.fit((X, Y), schedule=lambda step: 0.5, **{name: [again]})
+    assert ours.lr == 0.05
+    refused = []
+
+    def elsewhere(epoch):
+        thread = threading.Thread(target=lambda: refused.append(_error_of(again, epoch)))
+        thread.start()
+        thread.join()
+
+    ours.fit((X, Y), callbacks=[elsewhere])
+    assert refused == [steep.DataError]
+    ours.fit((X, Y))
+
+
+def _error_of(function, *arguments):
+    with pytest.raises(steep.Error) as error:
+        function(*arguments)
+    return error.type
+
+
 def test_orders_depend_on_the_seed_and_the_step(tmp_path):
     whole, parts, other = session(), session(), session()
     whole.fit((X, Y), epochs=3, batch=8, seed=5)
@@ -126,6 +169,9 @@ def test_validation():
         .fit((X[:30], Y[:30]), epochs=2, validation=(X[30:], Y[30:]), shuffle=False, batch=4)
         .validation_losses
     )
+    single = session()
+    single.fit((X, Y), epochs=2, validation=np.float32(0.25), shuffle=False, batch=4)
+    same(single, split)
     rows = []
     drawn = session(step_outputs=["y"])
     drawn.fit((X, Y), validation=0.25, step_callbacks=[lambda r: rows.append(r.outputs[0].shape)])
@@ -306,6 +352,34 @@ def test_metrics_of_two_classes(end, loss, least):
     assert epoch.metrics["f1"] == pytest.approx(f1)
 
 
+def lengths_differ():
+    """Batches of two sequences each, of 3, 5 and 2 tokens."""
+    rng = np.random.default_rng(3)
+    return [
+        (rng.normal(size=(2, n, 4)).astype(np.float32), rng.integers(0, 3, (2, n)))
+        for n in (3, 5, 2)
+    ]
+
+
+def test_metrics_of_batches_of_other_lengths():
+    made = classifier()
+    for value in (made.graph.input[0], made.graph.output[0]):
+        value.type.tensor_type.shape.dim.add().CopyFrom(value.type.tensor_type.shape.dim[1])
+        value.type.tensor_type.shape.dim[1].dim_param = "tokens"
+    batches, seen = lengths_differ(), []
+
+    def shapes(prediction, label):
+        seen.append((prediction.shape, label.shape))
+        return 0
+
+    ours = steep.TrainingSession(made, loss="softmax_cross_entropy")
+    epoch = ours.fit(batches, validation=batches, metrics=["accuracy", "f1", shapes]).epochs[0]
+    hits = [ours.eval(x, t).outputs[0].numpy().argmax(-1) == t for x, t in batches]
+    assert epoch.metrics["accuracy"] == pytest.approx(np.mean(np.concatenate(hits, axis=None)))
+    assert 0 < epoch.metrics["f1"] < 1
+    assert seen == [((20, 3), (20,))]
+
+
 def test_metrics_of_numbers_and_functions():
     seen = []
 
@@ -377,6 +451,12 @@ BATCHES = [(X, Y)]
         ((X, Y), {"metrics": [len_of], "validation": (X,)}, steep.DataError, "no labels"),
         ((X, Y), {"validation": 0.001}, steep.DataError, "no rows"),
         ((X, Y), {"validation": 1.5}, steep.DataError, "no rows"),
+        ((X, Y), {"validation": float("nan")}, steep.DataError, "nan of 40 rows"),
+        ((X, Y), {"validation": float("inf")}, steep.DataError, "inf of 40 rows"),
+        ((X, Y), {"validation": True}, steep.DataError, "no rows"),
+        ((X, Y), {"seed": -1}, steep.DataError, "seed"),
+        ((X, Y), {"seed": None}, steep.DataError, "seed"),
+        ((X, Y), {"seed": 1.5}, steep.DataError, "seed"),
         (BATCHES, {"validation": 0.5}, steep.DataError, "Only arrays"),
         ((X, Y), {"callbacks": print}, steep.DataError, "callbacks is a list"),
         ((X, Y), {"step_callbacks": [3]}, steep.DataError, "step_callbacks is a list"),
