@@ -182,6 +182,14 @@ Tensor from_buffer(nb::handle array, const char* name, std::string* unwritable) 
   return adopt(dtype, std::move(dims), data, strides, std::move(view), unwritable);
 }
 
+/// NumPy's masked arrays hand out the numbers below their mask, too.
+void refuse_masked(nb::handle array, const char* name) {
+  if (std::string_view(Py_TYPE(array.ptr())->tp_name) == "numpy.ndarray") return;
+  const nb::object mask = nb::getattr(array, "mask", nb::none());
+  if (!nb::hasattr(mask, "any") || !nb::cast<bool>(nb::bool_(mask.attr("any")()))) return;
+  refuse(name, "an array with masked elements", "Give them a value: array.filled(value)");
+}
+
 /// Converts a DLTensor. `owner` keeps its memory alive.
 Tensor from_dltensor(const DLTensor& t, std::shared_ptr<void> owner, const char* name,
                      std::string* unwritable) {
@@ -408,6 +416,7 @@ Tensor to_tensor(nb::handle array, const char* name, std::string* unwritable) {
   if (nb::isinstance<Tensor>(array)) return nb::cast<Tensor>(array);
   if (PyCapsule_CheckExact(array.ptr())) return from_capsule(array, name, unwritable);
   if (PyObject_CheckBuffer(array.ptr())) {
+    refuse_masked(array, name);
     if (const DType dtype = extended_dtype(array); dtype != DType::undefined) {
       const char* bits_type = size_of(dtype) == 1 ? "uint8" : "uint16";
       Tensor bits = from_buffer(array.attr("view")(bits_type), name, unwritable);

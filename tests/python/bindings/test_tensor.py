@@ -63,6 +63,15 @@ def test_bfloat16():
         memoryview(t)
 
 
+def test_masked_arrays():
+    source = np.ma.masked_equal(np.arange(3.0), 1)
+    with pytest.raises(steep.DataError, match="masked elements"):
+        steep.Tensor(source)
+    np.testing.assert_array_equal(steep.Tensor(source.filled(7)).numpy(), [0, 7, 2])
+    whole = np.ma.masked_equal(np.arange(3.0), 9)
+    np.testing.assert_array_equal(steep.Tensor(whole).numpy(), np.arange(3.0))
+
+
 def test_negated_tensors_of_pytorch():
     """PyTorch negates their numbers when it reads them."""
     torch = pytest.importorskip("torch")
