@@ -42,6 +42,11 @@ NAMES = {
     "onnxruntime.experimental.amp": "LossScaler DynamicLossScaler",
     "onnxruntime.training.orttrainer_options": "ORTTrainerOptions",
     "onnxruntime.training.model_desc_validation": "_ORTTrainerModelDesc",
+    "onnxruntime.training._utils": (
+        "dtype_onnx_to_torch dtype_torch_to_numpy get_device_index get_device_index_from_input "
+        "import_module_from_file state_dict_model_key state_dict_optimizer_key static_vars"
+    ),
+    "onnxruntime.training.ortmodule._execution_agent": "InferenceAgent TrainingAgent",
     "onnxruntime.training.postprocess": "run_postprocess",
     "onnxruntime.training.checkpoint": "aggregate_checkpoints experimental_save_checkpoint "
     "experimental_load_checkpoint experimental_state_dict experimental_load_state_dict",

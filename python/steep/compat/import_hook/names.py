@@ -177,6 +177,20 @@ _AGENT = {
     **_SESSION_OPTIONS,
     **_of(f"{_COMPAT}.inference.session", "InferenceSession"),
 }
+_AGENTS = _of(
+    f"{_COMPAT}.agent.execution_agent", "ExecutionAgentOutput", "InferenceAgent", "TrainingAgent"
+)
+_FOR_SCRIPTS = _of(
+    f"{_COMPAT}.data.script_names",
+    "dtype_onnx_to_torch",
+    "dtype_torch_to_numpy",
+    "get_device_index",
+    "get_device_index_from_input",
+    "import_module_from_file",
+    "state_dict_model_key",
+    "state_dict_optimizer_key",
+    "static_vars",
+)
 _INSTALL = f"{_COMPAT}.import_hook.nothing_to_install:main"
 
 MODULES: dict[str, dict[str, str]] = {
@@ -205,6 +219,8 @@ MODULES: dict[str, dict[str, str]] = {
         **_OLD_SESSION,
         **_of(f"{_COMPAT}.agent.settings", "PropagateCastOpsStrategy"),
     },
+    "onnxruntime.training._utils": _FOR_SCRIPTS,
+    "onnxruntime.training.model_desc_validation": {},
     "onnxruntime.training.pytorch": _of("steep", "trainer"),
     "onnxruntime.training.ortmodule": {
         **_MODULE,
@@ -217,6 +233,7 @@ MODULES: dict[str, dict[str, str]] = {
     "onnxruntime.training.ortmodule.ortmodule": _MODULE,
     "onnxruntime.training.ortmodule.options": {**_DEBUG, **_SKIP_CHECK},
     "onnxruntime.training.ortmodule.debug_options": _DEBUG,
+    "onnxruntime.training.ortmodule._execution_agent": _AGENTS,
     "onnxruntime.training.ortmodule._fallback": {**_POLICY, **_EXCEPTIONS},
     "onnxruntime.training.ortmodule._fallback_exceptions": _EXCEPTIONS,
     "onnxruntime.training.ortmodule._custom_autograd_function": _of(
@@ -432,6 +449,30 @@ REFUSED: dict[str, dict[str, str]] = {
     "onnxruntime.tools.convert_onnx_models_to_ort": _explain_all(
         ["convert_onnx_models_to_ort"], "nothing to convert: files are ONNX models"
     ),
+    "onnxruntime.training._utils": {
+        **_explain_all(["timeit"], "time.perf_counter()"),
+        **_explain_all(
+            [
+                "state_dict_full_precision_key",
+                "state_dict_partition_info_key",
+                "state_dict_trainer_options_key",
+            ],
+            'trainer.state_dict() has "model", "optimizer", "train_step_info" and "loss_scale"',
+        ),
+        **_explain_all(
+            ["get_all_gradients_finite_name_from_session"],
+            "the TrainStepInfo that a loss scaler's update(info) is given: its all_finite",
+        ),
+        **_explain_all(
+            ["get_gradient_accumulation_name_from_session"],
+            "none: the option batch.gradient_accumulation_steps accumulates without a node",
+        ),
+    },
+    "onnxruntime.training.model_desc_validation": _explain_all(
+        ["_ORTTrainerModelDesc", "MODEL_DESC_SCHEMA"],
+        "ORTTrainer(model, model_desc, …) checks the dict itself; a steep.DataError, which is a "
+        "ValueError, says what is wrong",
+    ),
     "onnxruntime.training.onnxblock.optim": _NODES,
     "onnxruntime.training.onnxblock.optim.optim": _NODES,
     "onnxruntime.training.torchdynamo.register_backend": _explain_all(
@@ -465,11 +506,6 @@ REFUSED_MODULES = {
         "onnxruntime.training.ortmodule.experimental"
     ]["ORTPipelineModule"],
     "onnxruntime.training.ort_triton": "nothing to configure: kernels are compiled ahead of time",
-    "onnxruntime.training.model_desc_validation": "ORTTrainer checks its model_desc itself",
-    "onnxruntime.training.ortmodule._execution_agent": "TrainingAgent of "
-    "onnxruntime.capi._pybind_state runs a training graph, and steep.GradientSession a model",
-    "onnxruntime.training._utils": "ORTTrainer's own helpers: write torch.device, and the keys of "
-    "trainer.state_dict()",
     "onnxruntime.training.postprocess": "steep.TrainingSession takes models as they are",
     **{f"onnxruntime.{m}": _STOCK for m in ("quantization", "transformers", "tools", "backend")},
     "onnxruntime.datasets": _STOCK,

@@ -174,6 +174,31 @@ def test_the_guide():
     np.testing.assert_allclose(dz, [2])
 
 
+def test_agents_that_make_their_session():
+    from onnxruntime.capi import _pybind_state as state
+    from onnxruntime.training.ortmodule._execution_agent import InferenceAgent, TrainingAgent
+
+    builder, device = built(linear()), state.OrtDevice(0, 0, 0)
+    agent = InferenceAgent(builder.get_forward_model(), None, ["CPUExecutionProvider"])
+    binding = agent.io_binding()
+    for name, array in (("x", X), ("w", W), ("z", Z)):
+        binding.bind_cpu_input(name, array)
+    binding.bind_output("y")
+    result = agent.run_forward(binding, state.RunOptions())
+    np.testing.assert_allclose(arrays(result.ortvalues)[0], [[3], [12]])
+
+    names = [i.name for i in onnx.load_from_string(builder.get_gradient_model()).graph.output]
+    agent = TrainingAgent(
+        builder.get_gradient_model(), ["x", "w", "z"], [device], names, [device] * 3
+    )
+    held, outputs, gradients = state.PartialGraphExecutionState(), [], []
+    feeds = [state.OrtValue.ortvalue_from_numpy(a, device) for a in (X, W, Z, DY)]
+    agent.run_forward(feeds[:3], outputs, held)
+    agent.run_backward(feeds[3:], gradients, held)
+    np.testing.assert_allclose(arrays(outputs)[0], [[3], [12]])
+    np.testing.assert_allclose(arrays(gradients)[1], [[3], [5], [7]])
+
+
 def test_several_runs_wait():
     function = function_of(linear())
     function.forward([X, W, Z], training=True)

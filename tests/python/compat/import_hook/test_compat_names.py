@@ -89,7 +89,9 @@ def test_from_import_says_what_to_do():
         ("onnxruntime.training.torchdynamo.register_backend.ort", "torch.compile"),
         ("onnxruntime.training.ort_triton.kernel", "ahead of time"),
         ("onnxruntime.quantization.calibrate", "stock"),
-        ("onnxruntime.training._utils", "state_dict"),
+        ("onnxruntime.training.model_desc_validation._ORTTrainerModelDesc", "ValueError"),
+        ("onnxruntime.training._utils.state_dict_partition_info_key", "state_dict"),
+        ("onnxruntime.training._utils.get_all_gradients_finite_name_from_session", "all_finite"),
     ],
 )
 def test_a_module_of_a_refused_package_says_the_same(module, remedy):
