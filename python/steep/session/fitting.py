@@ -7,7 +7,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Any
@@ -36,6 +36,7 @@ class FitOptions:
 
     epochs: int
     batch: int | None
+    accumulate: int
     validation: Data | float | None
     shuffle: bool
     seed: int
@@ -71,6 +72,13 @@ class _Fit:
                 expected=f"{fixed}, or no value",
                 received=str(options.batch),
                 remedy=session.batch_note,
+            )
+        if session.accumulated:
+            raise DataError(
+                "Accumulated gradients wait to be applied.",
+                expected="none before fit",
+                received=f"those of {session.accumulated} parts",
+                remedy="Call apply_gradients() or drop_gradients().",
             )
         size = options.batch or fixed or _ROWS
         self._whole = fixed is not None
@@ -153,18 +161,34 @@ class _Fit:
     def _epoch(self, number: int, ctrl_c: _CtrlC, progress: _Progress) -> Epoch | None:
         began = time.perf_counter()
         session, mean, lr = self._session, _Mean(), math.nan
-        for batch in self._training.batches(self._order()):
-            result = session.step(*batch.ordered, **batch.named)
-            if not result.skipped:
-                mean.add(result.loss, _size(batch.label(self._label)))
+        for result in self._updates(mean, progress):
             lr = result.lr
-            progress.step()
             if _any_stops(self._options.step_callbacks, result):
                 return None
             ctrl_c.check()
         loss, values = self._validate(ctrl_c)
         seconds = time.perf_counter() - began
         return Epoch(number, session.step_count, mean.value, loss, values, lr, seconds)
+
+    def _updates(self, mean: _Mean, progress: _Progress) -> Iterator[_steep.StepResult]:
+        """Run the steps of an epoch; yield the result of each update of the weights."""
+        session, every = self._session, self._options.accumulate
+        parts = {"accumulate": True} if every > 1 else {}
+        try:
+            for number, batch in enumerate(self._training.batches(self._order()), 1):
+                result = session.step(*batch.ordered, **batch.named, **parts)
+                if not result.skipped:
+                    mean.add(result.loss, _size(batch.label(self._label)))
+                progress.step()
+                if every == 1:
+                    yield result
+                elif number % every == 0 and session.accumulated:
+                    yield session.apply_gradients()
+            if session.accumulated:
+                yield session.apply_gradients()
+        finally:
+            if session.accumulated:  # an error came between the parts of an update
+                session.drop_gradients()
 
     def _order(self) -> Rows | None:
         """Return an order that depends on the seed and the step, so that a run can be resumed."""
@@ -320,9 +344,10 @@ def _check(options: FitOptions) -> None:
     for name, value in (
         ("epochs", options.epochs),
         ("batch", options.batch),
+        ("accumulate", options.accumulate),
         ("patience", options.patience),
     ):
-        if value is None and name != "epochs":
+        if value is None and name not in ("epochs", "accumulate"):
             continue
         whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
         if not whole or value is None or value < 1:

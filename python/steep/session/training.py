@@ -282,6 +282,7 @@ class TrainingSession(SessionSteps):
         *,
         epochs: int = 1,
         batch: int | None = None,
+        accumulate: int = 1,
         validation: Data | float | None = None,
         shuffle: bool = True,
         seed: int = 0,
@@ -306,6 +307,8 @@ class TrainingSession(SessionSteps):
             batch: rows of a step, if ``data`` has arrays: by default those that the model fixes,
                 else 32. The last batch may be smaller; if the model fixes the rows, what is left
                 over in a pass is left out.
+            accumulate: number of batches whose gradients are added before the weights are updated
+                by their mean; the last update of an epoch may have fewer.
             validation: data as above, whose loss ``eval`` computes after each epoch; or the part of
                 the rows of ``data`` that is held out: 0.1.
             shuffle: train on arrays in a new order in each epoch, and hold out random rows. False:
@@ -317,8 +320,9 @@ class TrainingSession(SessionSteps):
                 others; or functions of predictions and labels (NumPy arrays), as a list or by name.
             callbacks: functions that are called with an ``Epoch`` after each epoch. If one returns
                 True, the training ends.
-            step_callbacks: the same after each step, with the result of ``step``; an epoch that one
-                of them ends is not in the history, and not validated.
+            step_callbacks: the same after each update, with the result of ``step``, or with
+                ``accumulate`` of ``apply_gradients``; an epoch that one of them ends is not in the
+                history, and not validated.
             patience: end after this number of epochs without a smaller validation loss.
             restore_best: at the end, bring weights, statistics, moments and ``step_count`` back to
                 the epoch with the smallest validation loss. Keeps a copy of them.
@@ -339,6 +343,7 @@ class TrainingSession(SessionSteps):
         options = FitOptions(
             epochs,
             batch,
+            accumulate,
             validation,
             shuffle,
             seed,

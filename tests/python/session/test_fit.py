@@ -45,6 +45,36 @@ def same(ours, theirs):
 X, Y = data()
 
 
+def test_gradients_of_several_batches_make_one_update():
+    ours, theirs, seen = session(), session(), []
+    history = ours.fit(
+        (X, Y), epochs=2, batch=8, accumulate=2, shuffle=False, step_callbacks=[seen.append]
+    )
+    for _ in range(2):
+        for rows in ([0, 8], [16, 24], [32]):
+            for i in rows:
+                theirs.step(X[i : i + 8], Y[i : i + 8], accumulate=True)
+            theirs.apply_gradients()
+    same(ours, theirs)
+    assert [e.step for e in history.epochs] == [3, 6] and [r.step for r in seen] == [*range(1, 7)]
+    whole = session().fit((X, Y), epochs=2, batch=16, shuffle=False)
+    assert history.losses == pytest.approx(whole.losses, rel=1e-4)
+
+
+def test_an_error_between_batches_leaves_no_gradients():
+    ours = session()
+    with pytest.raises(steep.ShapeError):
+        ours.fit([(X[:8], Y[:8]), (X[:8, :3], Y[:8])], accumulate=2)
+    assert ours.accumulated == 0 and ours.step_count == 0
+    ours.step(X, Y, accumulate=True)
+    with pytest.raises(steep.DataError, match="wait to be applied"):
+        ours.fit((X, Y))
+    ours.drop_gradients()
+    for wrong in (0, 1.5, None):
+        with pytest.raises(steep.DataError, match="accumulate"):
+            ours.fit((X, Y), accumulate=wrong)
+
+
 def test_epochs_are_steps_over_the_rows():
     ours, theirs = session(), session()
     history = ours.fit((X, Y), epochs=3, batch=16, shuffle=False)
