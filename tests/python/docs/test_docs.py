@@ -29,6 +29,11 @@ DOCUMENTS = [ROOT / "README.md", *sorted(set((ROOT / "docs").glob("*.md")) - {AD
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 INLINE = re.compile(r"`(steep (?:check|train|eval|dump|grad|plan) [^`…]*)`")
 
+DRAW = {
+    "linear_regression/benchmark.py": "linear_regression_times",
+    "digits_mlp/two_ways.py": "digits",
+    "digits_mlp/benchmark.py": "digits_times",
+}
 HUGGINGFACE = ("contestant", "picture", "race", "texts")
 ELSEWHERE = {
     "digits_mlp/make_model.py": "test_program.py runs it, and the program that reads its files",
@@ -37,6 +42,7 @@ ELSEWHERE = {
     "huggingface/train.py": "test_huggingface_example.py",
     "linear_regression/two_ways.py": "test_linear_regression_in_two_ways",
     "linear_regression/picture.py": "imported by two_ways.py",
+    **{path: "test_examples_that_draw" for path in DRAW},
     **{f"huggingface/{name}.py": "imported by train.py" for name in HUGGINGFACE},
     "bert_pretraining/prepare.py": "test_bert_example.py",
     "bert_pretraining/train.py": "test_bert_example.py",
@@ -311,6 +317,26 @@ def test_examples_in_python() -> None:
             check=False,
         )
         assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("script", DRAW)
+def test_examples_that_draw(script: str, tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    pytest.importorskip("matplotlib")
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / script, tmp_path],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "python")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    accuracies = re.findall(r"accuracy (\S+)", done.stdout)
+    assert all(float(a) > 0.9 for a in accuracies)
+    assert all(float(e) < 1e-3 for e in re.findall(r"largest error (\S+)", done.stdout))
+    (picture,) = tmp_path.iterdir()
+    assert picture.name == f"{DRAW[script]}.png"
+    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_linear_regression_in_two_ways(tmp_path: Path) -> None:
