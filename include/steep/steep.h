@@ -169,8 +169,8 @@ struct TrainingOptions {
   OptimizerOptions optimizer{};
   ScheduleOptions schedule{};
   double clip_norm = 0;  ///< > 0: gradients are scaled by min(1, clip_norm / (global norm + 1e-6))
-  /// > 0: each element of a gradient is bounded to [-clip_value, clip_value], and NaN stays. Not
-  /// together with clip_norm.
+  /// > 0: each element of a gradient is bounded to [-clip_value, clip_value], and NaN stays. With
+  /// clip_norm, the gradients are scaled first, as by clip_grad_norm_ before clip_grad_value_.
   double clip_value = 0;
   /// > 0 and below 1: the state "ema/NAME" is a moving average of each trained parameter. It starts
   /// at the weight; after each step it becomes decay · itself + (1 - decay) · the weight. eval()

@@ -297,7 +297,9 @@ void visit_model_options(Visit&& visit) {
           .key = "trainable",
           .flag = "--train",
           .help =
-              "Initializers to train, or patterns as 'head.*' (default: all that act as weights)"},
+              "Initializers to train, or patterns as 'head.*' (default: all floats that act as\n"
+              "weights). Integers that DequantizeLinear reads are trained as floats if named, and\n"
+              "exported as integers again"},
       &O::trainable);
   visit(OptionRow{.field = "frozen",
                   .key = "frozen",
@@ -340,7 +342,7 @@ void visit_step_options(Visit&& visit) {
   visit(OptionRow{.field = "clip_value",
                   .key = "clip_value",
                   .flag = "--clip-value",
-                  .help = "Bound on each element of the gradients",
+                  .help = "Bound on each element of the gradients, after that on the norm",
                   .low = 0,
                   .says_default = false},
         &O::clip_value);

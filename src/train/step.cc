@@ -225,12 +225,6 @@ void check_options(const TrainingOptions& options) {
   check_in("clip_norm", options.clip_norm, INFINITY, "a positive number, or 0 for no clipping");
   check_in("clip_value", options.clip_value, INFINITY, "a positive number, or 0 for no clipping");
   check_in("ema_decay", options.ema_decay, 1, "a number below 1, or 0 for no averages");
-  if (options.clip_norm > 0 && options.clip_value > 0) {
-    throw ModelError(ErrorParts{.what = "Gradients are clipped by norm or by value.",
-                                .expected = "clip_norm or clip_value",
-                                .received = "both",
-                                .remedy = "Leave one of them out."});
-  }
 }
 
 }  // namespace

@@ -103,7 +103,7 @@ class TrainingSession(SessionSteps):
             ``warmup_steps`` to ``total_steps``, down to ``min_lr_ratio`` times the rate. Or a
             function that returns the factor of the rate for a step, numbered from 0.
         clip_norm: bound of the gradients' global norm; 0 for none.
-        clip_value: bound of each element of the gradients; 0 for none.
+        clip_value: bound of each element of the gradients, after ``clip_norm``; 0 for none.
         ema_decay: decay of the moving averages of the weights, ``ema/NAME`` of the optimizer's
             state, which ``eval`` and ``export_onnx`` then use instead of the weights.
         grad_norm: report that norm even without clipping.

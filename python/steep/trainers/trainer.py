@@ -349,7 +349,7 @@ def trainer(
             used. With another ``state_precision`` than "float32", moments of large parameters are
             in its ``state_dict`` only, as float32.
         clip_norm: bound of the gradients' global norm; 0 for none.
-        clip_value: bound of each element of the gradients; 0 for none.
+        clip_value: bound of each element of the gradients, after ``clip_norm``; 0 for none.
         predictions: whether steps return the model's result besides the loss.
         precision: "fp32", or "bf16" or "fp16": matrix products in 16 bits, weights in float32.
         loss_scale, loss_scale_window: with "fp16", as for ``TrainingSession``.

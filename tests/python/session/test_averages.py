@@ -58,7 +58,7 @@ class Net(torch.nn.Module):
 NAMES = ("encoder.w", "head.b", "head.w")
 
 
-def of_torch(steps, clip=None, momentum=0.0):
+def of_torch(steps, clip=None, momentum=0.0, norm=None):
     net = Net()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=momentum)
     average = torch.optim.swa_utils.AveragedModel(
@@ -68,6 +68,8 @@ def of_torch(steps, clip=None, momentum=0.0):
     for _ in range(steps):
         optimizer.zero_grad()
         torch.nn.functional.mse_loss(net(torch.tensor(X)), torch.tensor(Y)).backward()
+        if norm:
+            torch.nn.utils.clip_grad_norm_(net.parameters(), norm)
         if clip:
             torch.nn.utils.clip_grad_value_(net.parameters(), clip)
         optimizer.step()
@@ -96,6 +98,20 @@ def test_clip_value_is_pytorchs(parts):
     same(own.weights(), net)
     unclipped, _ = of_torch(5, momentum=0.9)
     assert not np.allclose(own.weights()["head.b"].numpy(), unclipped.values[1].detach().numpy())
+
+
+@pytest.mark.parametrize("parts", [False, True])
+def test_gradients_are_clipped_by_norm_and_then_by_value(parts):
+    own = session(lr=0.1, clip_norm=0.2, clip_value=0.1)
+    for _ in range(5):
+        own.step(X, Y, accumulate=parts)
+        if parts:
+            own.apply_gradients()
+    net, _ = of_torch(5, clip=0.1, norm=0.2)
+    same(own.weights(), net)
+    for left_out in ({"clip": 0.1}, {"norm": 0.2}):
+        other, _ = of_torch(5, **left_out)
+        assert not np.allclose(own.weights()["head.b"].numpy(), other.values[1].detach().numpy())
 
 
 @pytest.mark.parametrize("parts", [False, True])
@@ -163,7 +179,6 @@ def test_averages_of_halves_are_float32():
     [
         ({"clip_value": -1.0}, "clip_value is out of range"),
         ({"clip_value": float("nan")}, "clip_value is out of range"),
-        ({"clip_value": 1.0, "clip_norm": 1.0}, "by norm or by value"),
         ({"ema_decay": 1.0}, "ema_decay is out of range"),
         ({"ema_decay": -0.1}, "ema_decay is out of range"),
         ({"frozen": ["decoder.*"]}, "no such initializer"),
