@@ -183,6 +183,25 @@ std::optional<QuantisedWeight> described(Value v, std::span<const Node> users, s
   return result;
 }
 
+/// Throws ModelError for a name of what DequantizeLinear returns: the weight is the integers.
+void refuse_dequantised(const Graph& graph, std::span<const std::string> names) {
+  for (const std::string& name : names) {
+    const Value v = graph.find(name);
+    const Node n = v ? v.producer() : Node();
+    if (!n || n.op() != "DequantizeLinear" || constant(n.input(0)) == nullptr) continue;
+    const std::string integers = n.input(0).name();
+    throw ModelError(ErrorParts{
+        .what = "The model stores this weight as integers, which have another name.",
+        .node = name,
+        .op = n.op(),
+        .expected = fmt::format("'{}', the integers", integers),
+        .received = name,
+        .remedy = fmt::format("Name '{}': it is trained as floats, and exported as integers of the "
+                              "same scale.",
+                              integers)});
+  }
+}
+
 /// Throws ModelError if a scale or zero point is to be trained, too.
 void refuse_trained_scale(const std::string& weight, Node dequantize, const Named& trainable) {
   for (int i = 1; i < dequantize.input_count(); ++i) {
@@ -229,6 +248,8 @@ std::vector<QuantisedWeight> train_quantised(Graph& graph,
                                              std::span<const std::string> constants,
                                              const TrainingOptions& options) {
   std::vector<QuantisedWeight> result;
+  refuse_dequantised(graph, options.trainable);
+  refuse_dequantised(graph, options.frozen);
   if (options.trainable.empty()) return result;
   std::vector<std::string> all(initializers.begin(), initializers.end());
   all.insert(all.end(), constants.begin(), constants.end());

@@ -219,6 +219,15 @@ def test_names_that_cannot_be_trained(options, text):
         session(qdq(), **options)
 
 
+@pytest.mark.parametrize("option", ["trainable", "frozen"])
+def test_the_name_of_the_dequantised_values_leads_to_the_integers(option):
+    with pytest.raises(steep.ModelError, match="another name") as error:
+        session(qdq(), **{option: ["w1d"]})
+    assert error.value.node == "w1d" and "'w1'" in error.value.expected
+    assert "Name 'w1'" in error.value.remedy
+    assert "'w1'" in str(steep.check(qdq(), loss="mse", **{option: ["w1d"]})[0])
+
+
 def test_a_weight_that_is_not_finite_is_not_exported():
     mine = session(qdq(), trainable=["w1"])
     mine.set_weights({"w1": np.full((3, 2), np.nan, np.float32)})
