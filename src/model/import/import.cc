@@ -109,10 +109,29 @@ void set_rows(onnx::GraphProto* graph, const std::function<void(Extent*)>& set) 
   }
 }
 
+/// Of a file whose inputs leave the number of rows open: if a Reshape inside fixes it, makes it
+/// open there, too; or fixes the inputs, and names the Reshape.
+ImportedModel to_open_graph(CheckedModel& source, const ImportOptions& options) {
+  ImportedModel model = to_fixed_graph(source, options);
+  onnx::GraphProto* graph = source.proto.mutable_graph();
+  const std::string symbol = options.open_batch ? open_rows(*graph) : "";
+  if (symbol.empty()) return model;
+  const RowsInside inside = rows_inside(model.graph, symbol);
+  if (inside.rows == 0) return model;
+  model.fixed_rows = inside.rows;
+  const std::string why = open_batch(model.graph, symbol, inside.rows);
+  if (why.empty()) return model;
+  set_rows(graph, [&](Extent* extent) { extent->set_dim_value(inside.rows); });
+  model = to_fixed_graph(source, options);
+  model.fixed_rows = inside.rows;
+  model.rows_stay = fmt::format("Reshape '{}' holds it, and {}", inside.node, why);
+  return model;
+}
+
 ImportedModel to_graph(CheckedModel& source, const ImportOptions& options) {
   onnx::GraphProto* graph = source.proto.mutable_graph();
   const int64_t rows = options.open_batch ? fixed_batch(*graph) : 0;
-  if (rows == 0) return to_fixed_graph(source, options);
+  if (rows == 0) return to_open_graph(source, options);
   std::string why;
   const std::string symbol = batch_symbol(*graph);
   set_rows(graph, [&](Extent* extent) { extent->set_dim_param(symbol); });

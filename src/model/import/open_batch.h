@@ -19,6 +19,17 @@ int64_t fixed_batch(const onnx::GraphProto& graph);
 /// A name for the number of rows that no extent of the inputs uses.
 std::string batch_symbol(const onnx::GraphProto& graph);
 
+/// The name of the first extent of all inputs that are fed, if they have one in common; else "".
+std::string open_rows(const onnx::GraphProto& graph);
+
+/// A number of rows that a Reshape in the graph fixes, although the inputs leave it open.
+struct RowsInside {
+  int64_t rows = 0;  ///< 0: none, or several
+  std::string node{};
+};
+/// Of a graph whose inputs have `symbol` rows.
+RowsInside rows_inside(const Graph& graph, const std::string& symbol);
+
 /// `graph` has inputs whose first extent is `symbol`, where the file has the number `rows`. Follows
 /// the rows through all nodes, and rewrites constants that contain the number, such as Reshape's
 /// [8, 10] to [-1, 10]. Returns "" on success: row i of each output depends only on row i of the

@@ -322,3 +322,44 @@ def test_what_is_exported_is_the_file(tmp_path) -> None:
     session.export_onnx(tmp_path / "o.onnx")
     written = onnx.load(tmp_path / "o.onnx")
     assert written.graph.input[0].type.tensor_type.shape.dim[0].dim_value == ROWS
+
+
+def reshaped(inside: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["": 18]>
+    g (float[n, 4] x) => (float[n, 2] y)
+    <float[4, 2] w = {{1, 2, 3, 4, 5, 6, 7, 8}}, int64[3] s = {{8, 2, 2}}, int64[2] t = {{8, 4}}> {{
+        [there] h = Reshape (x, s)
+        k = {inside}
+        [back] u = Reshape (k, t)
+        y = MatMul (u, w)
+    }}""")
+
+
+def test_a_reshape_inside_of_an_open_batch_is_opened():
+    session = steep.TrainingSession(reshaped("Relu (h)"), loss="mse", optimizer="sgd", lr=0.0)
+    assert "8 rows" in session.batch_note and "any size" in session.batch_note
+    x, y = floats(8, 4), floats(8, 2)
+    whole = session.step(x, y).loss
+    parts = [session.step(x[i : i + 2], y[i : i + 2]).loss for i in range(0, 8, 2)]
+    assert np.mean(parts) == pytest.approx(whole, rel=1e-5)
+    weights = np.arange(1, 9, dtype=np.float32).reshape(4, 2)
+    assert whole == pytest.approx(((np.maximum(x, 0) @ weights - y) ** 2).mean(), rel=1e-5)
+
+
+def test_a_reshape_inside_that_stays_is_named_before_the_first_step():
+    session = steep.TrainingSession(reshaped("Softmax <axis = 0> (h)"), loss="mse")
+    assert "Reshape 'there' holds it" in session.batch_note
+    assert "Softmax 'k' mixes rows" in session.batch_note
+    assert session.input_info()[0].shape == (8, 4)
+    session.step(floats(8, 4), floats(8, 2))
+    with pytest.raises(steep.ShapeError, match=r"float32\[8, 4\]"):
+        session.step(floats(4, 4), floats(4, 2))
+    with pytest.raises(steep.DataError, match="Reshape 'there'"):
+        session.fit((floats(8, 4), floats(8, 2)), batch=4)
+
+
+def test_an_open_batch_without_such_a_reshape_has_no_note():
+    made = reshaped("Relu (h)")
+    made.graph.initializer[1].CopyFrom(number(np.array([-1, 2, 2]), "s"))
+    made.graph.initializer[2].CopyFrom(number(np.array([-1, 4]), "t"))
+    assert steep.TrainingSession(made, loss="mse").batch_note == ""
