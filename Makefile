@@ -127,8 +127,14 @@ runtime: setup ## the library that trains from artifacts alone (docs/runtime.md)
 test-runtime: build runtime ## a program that trains with it, its size and its memory
 	@$(step) -v build/test-runtime.log "Runtime" $(bin)/python -m pytest -m runtime tests/python/program
 
-arm64: setup ## the same for processors of ARM, in build/arm64, by a cross-compiler that is installed
+# The compiler and an emulator are installed; libraries for the other processor go to a folder.
+.PHONY: arm64-tools
+arm64-tools: setup
 	@scripts/system_packages arm64
+	@$(step) build/arm64-sysroot.log "libraries for ARM64" scripts/sysroot arm64 build/arm64-sysroot \
+	  libc6-dev libgomp1 $$(scripts/system_packages libraries)
+
+arm64: arm64-tools ## the same for processors of ARM, in build/arm64, by a cross-compiler that is installed
 	@$(step) build/arm64-configure.log "configure (ARM64)" cmake -S . -B build/arm64 -G Ninja \
 	  -DSTEEP_RUNTIME=ON -DCMAKE_TOOLCHAIN_FILE=$(CURDIR)/cmake/aarch64.cmake
 	@$(step) build/arm64.log "build (ARM64)" ninja -C build/arm64 -j$(JOBS)

@@ -1,5 +1,5 @@
 # libsteep_parquet.so: the module by which the program reads Parquet, with Apache Arrow. Debian has no
-# Arrow; the wheel of pyarrow has its headers and libraries.
+# Arrow; the wheel of pyarrow has its headers and libraries, for the machine that builds.
 
 if(NOT STEEP_PARQUET)
   return()
@@ -11,9 +11,12 @@ if(TARGET Arrow::arrow_shared AND TARGET Parquet::parquet_shared)
   set(arrow_libraries Parquet::parquet_shared Arrow::arrow_shared)
 else()
   # Its libraries have the names of their versions alone.
-  steep_ask_python(pyarrow "
+  set(pyarrow)
+  if(NOT CMAKE_CROSSCOMPILING)
+    steep_ask_python(pyarrow "
 import importlib.util, pathlib
 print(pathlib.Path(importlib.util.find_spec('pyarrow').origin).resolve().parent)")
+  endif()
   foreach(name parquet arrow)
     file(GLOB library "${pyarrow}/lib${name}.so.*")
     list(LENGTH library count)

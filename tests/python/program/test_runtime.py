@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from arm64_build import COMPILER, EMULATOR
 from checkout import ROOT
 from onnx import TensorProto, helper, numpy_helper
 from steep_program import output_of
@@ -22,8 +23,10 @@ CONSUMER = ROOT / "tests" / "consumer"
 MIB = 1 << 20
 
 
-def compiled(compiler: str, source: str, include: Path, library: Path, to: Path) -> Path:
-    line = [compiler, "-std=c99", "-Wall", "-Werror", f"-I{include}", CONSUMER / source]
+def compiled(
+    compiler: tuple[str, ...], source: str, include: Path, library: Path, to: Path
+) -> Path:
+    line = [*compiler, "-std=c99", "-Wall", "-Werror", f"-I{include}", CONSUMER / source]
     output_of(*line, f"-L{library}", f"-Wl,-rpath,{library}", "-lsteep", "-o", to)
     return to
 
@@ -33,7 +36,7 @@ class Runtime:
     """The installed library, and how to make and run programs that link it."""
 
     library: Path
-    compiler: str
+    compiler: tuple[str, ...]
     emulator: tuple[str, ...]
     linker: str
     known_isa: tuple[str, ...]
@@ -51,9 +54,9 @@ class Runtime:
         return [*self.emulator, compiled(self.compiler, source, include, folder, to)]
 
 
-HERE = ("runtime", "cc", (), "ld-linux-x86-64", ("avx512", "avx2", "sse4", "scalar"))
-ARM = ("arm64", "aarch64-linux-gnu-gcc", ("qemu-aarch64",), "ld-linux-aarch64", ("neon",))
-NODE = ("wasm", "", ("node",), "", ("simd128",))
+HERE = ("runtime", ("cc",), (), "ld-linux-x86-64", ("avx512", "avx2", "sse4", "scalar"))
+ARM = ("arm64", COMPILER, EMULATOR, "ld-linux-aarch64", ("neon",))
+NODE = ("wasm", (), ("node",), "", ("simd128",))
 
 
 @pytest.fixture(
@@ -130,7 +133,7 @@ def test_losses_and_weights_are_those_of_the_whole_library(
     """And it goes on from what the other one saved."""
     written = classifier(tmp_path, optimizer, lr)
     release = ROOT / "build" / "release"
-    whole = compiled("cc", "replay.c", ROOT / "include", release, tmp_path / "whole")
+    whole = compiled(("cc",), "replay.c", ROOT / "include", release, tmp_path / "whole")
     replay = runtime.program("replay.c", tmp_path / "replay")
     random = np.random.default_rng(1)
     batches = tmp_path / "batches"
