@@ -106,6 +106,7 @@ void compare(std::string_view op, const std::vector<Tensor>& inputs,
 }
 
 TEST(Recurrent, OneDnnAgreesWithSteps) {
+  if (!test::kOneDnn) GTEST_SKIP() << "built without oneDNN";
   for (const Case& c : cases()) {
     SCOPED_TRACE(c.cell + " " + std::to_string(c.steps) + "x" + std::to_string(c.batch) + " " +
                  std::to_string(c.input) + "->" + std::to_string(c.hidden) + " " + c.direction);
@@ -155,6 +156,7 @@ TEST(Recurrent, TraceGivesTheSameGradient) {
 }
 
 TEST(Recurrent, OneDnnLeavesOutWhatNobodyWants) {
+  if (!test::kOneDnn) GTEST_SKIP() << "built without oneDNN";
   Problem p = problem({"LSTM", 4, 3, 5, 6, "bidirectional", {}, true, true, true});
   const auto all = run_kernel("LSTM", p.inputs, p.outputs, p.attrs, {.candidate = "onednn"});
   for (size_t i = 0; i < 3; ++i) {

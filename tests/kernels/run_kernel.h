@@ -15,10 +15,20 @@
 
 #include "ops/op_def.h"
 #include "providers/cpu/cpu.h"
-#include "providers/cpu/onednn.h"
 #include "steep/error.h"
 
+#ifndef STEEP_WITHOUT_ONEDNN
+#include "providers/cpu/onednn.h"
+#endif
+
 namespace steep::test {
+
+/// Whether there is oneDNN. If not (STEEP_ONEDNN=OFF), its candidates decline all nodes.
+#ifdef STEEP_WITHOUT_ONEDNN
+constexpr bool kOneDnn = false;
+#else
+constexpr bool kOneDnn = true;
+#endif
 
 /// dtype and extents of an output; {} means an unused output.
 struct Out {
@@ -216,7 +226,13 @@ inline void expect_same_bits(const Tensor& a, const Tensor& b) {
 
 /// Whether the last bits of products may depend on the number of threads: without AVX-512, oneDNN
 /// only has its gemm, which splits results and sums by the number of threads.
-inline bool products_depend_on_threads() { return !cpu::onednn_uses(dnnl::cpu_isa::avx512_core); }
+inline bool products_depend_on_threads() {
+#ifdef STEEP_WITHOUT_ONEDNN
+  return false;
+#else
+  return !cpu::onednn_uses(dnnl::cpu_isa::avx512_core);
+#endif
+}
 
 /// Normally distributed numbers (f32 or f64); the same for the same seed.
 inline Tensor random_tensor(DType dtype, Dims dims, uint32_t seed = 1, double scale = 1) {
