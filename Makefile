@@ -21,7 +21,7 @@ step := scripts/step
 export PATH := $(CURDIR)/$(bin):$(PATH)
 cmake_flags := -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(bin)/python
 
-.PHONY: help setup build runtime test-runtime arm64 test-arm64 wasm test-wasm test test-all test-cpp test-py patterns torch-versions op_db wheel sdist install lint format sanitize sanitize-thread fuzz fuzz-corpus attack sbom demo operators options bench growth commands docs clean
+.PHONY: help setup build runtime test-runtime arm64 test-arm64 arm64-whole test-arm64-whole wasm test-wasm test test-all test-cpp test-py patterns torch-versions op_db wheel sdist install lint format sanitize sanitize-thread fuzz fuzz-corpus attack sbom demo operators options bench growth commands docs clean
 
 help: ## list the targets
 	@grep -E '^[a-z0-9_-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -51,7 +51,7 @@ test-cpp: build ## C++ tests
 	  ctest --test-dir build/release --output-on-failure -j$(JOBS)
 
 # As many processes as cores: threads that wait must not spin.
-test-py test-all test-runtime test-arm64 test-wasm patterns: export OMP_WAIT_POLICY := passive
+test-py test-all test-runtime test-arm64 test-arm64-whole test-wasm patterns: export OMP_WAIT_POLICY := passive
 test-py: build ## Python tests
 	@$(step) -v build/test-py.log "Python tests" $(bin)/python -m pytest -n $(JOBS) --dist worksteal
 
@@ -141,6 +141,18 @@ arm64: arm64-tools ## the same for processors of ARM, in build/arm64, by a cross
 
 test-arm64: build arm64 ## programs that train with it in an emulator, against the whole library here
 	@$(step) -v build/test-arm64.log "ARM64" $(bin)/python -m pytest -m arm64 tests/python/program
+
+arm64-whole: arm64-tools ## the program, the libraries and the C++ tests for processors of ARM, in build/arm64-whole
+	@$(step) build/arm64-whole-configure.log "configure (ARM64, whole)" cmake -S . -B build/arm64-whole \
+	  $(cmake_flags) -DSTEEP_BUILD_PYTHON=OFF -DCMAKE_TOOLCHAIN_FILE=$(CURDIR)/cmake/aarch64.cmake
+	@$(step) build/arm64-whole.log "build (ARM64, whole)" ninja -C build/arm64-whole -j$(JOBS)
+
+# GTEST_FILTER='MatMul.*' for some of the C++ tests.
+test-arm64-whole: build arm64-whole ## C++ tests in an emulator; digits, against the program here
+	@$(step) -v build/test-arm64-whole.log "ARM64, whole" \
+	  $(bin)/python -m pytest -m arm64_whole tests/python/program
+	@$(step) -v build/test-arm64-cpp.log "C++ tests (ARM64)" \
+	  ctest --test-dir build/arm64-whole --output-on-failure -j$(JOBS)
 
 wasm: setup ## the same runtime for browsers and node, in build/wasm, by emscripten, which must be there
 	@scripts/wasm
