@@ -14,6 +14,7 @@
 #include "program/check_inputs.h"
 #include "program/compile.h"
 #include "runtime/budget.h"
+#include "runtime/heap.h"
 #include "runtime/logs.h"
 #include "runtime/threads.h"
 #include "steep/error.h"
@@ -105,6 +106,7 @@ std::shared_ptr<Specialisation> Program::Impl::specialisation(std::span<const Te
   }
   if (segments) return nullptr;
   const auto start = std::chrono::steady_clock::now();
+  if (cache.empty()) trim_heap();  // what the import took
   std::vector<Type> input_types;
   std::vector<Dims> dims;
   std::vector<DType> dtypes;
@@ -133,6 +135,7 @@ std::shared_ptr<Specialisation> Program::Impl::specialisation(std::span<const Te
       Specialisation{std::move(types), std::move(dims), std::move(dtypes),
                      Executable(std::move(*plan), pool), took.count(), std::move(stages)}));
   if (cache.size() > std::max<size_t>(options.cache_size, 1)) cache.pop_back();
+  trim_heap();
   return cache.front();
 }
 
