@@ -346,8 +346,22 @@ class Specialiser {
   void replace_outputs(Node n, const std::vector<Tensor>& outputs) {
     for (int i = 0; i < n.output_count(); ++i) {
       Value y = n.output(i);
-      if (y) replace(y, g_.add_constant(outputs[static_cast<size_t>(i)], y.name()));
+      if (y) replace(y, kept_once(outputs[static_cast<size_t>(i)], y.name()));
     }
+  }
+
+  /// The constant for a folded tensor. Layers fold the same masks and angles: equal ones are one.
+  Value kept_once(const Tensor& tensor, const std::string& name) {
+    const std::string_view bytes(static_cast<const char*>(tensor.data()), tensor.nbytes());
+    auto& same = folded_[std::hash<std::string_view>()(bytes)];
+    for (const Value v : same) {
+      const Tensor& t = *v.tensor();
+      if (t.dtype() == tensor.dtype() && t.dims() == tensor.dims() &&
+          bytes == std::string_view(static_cast<const char*>(t.data()), t.nbytes()))
+        return v;
+    }
+    same.push_back(g_.add_constant(tensor, name));
+    return same.back();
   }
 
   void fold(Node n) {
@@ -364,7 +378,8 @@ class Specialiser {
   const Device& host_;
   std::vector<Declined> decomposed_;
   std::vector<Value> replacement_;  // by id: the value that readers read instead
-  std::vector<char> withheld_;      // by id: unknown until something has run
+  std::unordered_map<size_t, std::vector<Value>> folded_;  // by a hash of the bytes
+  std::vector<char> withheld_;                             // by id: unknown until something has run
   std::vector<uint32_t> deferred_;
   bool complete_ = true;
 };
