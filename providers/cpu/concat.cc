@@ -1,4 +1,4 @@
-// Concat, Split: one strided copy per part.
+// Concat, Split, steep.SetPart: one strided copy per part.
 #include "providers/cpu/build_kernel.h"
 #include "providers/cpu/cpu.h"
 #include "providers/cpu/strided_copy.h"
@@ -70,11 +70,35 @@ std::unique_ptr<Kernel> make_split(const NodeSpec& node, std::string* why_not) {
   });
 }
 
+std::unique_ptr<Kernel> make_set_part(const NodeSpec& node, std::string* why_not) {
+  const Operand &whole = node.in(0), &part = node.in(1);
+  const auto axis = axis_from_front(node.attrs.integer("axis"), whole.rank());
+  if (!axis) return decline(why_not, "the axis is out of range");
+  const auto a = static_cast<size_t>(*axis);
+  const int64_t start = node.attrs.integer("start");
+  Dims expected = whole.dims;
+  if (part.rank() == whole.rank()) expected[a] = part.dims[a];
+  if (part.dims != expected || part.dtype != whole.dtype || start < 0 ||
+      start > whole.dims[a] - part.dims[a])
+    return decline(why_not, "the part does not fit the whole");
+  const Dims strides = row_major_strides(whole.dims);
+  const auto element = static_cast<int64_t>(size_of(whole.dtype));
+  const StridedCopy copy(size_of(part.dtype), part.dims, row_major_strides(part.dims), strides);
+  return kernel_from(
+      [copy, bytes = whole.size() * element,
+       offset = start * strides[a] * element](const KernelArgs& args) {
+        if (args.out[0] != args.in[0]) copy_bytes(args.in[0], args.out[0], bytes);
+        copy.run(args.in[1], args.output<char>(0) + offset);
+      },
+      0, {{0, 0}});
+}
+
 }  // namespace
 
 void register_concat(std::vector<Candidate>& list) {
   list.push_back({"Concat", "strided", make_concat});
   list.push_back({"Split", "strided", make_split});
+  list.push_back({"steep.SetPart", "strided", make_set_part});
 }
 
 }  // namespace steep::cpu

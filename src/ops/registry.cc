@@ -241,6 +241,7 @@ namespace steep {
   X(SteepSGD) \
   X(SteepSafeSoftmax) \
   X(SteepSequenceExtents) \
+  X(SteepSetPart) \
   X(SteepSliceGrad) \
   X(SteepSlogDet) \
   X(SteepSoftmaxCrossEntropy) \

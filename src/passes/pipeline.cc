@@ -8,6 +8,7 @@
 
 #include "autodiff/read_rows.h"
 #include "autodiff/recognise.h"
+#include "passes/part_by_part.h"
 #include "runtime/budget.h"
 #include "runtime/logs.h"
 #include "steep/error.h"
@@ -43,6 +44,7 @@ constexpr Pass kPasses[] = {
      .run = chunk_logits,
      .at = only<Precision::fp32>,
      .patterns = chunk_logits_patterns},
+    {.name = "part_by_part", .run = part_by_part, .patterns = part_by_part_patterns},
     {.name = "fuse_gather_grad", .run = fuse_gather_grad, .patterns = fuse_gather_grad_patterns},
     {.name = "recompute", .run = recompute, .patterns = recompute_patterns},
     {.name = "keep_trace", .run = nullptr, .run_for = keep_trace, .patterns = keep_trace_patterns},

@@ -21,8 +21,8 @@ namespace {
 
 /// Passes that artifacts cannot use. The first needs more than one plan, because the rows that
 /// count are counted before each run. The second needs kernels of oneDNN (sums of products in
-/// place).
-constexpr const char* kLeftOut[] = {"compute_read_rows", "chunk_logits"};
+/// place). The third makes an operator that artifacts do not have.
+constexpr const char* kLeftOut[] = {"compute_read_rows", "chunk_logits", "part_by_part"};
 
 /// The types of the inputs of `graph`, in order; those of the caller's inputs come from `arrays`.
 std::vector<Type> input_types(const Graph& graph, std::span<const Tensor> arrays) {

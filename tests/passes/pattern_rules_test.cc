@@ -112,6 +112,15 @@ void vocabulary(Graph& g) {
   g.add_output("db", apply("steep.SumTo", {d, ints(g, {52000})}), Phase::backward);
 }
 
+void table_in_parts(Graph& g) {
+  const Value x = g.add_input("x", matrix(2100, 1000));
+  const Value whole = concat({tanh(x), exp(x)}, 1);
+  const std::vector<Value> parts = apply_n(
+      "Split", std::vector{apply("Softmax", {whole}, {{"axis", int64_t{1}}}), ints(g, {1200, 800})},
+      2, {{"axis", int64_t{1}}});
+  for (const Value part : parts) g.add_output("y", sum(part, {}, false));
+}
+
 void sum_with_gather(Graph& g) {
   const Value table = g.add_input("table", matrix(6, 4)), dy = g.add_input("dy", matrix(3, 4));
   const Value slices =
@@ -320,6 +329,7 @@ const std::vector<Case>& cases_of_other_passes() {
       {{"chunk_logits/loss", "chunk_logits/scores", "chunk_logits/gradient",
         "chunk_logits/left_product", "chunk_logits/right_product", "chunk_logits/bias_sum"},
        vocabulary},
+      {{"part_by_part/concat", "part_by_part/split"}, table_in_parts},
       {{"fuse_gather_grad/sum"}, sum_with_gather},
       {{"recompute/layer_normalization"}, large_normalisation},
       {{"keep_trace/recurrent"}, recurrent_layer_and_gradient},
