@@ -1,6 +1,7 @@
 // QuantizeLinear and DequantizeLinear, with one scale for all elements, per index of an axis, or
 // per block of an axis. Arithmetic is in double, then rounded as in ONNX: quotients to the type of
-// the scale (or `precision`), products to the type of the result.
+// the scale (or `precision`), products to the type of the result. steep.Unpack, which gives
+// DequantizeLinear the elements of packed weights.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -12,6 +13,7 @@
 #include "providers/cpu/cpu.h"
 #include "providers/cpu/narrow_float.h"
 #include "providers/cpu/parallel.h"
+#include "runtime/packing.h"
 
 namespace steep::cpu {
 namespace {
@@ -171,11 +173,26 @@ std::unique_ptr<Kernel> make_dequantize(const NodeSpec& node, std::string* why_n
   });
 }
 
+std::unique_ptr<Kernel> make_unpack(const NodeSpec& node, std::string* why_not) {
+  const DType dtype = node.out(0).dtype;
+  const int64_t n = node.out(0).size(), bits = bits_of(dtype);
+  if (bits >= 8) return decline(why_not, "the result is {}", name_of(dtype));
+  constexpr int64_t kElements = 4096;  // of a task; they begin with a whole byte
+  return kernel_from([=](const KernelArgs& args) {
+    parallel_for((n + kElements - 1) / kElements, 8, [&](int64_t begin, int64_t end) {
+      const int64_t first = begin * kElements, last = std::min(end * kElements, n);
+      unpack(dtype, last - first, args.input<uint8_t>(0) + first * bits / 8,
+             args.output<uint8_t>(0) + first);
+    });
+  });
+}
+
 }  // namespace
 
 void register_quantize(std::vector<Candidate>& list) {
   list.push_back({"QuantizeLinear", "reference", make_quantize});
   list.push_back({"DequantizeLinear", "reference", make_dequantize});
+  list.push_back({"steep.Unpack", "bytes", make_unpack});
 }
 
 }  // namespace steep::cpu

@@ -257,6 +257,7 @@ namespace steep {
   X(SteepTakeRows) \
   X(SteepTopK) \
   X(SteepTriangularSolve) \
+  X(SteepUnpack) \
   X(SteepWithGradient) \
   X(SteepZerosLike)
 // clang-format on

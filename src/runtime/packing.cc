@@ -8,25 +8,36 @@ size_t packed_bytes(DType dtype, int64_t count) {
   return bits >= 8 ? n * size_of(dtype) : n / 8 * bits + (n % 8 * bits + 7) / 8;
 }
 
-Tensor unpack(DType dtype, Dims dims, const void* bytes) {
-  Tensor tensor = Tensor::empty(dtype, std::move(dims));
+void unpack(DType dtype, int64_t count, const uint8_t* from, uint8_t* to) {
   const int bits = bits_of(dtype);
-  if (bits >= 8) {
-    if (tensor.nbytes() != 0) std::memcpy(tensor.data(), bytes, tensor.nbytes());
-    return tensor;
+  int64_t i = 0;
+  if (bits == 4) {  // the usual width: two elements a byte
+    for (; i + 1 < count; i += 2) {
+      const uint8_t pair = *from++;
+      to[i] = pair & 15;
+      to[i + 1] = pair >> 4;
+    }
   }
-  const auto* from = static_cast<const uint8_t*>(bytes);
-  auto* to = static_cast<uint8_t*>(tensor.data());
   uint32_t buffer = 0;  // the next bits of the stream
-  int count = 0;
-  for (int64_t i = 0; i < tensor.size(); ++i) {
-    if (count < bits) {
-      buffer |= uint32_t{*from++} << count;
-      count += 8;
+  int held = 0;
+  for (; i < count; ++i) {
+    if (held < bits) {
+      buffer |= uint32_t{*from++} << held;
+      held += 8;
     }
     to[i] = static_cast<uint8_t>(buffer & ((1U << bits) - 1));
     buffer >>= bits;
-    count -= bits;
+    held -= bits;
+  }
+}
+
+Tensor unpack(DType dtype, Dims dims, const void* bytes) {
+  Tensor tensor = Tensor::empty(dtype, std::move(dims));
+  if (bits_of(dtype) < 8) {
+    unpack(dtype, tensor.size(), static_cast<const uint8_t*>(bytes),
+           static_cast<uint8_t*>(tensor.data()));
+  } else if (tensor.nbytes() != 0) {
+    std::memcpy(tensor.data(), bytes, tensor.nbytes());
   }
   return tensor;
 }

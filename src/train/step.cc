@@ -21,6 +21,7 @@
 #include "train/loss.h"
 #include "train/name_suggestions.h"
 #include "train/optimizer.h"
+#include "train/packed_weights.h"
 #include "train/parameters.h"
 #include "train/schedule.h"
 #include "train/updates.h"
@@ -342,8 +343,8 @@ TrainingModel prepare_model(Graph graph, std::span<const std::string> initialize
     model.statistics.push_back(v.name());
     states.add(v);
   }
-  for (Value v : std::vector<Value>(graph.states())) {
-    if (v.tensor() != nullptr && v.tensor()->defined()) states.add(v);  // no update writes it
+  for (Value v : std::vector<Value>(graph.states())) {  // those that no update writes
+    if (v.tensor() != nullptr && v.tensor()->defined()) states.add(stay_packed(v));
   }
   const auto groups = groups_by_name(options);
   std::vector<std::pair<Value, const OptimizerOptions*>> trained;

@@ -2,6 +2,7 @@
 #include <numeric>
 
 #include "providers/cpu/strided_copy.h"
+#include "runtime/packing.h"
 #include "steep/error.h"
 #include "tests/kernels/run_kernel.h"
 
@@ -303,6 +304,36 @@ TEST(Copy, SharesOrCopies) {
                {1, 2, 3, 4, 5, 6});
   expect_close(run_one("Shape", {x}, {DType::i64, {1}}, {{"start", int64_t{-1}}}), {3});
   expect_close(run_one("Size", {x}, {DType::i64, {}}), {6});
+}
+
+TEST(Unpack, GivesTheElementsOfEachWidth) {
+  for (const DType dtype : {DType::u2, DType::i2, DType::u4, DType::i4, DType::f6e2m3}) {
+    for (const int64_t count : {0, 1, 7, 4096, 40'001}) {  // the last in several tasks
+      Tensor elements = Tensor::zeros(dtype, {count});
+      const int mask = (1 << bits_of(dtype)) - 1;
+      for (int64_t i = 0; i < count; ++i)
+        static_cast<uint8_t*>(elements.data())[i] = static_cast<uint8_t>(i * 7 & mask);
+      const Tensor y = run_one("steep.Unpack", {pack(elements)}, {dtype, {count}});
+      EXPECT_TRUE(count == 0 || std::memcmp(y.data(), elements.data(), y.nbytes()) == 0)
+          << name_of(dtype) << " " << count;
+    }
+  }
+}
+
+TEST(SetPart, WritesInPlaceOrToACopy) {
+  const Tensor whole = iota({3, 5});
+  const Tensor part = Tensor::from<float>({9, 9, 9, 9, 9, 9}, {3, 2});
+  const Attrs attrs{{"axis", int64_t{1}}, {"start", int64_t{2}}};
+  for (const bool in_place : {true, false}) {
+    RunOptions how;
+    if (in_place) how.share = {{0, 0}};
+    const Tensor y =
+        run_kernel("steep.SetPart", {whole, part}, {{DType::f32, {3, 5}}}, attrs, how)[0];
+    for (int64_t i = 0; i < y.size(); ++i) {
+      const bool in_part = i % 5 == 2 || i % 5 == 3;
+      EXPECT_EQ(y.data<float>()[i], in_part ? 9 : static_cast<float>(i + 1));
+    }
+  }
 }
 
 }  // namespace

@@ -1,5 +1,9 @@
 """Steep's own operators."""
 
+import math
+
+import numpy as np
+import onnx
 import torch
 
 from .row import SHAPES, apart, floats, ints, table
@@ -240,4 +244,37 @@ for _a, _b in (
         reference=False,
         torch=lambda a, b: (torch.exp(a + b), torch.exp(a + b) - b),
         attrs={"body": [("Add", [0, 1]), ("Exp", [2]), ("Sub", [3, 1])]},
+    )
+
+for _whole, _part, _axis, _start in (
+    ((2, 5), (2, 2), 1, 0),
+    ((2, 5), (2, 2), -1, 3),
+    ((4, 3, 2), (1, 3, 2), 0, 2),
+    ((1, 70), (1, 33), 1, 20),
+    ((2, 3), (2, 3), 1, 0),
+    ((2, 0), (2, 0), 1, 0),
+    ((0, 3), (0, 1), 1, 1),
+    ((9,), (4,), 0, 5),
+    ((2, 3, 4, 5), (2, 3, 2, 5), 2, 1),
+    ((3, 4), (3, 0), 1, 2),
+    ((17, 2), (16, 2), 0, 1),
+):
+    row(
+        "steep.SetPart",
+        floats(*_whole),
+        floats(*_part),
+        attrs={"axis": _axis, "start": _start},
+        torch=lambda x, p, a=_axis, i=_start: x.slice_scatter(p, a, i, i + p.shape[a]),
+    )
+
+for _shape in ((), (1,), (5,), (0,), (33,), (2, 3), (2, 0), (4, 4), (3, 1, 5), (2, 2, 2), (70, 3)):
+    _count = math.prod(_shape)
+    row(
+        "steep.Unpack",
+        (np.arange((_count + 1) // 2) * 37 % 256).astype(np.uint8),
+        attrs={"dtype": int(onnx.TensorProto.UINT4), "shape": list(_shape)},
+        reference=False,
+        torch=lambda x, n=_count, to=_shape: (
+            torch.stack([x & 15, x >> 4], -1).flatten()[:n].reshape(to)
+        ),
     )
