@@ -58,7 +58,7 @@ void finish_row(Bf16* y, int64_t n, float bias, bool relu) {
 /// oneDNN divides long sums among threads when there is little else to divide; results would depend
 /// on the number of threads. It does not divide sums up to these lengths, for its brgemm kernels
 /// with a transposed `a`, and for the gemm that it uses for other layouts.
-constexpr int64_t kLongestTransposedSum = 2048;
+constexpr int64_t kLongestTransposedSum = 2047;
 constexpr int64_t kLongestNarrowSum = 1024;  // of 16-bit floats, where `a` is transposed
 constexpr int64_t kLongestGemmSum = 512;
 
