@@ -43,6 +43,7 @@ set(kernel_sources
   providers/cpu/matmul_blocked.cc
   providers/cpu/matmul_problem.cc
   providers/cpu/matmul_small.cc
+  providers/cpu/matmul_widened.cc
   providers/cpu/narrow_float.cc
   providers/cpu/plugin.cc
   providers/cpu/reduce.cc

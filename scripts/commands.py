@@ -25,6 +25,7 @@ COMMANDS = (
     "lr-find",
     "plan",
     "plot",
+    "bench-kernels",
     "launch",
     "completion",
 )

@@ -318,6 +318,10 @@ typedef struct SteepProvider {
   SteepError* (*wait)(void* device, SteepStream stream, SteepStream other);
   /* The operators that the provider adds, and their number. NULL: none. */
   const SteepOp* (*ops)(size_t* count);
+  /* A table for people of the measurements by which the provider chooses kernels; of new ones,
+   * which replace those that it kept, if `again` is not 0. *text is valid until the next call.
+   * NULL: it chooses by rules alone. */
+  SteepError* (*measurements)(void* device, int again, const char** text);
 } SteepProvider;
 
 typedef enum SteepProviderFlag {

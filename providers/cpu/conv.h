@@ -30,6 +30,8 @@ struct ConvProblem {
 std::optional<ConvProblem> read_conv(const NodeSpec& node, std::string* why_not);
 
 std::unique_ptr<Kernel> make_onednn_conv(const NodeSpec& node, std::string* why_not);
+/// The same for a problem, exactly as it says.
+std::unique_ptr<Kernel> make_onednn_conv(const ConvProblem& problem, std::string* why_not);
 
 /// Whether make_depthwise_gradient() takes the problem.
 bool has_depthwise_gradient(const ConvProblem& p);

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 
+#include "providers/cpu/choice.h"
 #include "providers/cpu/conv.h"
 #include "providers/cpu/onednn.h"
 
@@ -168,6 +169,10 @@ class OneDnnConv final : public Kernel {
 
 }  // namespace
 
+std::unique_ptr<Kernel> make_onednn_conv(const ConvProblem& problem, std::string* why_not) {
+  return make_onednn_kernel<OneDnnConv>(why_not, problem);
+}
+
 std::unique_ptr<Kernel> make_onednn_conv(const NodeSpec& node, std::string* why_not) {
   auto problem = read_conv(node, why_not);
   if (!problem) return nullptr;
@@ -180,14 +185,16 @@ std::unique_ptr<Kernel> make_onednn_conv(const NodeSpec& node, std::string* why_
   constexpr int64_t kMostMultiplications = int64_t{1} << 43;
   if (problem->multiplications() > kMostMultiplications)
     return decline(why_not, "too long for one call");
-  // Without bfloat16 instructions, bfloat16 would only be slower than float32.
+  // bfloat16 would only be slower without its instructions, and with slow ones.
   problem->bf16 =
-      problem->bf16 && problem->dtype == DType::f32 && onednn_uses(dnnl::cpu_isa::avx512_core_bf16);
+      problem->bf16 && problem->dtype == DType::f32 &&
+      onednn_uses(dnnl::cpu_isa::avx512_core_bf16) &&
+      !(problem->multiplications() >= kFewMultiplications && widens_bf16(ProductKind::convolution));
   if (problem->bf16) {
-    if (auto kernel = make_onednn_kernel<OneDnnConv>(why_not, *problem)) return kernel;
+    if (auto kernel = make_onednn_conv(*problem, why_not)) return kernel;
     problem->bf16 = false;
   }
-  return make_onednn_kernel<OneDnnConv>(why_not, *problem);
+  return make_onednn_conv(*problem, why_not);
 }
 
 }  // namespace steep::cpu

@@ -5,7 +5,8 @@
 #include <type_traits>
 
 #include "providers/cpu/build_kernel.h"
-#include "providers/cpu/convert.h"
+#include "providers/cpu/choice.h"
+#include "providers/cpu/cpu.h"
 #include "providers/cpu/parallel.h"
 
 namespace steep::cpu {
@@ -78,93 +79,28 @@ class ReferenceMatMul final : public Kernel {
   MatMulProblem p_;
 };
 
-/// 16-bit floats: widens the operands, multiplies in float32, narrows the result. It gives the
-/// results of a machine without 16-bit products, at the speed of float32.
-class WideMatMul final : public Kernel {
- public:
-  /// `multiply`: the kernel of the same node in float32.
-  WideMatMul(const NodeSpec& node, std::unique_ptr<Kernel> multiply)
-      : multiply_(std::move(multiply)) {
-    flops = multiply_->flops;
-    for (size_t i = 0; i < 3; ++i) add(node.in(i));
-    add(node.out(0));
-    inner_scratch_ = scratch_bytes;
-    scratch_bytes += multiply_->scratch_bytes;
-  }
-
-  void execute(const KernelArgs& args) const override {
-    const void* in[3] = {};
-    for (size_t i = 0; i < 3; ++i) in[i] = widen(parts_[i], args.in[i], args.scratch);
-    const Part& y = parts_[3];
-    auto* wide = y.convert == nullptr ? args.out[0] : static_cast<char*>(args.scratch) + y.offset;
-    void* const out[1] = {wide};
-    multiply_->execute({in, out, static_cast<char*>(args.scratch) + inner_scratch_});
-    if (y.convert != nullptr) convert(y, find_convert(DType::f32, y.dtype), wide, args.out[0]);
-  }
-
- private:
-  struct Part {
-    DType dtype = DType::undefined;
-    Convert convert = nullptr;  // to float32; null if not needed
-    size_t offset = 0;          // in the scratch
-    int64_t count = 0;
-  };
-
-  void add(const Operand& operand) {
-    Part part{.dtype = operand.dtype, .offset = scratch_bytes, .count = operand.size()};
-    if (operand.present() && operand.dtype != DType::f32) {
-      part.convert = find_convert(operand.dtype, DType::f32);
-      scratch_bytes += whole_lines(static_cast<size_t>(part.count) * sizeof(float));
-    }
-    parts_.push_back(part);
-  }
-
-  static const void* widen(const Part& part, const void* from, void* scratch) {
-    if (part.convert == nullptr) return from;
-    void* wide = static_cast<char*>(scratch) + part.offset;
-    convert(part, part.convert, from, wide);
-    return wide;
-  }
-
-  static void convert(const Part& part, Convert f, const void* from, void* to) {
-    const auto from_size = static_cast<int64_t>(f == part.convert ? size_of(part.dtype) : 4);
-    const auto to_size = static_cast<int64_t>(f == part.convert ? 4 : size_of(part.dtype));
-    parallel_for(part.count, 65536, [&](int64_t begin, int64_t end) {
-      f(static_cast<const char*>(from) + begin * from_size,
-        static_cast<char*>(to) + begin * to_size, end - begin);
-    });
-  }
-
-  std::unique_ptr<Kernel> multiply_;
-  size_t inner_scratch_ = 0;
-  std::vector<Part> parts_;
-};
-
-std::unique_ptr<Kernel> make_reference(const NodeSpec& node, std::string* why_not);
-
-std::unique_ptr<Kernel> make_wide(const NodeSpec& node, std::string* why_not) {
-  NodeSpec wide = node;
-  for (auto* operands : {&wide.inputs, &wide.outputs}) {
-    for (Operand& operand : *operands) {
-      if (operand.present()) operand.dtype = DType::f32;
+/// oneDNN's kernel, unless it multiplies bfloat16 more slowly than float32 here.
+std::unique_ptr<Kernel> make_chosen_onednn(const NodeSpec& node, std::string* why_not) {
+  static const bool native = has_products(DType::bf16);
+  if (native && node.in(0).dtype == DType::bf16) {
+    auto p = read_matmul(node, why_not, true);
+    if (!p) return nullptr;
+    if (p->y_n != 1 && p->y_m == 1) p = p->swap();
+    if (p->multiplications() >= kFewMultiplications && widens_bf16(kind_of(*p))) {
+      return decline(why_not, "its bfloat16 products are slower than float32 here");
     }
   }
-  for (auto* make : {make_small_matmul, make_onednn_matmul, make_blocked_matmul, make_reference}) {
-    if (auto multiply = make(wide, why_not)) {
-      return std::make_unique<WideMatMul>(node, std::move(multiply));
-    }
-  }
-  return nullptr;
+  return make_onednn_matmul(node, why_not);
 }
 
-std::unique_ptr<Kernel> make_reference(const NodeSpec& node, std::string* why_not) {
+}  // namespace
+
+std::unique_ptr<Kernel> make_reference_matmul(const NodeSpec& node, std::string* why_not) {
   auto p = read_matmul(node, why_not);
   if (!p) return nullptr;
   switch (p->dtype) {
     case DType::f32: return std::make_unique<ReferenceMatMul<float>>(*p);
     case DType::f64: return std::make_unique<ReferenceMatMul<double>>(*p);
-    case DType::f16:
-    case DType::bf16: return make_wide(node, why_not);
     default: break;
   }
   if (p->alpha != 1 || p->bias) {
@@ -180,14 +116,13 @@ std::unique_ptr<Kernel> make_reference(const NodeSpec& node, std::string* why_no
   }
 }
 
-}  // namespace
-
 void register_matmul(std::vector<Candidate>& list) {
   for (std::string_view op : {"MatMul", "steep.MatMul"}) {
     list.push_back({op, "small", make_small_matmul});
-    list.push_back({op, "onednn", make_onednn_matmul});
+    list.push_back({op, "onednn", make_chosen_onednn});
+    list.push_back({op, "widened", make_widened_matmul});
     list.push_back({op, "blocked", make_blocked_matmul});
-    list.push_back({op, "reference", make_reference});
+    list.push_back({op, "reference", make_reference_matmul});
   }
 }
 

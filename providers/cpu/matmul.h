@@ -44,6 +44,10 @@ std::unique_ptr<Kernel> make_small_matmul(const NodeSpec& node, std::string* why
 std::unique_ptr<Kernel> make_blocked_matmul(const NodeSpec& node, std::string* why_not);
 /// A oneDNN primitive that reads the operands in place.
 std::unique_ptr<Kernel> make_onednn_matmul(const NodeSpec& node, std::string* why_not);
+/// 16-bit floats, widened and multiplied in float32 block by block.
+std::unique_ptr<Kernel> make_widened_matmul(const NodeSpec& node, std::string* why_not);
+/// Loops for every dtype but 16-bit floats, and for all strides.
+std::unique_ptr<Kernel> make_reference_matmul(const NodeSpec& node, std::string* why_not);
 
 // Products whose extents are known only when a kernel runs. REQUIRES: no batch, alpha 1, no bias,
 // Relu or addend, a contiguous row of y. A result does not depend on the number of threads.

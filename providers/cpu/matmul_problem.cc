@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "providers/cpu/choice.h"
 #include "providers/cpu/matmul.h"
 
 namespace steep::cpu {
@@ -180,6 +181,13 @@ const char* set_epilogue(const NodeSpec& node, bool takes_addend, MatMulProblem*
 }
 
 }  // namespace
+
+ProductKind kind_of(const MatMulProblem& p) {
+  constexpr int64_t kWide = 16384;  // an axis as long as a vocabulary
+  if (std::max({p.m, p.n, p.k}) >= kWide) return ProductKind::wide;
+  if (p.a_k != 1) return ProductKind::turned_a;
+  return p.b_n == 1 ? ProductKind::plain : ProductKind::turned_b;
+}
 
 int64_t MatMulProblem::batch_count() const { return element_count(batch); }
 

@@ -11,6 +11,7 @@
 #include <span>
 
 #include "device/caught.h"
+#include "providers/cpu/choice.h"
 #include "providers/cpu/cpu.h"
 #include "providers/cpu/isa.h"
 #include "steep/error.h"
@@ -331,6 +332,17 @@ int narrows(void*, const char* op, int32_t dtype, SteepNarrow* how) {
   return 1;
 }
 
+SteepError* measurements(void*, int again, const char** text) {
+  try {
+    static std::string table;
+    table = product_table(again != 0);
+    *text = table.c_str();
+    return nullptr;
+  } catch (...) {
+    return to_engine_error();
+  }
+}
+
 int multiplies(void*, int32_t dtype) { return has_products(static_cast<DType>(dtype)) ? 1 : 0; }
 
 }  // namespace
@@ -377,6 +389,7 @@ extern "C" __attribute__((visibility("default"))) const SteepProvider* steep_pro
     p.data_shaped = find_data_shaped;
     p.multiplies = multiplies;
     p.narrows = narrows;
+    p.measurements = measurements;
     return p;
   }();
   host = table;

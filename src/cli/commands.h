@@ -33,6 +33,7 @@ Command add_diff(CLI::App& app);
 Command add_lr_find(CLI::App& app);
 Command add_plan(CLI::App& app);
 Command add_plot(CLI::App& app);
+Command add_bench_kernels(CLI::App& app);
 Command add_launch(CLI::App& app, std::vector<std::string> command_line);
 Command add_completion(CLI::App& app);
 

@@ -110,6 +110,7 @@ int parse_and_run(int argc, char** argv) {
                                       add_lr_find(app),
                                       add_plan(app),
                                       add_plot(app),
+                                      add_bench_kernels(app),
                                       add_launch(app, command_line),
                                       add_completion(app)};
   if (complete(app, command_line)) return kDone;

@@ -97,6 +97,15 @@ std::optional<SteepNarrow> Device::narrows(std::string_view op, DType dtype) con
   return narrow ? std::optional(how) : std::nullopt;
 }
 
+std::string Device::measurements(bool again) const {
+  const auto ask = provider_.table.measurements;
+  const char* text = nullptr;
+  if (ask != nullptr) {
+    call_provider(provider_.name, "measurements", [&] { check(ask(handle_, again, &text)); });
+  }
+  return text == nullptr ? std::string() : text;
+}
+
 void Device::fuse(SteepGraph* graph) const {
   call_provider(provider_.name, "fuse", [&] { check(provider_.table.fuse(handle_, graph)); });
 }

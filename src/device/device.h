@@ -76,6 +76,9 @@ class Device : public std::enable_shared_from_this<Device> {
   bool multiplies(DType dtype) const;
   /// How kernels of `op` use a narrow type; nothing if they have to compute in float32.
   std::optional<SteepNarrow> narrows(std::string_view op, DType dtype) const;
+  /// A table of the measurements by which the provider chooses kernels, or of new ones; empty if it
+  /// chooses by rules alone. Not thread-safe.
+  std::string measurements(bool again) const;
   /// Whether the provider fuses nodes; fuse() lets it claim nodes of the graph, and throws the
   /// error that it reports.
   bool fuses() const { return provider_.table.fuse != nullptr; }

@@ -296,6 +296,105 @@ Tensor random_bf16(const Dims& dims, uint32_t seed) {
                  {{"to", static_cast<int64_t>(DType::bf16)}});
 }
 
+/// A product of 16-bit floats, against the float32 product of the same numbers.
+void check_narrow(const Case& c, DType narrow, DType result, std::string_view candidate) {
+  SCOPED_TRACE(to_string(c.a) + " x " + to_string(c.b) + " " + std::string(name_of(narrow)) +
+               " -> " + std::string(name_of(result)));
+  auto cast = [](const Tensor& x, DType to) {
+    return run_one("Cast", {x}, {to, x.dims()}, {{"to", static_cast<int64_t>(to)}});
+  };
+  auto narrowed = [&](const Dims& dims, uint32_t seed) {
+    return cast(random_tensor(DType::f32, dims, seed), narrow);
+  };
+  std::vector<Tensor> inputs = {narrowed(c.a, 1), narrowed(c.b, 2)};
+  Attrs attrs{{"alpha", c.alpha}, {"dtype", static_cast<int64_t>(result)}};
+  if (!c.perm_a.empty()) attrs.set("perm_a", c.perm_a);
+  if (!c.perm_b.empty()) attrs.set("perm_b", c.perm_b);
+  if (!c.perm_y.empty()) attrs.set("perm_y", c.perm_y);
+  if (c.relu) attrs.set("activation", std::string("Relu"));
+  if (c.bias) inputs.push_back(narrowed({view(c.b, c.perm_b).dims.back()}, 3));
+  std::vector<Tensor> wide;
+  for (const Tensor& x : inputs) wide.push_back(cast(x, DType::f32));
+  const Tensor want =
+      run_one("steep.MatMul", wide, {DType::f32, c.y}, attrs, {.only = "reference"});
+  const Tensor one =
+      run_one("steep.MatMul", inputs, {result, c.y}, attrs, {.threads = 1, .only = candidate});
+  const double eps = result == DType::f32 ? 1e-4 : result == DType::bf16 ? 8e-3 : 1e-3;
+  expect_close(cast(one, DType::f32), values(want), eps, eps);
+  if (products_depend_on_threads()) return;
+  for (const int threads : {2, 3}) {
+    expect_same_bits(one, run_one("steep.MatMul", inputs, {result, c.y}, attrs,
+                                  {.threads = threads, .only = candidate}));
+  }
+}
+
+TEST(MatMul, WidensNarrowOperands) {
+  std::vector<Case> cases = middling_cases();
+  cases.insert(cases.end(), little_cases().begin(), little_cases().end());
+  // More than one block of rows, columns and terms, in each layout; and no terms at all.
+  cases.push_back({.a = {1030, 40}, .b = {40, 1029}, .y = {1030, 1029}, .relu = true});
+  cases.push_back({.a = {1030, 40},
+                   .b = {1029, 40},
+                   .y = {1029, 1030},
+                   .perm_b = {1, 0},
+                   .perm_y = {1, 0},
+                   .alpha = 0.5,
+                   .bias = true});
+  cases.push_back({.a = {4100, 33}, .b = {4100, 70}, .y = {33, 70}, .perm_a = {1, 0}});
+  cases.push_back({.a = {33, 2049}, .b = {2049, 70}, .y = {33, 70}, .alpha = 2, .bias = true});
+  cases.push_back({.a = {5, 0}, .b = {0, 3}, .y = {5, 3}, .bias = true});
+  for (const Case& c : cases) {
+    check_narrow(c, DType::bf16, DType::bf16, "widened");
+    check_narrow(c, DType::bf16, DType::f32, "widened");
+    check_narrow(c, DType::f16, DType::f16, "widened");
+  }
+}
+
+/// oneDNN divides sums of 2,048 terms among threads, but none of 2,047.
+TEST(MatMul, LongSumsHaveTheSameBitsForAnyNumberOfThreads) {
+  if (products_depend_on_threads()) GTEST_SKIP() << "oneDNN has only its gemm";
+  for (const int64_t k : {2047, 2048, 4096}) {
+    SCOPED_TRACE(k);
+    const Tensor a = random_tensor(DType::f32, {k, 31}, 1);
+    const Tensor b = random_tensor(DType::f32, {k, 47}, 2);
+    const Attrs attrs{{"perm_a", Ints{1, 0}}};
+    const Tensor one = run_one("MatMul", {a, b}, {DType::f32, {31, 47}}, attrs, {.threads = 1});
+    for (const int threads : {2, 3, 8}) {
+      expect_same_bits(
+          one, run_one("MatMul", {a, b}, {DType::f32, {31, 47}}, attrs, {.threads = threads}));
+    }
+  }
+}
+
+TEST(MatMul, WidenedProductsAddToExistingValues) {
+  const Tensor a = random_bf16({1030, 40}, 1), b = random_bf16({40, 66}, 2);
+  const Tensor before = random_tensor(DType::f32, {1030, 66}, 3);
+  const Out out{DType::f32, {1030, 66}};
+  const Attrs attrs{{"alpha", 1.0}, {"dtype", static_cast<int64_t>(DType::f32)}};
+  const Tensor product = run_one("steep.MatMul", {a, b}, out, attrs, {.only = "widened"});
+  const Tensor sum = run_one("steep.MatMul", {a, b, Tensor(), before}, out, attrs,
+                             {.only = "widened", .share = {{3, 0}}});
+  std::vector<double> want = values(product);
+  const std::vector<double> existing = values(before);
+  for (size_t i = 0; i < want.size(); ++i) want[i] += existing[i];
+  expect_close(sum, want, 1e-5, 1e-5);
+}
+
+/// Widened blocks are of a bounded size: the operands of a vocabulary would take 64 MiB.
+TEST(MatMul, WideningTakesLittleMemory) {
+  const Attrs attrs{
+      {"alpha", 1.0}, {"activation", std::string()}, {"dtype", static_cast<int64_t>(DType::bf16)}};
+  const NodeSpec node{.name = "scores",
+                      .op = "steep.MatMul",
+                      .attrs = attrs,
+                      .inputs = {{DType::bf16, {2048, 512}}, {DType::bf16, {512, 32768}}},
+                      .outputs = {{DType::bf16, {2048, 32768}}}};
+  std::string why_not;
+  const auto made = cpu::make_kernel(node, "widened", &why_not);
+  ASSERT_NE(made.kernel, nullptr) << why_not;
+  EXPECT_LT(made.kernel->scratch_bytes, size_t{32} << 20);
+}
+
 TEST(MatMul, NarrowProductsHaveTheSameBitsForAnyNumberOfThreads) {
   if (products_depend_on_threads()) GTEST_SKIP() << "oneDNN has only its gemm";
   struct Shape {
@@ -365,6 +464,33 @@ TEST(MatMul, NarrowSumsThatFillNoTile) {
         run_one("steep.MatMul", {wide(a), wide(b)}, out, attrs, {.only = "reference"});
     expect_close(run_one("steep.MatMul", {a, b}, out, attrs, {.candidate = "onednn"}), values(want),
                  1e-5, 1e-5);
+  }
+}
+
+/// Layouts for which releases of oneDNN have been wrong. Ours is right; a newer one has to be, too.
+TEST(MatMul, LayoutsThatOneDnnHadWrong) {
+  const Case cases[] = {
+      // oneDNN#6015: one term, b transposed or with gaps in its batch
+      {.a = {16, 32, 1}, .b = {1, 16, 513}, .y = {16, 32, 513}, .perm_b = {1, 0, 2}},
+      {.a = {16, 32, 1}, .b = {513, 16, 1}, .y = {16, 32, 513}, .perm_b = {1, 2, 0}},
+      {.a = {2, 1, 1}, .b = {2, 16, 1}, .y = {2, 1, 16}, .perm_b = {0, 2, 1}},
+      // oneDNN#3060: rows of a longer than the sum
+      {.a = {20, 2, 36}, .b = {2, 36, 108}, .y = {2, 20, 108}, .perm_a = {1, 0, 2}},
+      // oneDNN#6002: one row, transposed result
+      {.a = {4, 1, 66}, .b = {4, 66, 108}, .y = {4, 108, 1}, .perm_y = {0, 2, 1}},
+      // oneDNN#5471: rank 4 with an outer extent of 1
+      {.a = {13, 1, 3, 4}, .b = {4, 16}, .y = {13, 1, 3, 16}},
+      {.a = {1, 3, 20, 36}, .b = {1, 1, 36, 40}, .y = {1, 3, 20, 40}},
+      // oneDNN#2180: b is [batch, columns, heads, terms]
+      {.a = {3, 5, 2, 33},
+       .b = {3, 40, 2, 33},
+       .y = {3, 2, 5, 40},
+       .perm_a = {0, 2, 1, 3},
+       .perm_b = {0, 2, 3, 1}},
+  };
+  for (const Case& c : cases) {
+    check(c, DType::f32, "onednn");
+    if (cpu::has_products(DType::bf16)) check_narrow(c, DType::bf16, DType::f32, "onednn");
   }
 }
 

@@ -8,6 +8,7 @@ import pytest
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1] / "python"), str(HERE / "support")]
 os.environ["STEEP_CACHE"] = "off"  # results are not to depend on what other runs left
+os.environ.setdefault("STEEP_PRODUCTS", "native")  # nor on how fast products are here
 
 
 # Ignored in the background and under nohup, and then in whatever tests start.
