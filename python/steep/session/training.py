@@ -341,18 +341,18 @@ class TrainingSession(SessionSteps):
         from steep.session.metrics import LossOfSession
 
         options = FitOptions(
-            epochs,
-            batch,
-            accumulate,
-            validation,
-            shuffle,
-            seed,
-            metrics,
-            callbacks,
-            step_callbacks,
-            patience,
-            restore_best,
-            progress,
+            epochs=epochs,
+            batch=batch,
+            accumulate=accumulate,
+            validation=validation,
+            shuffle=shuffle,
+            seed=seed,
+            metrics=metrics,
+            callbacks=callbacks,
+            step_callbacks=step_callbacks,
+            patience=patience,
+            restore_best=restore_best,
+            progress=progress,
         )
         if self._parallel is not None:
             raise DataError(
