@@ -20,10 +20,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return to
 
 
-# Adam divides gradients by their size, so that rounding has a say in those near zero.
-@pytest.mark.parametrize(("optimizer", "lr", "atol"), [("sgd", 0.1), ("adamw", 0.001)])
+@pytest.mark.parametrize(("optimizer", "lr"), [("sgd", 0.1), ("adamw", 0.001)])
 def test_digits_have_the_weights_that_they_have_here(
-    folder: Path, tmp_path: Path, optimizer: str, lr: float, atol: float
+    folder: Path, tmp_path: Path, optimizer: str, lr: float
 ) -> None:
     trained = {}
     for name, program in {"here": [built("steep")], "arm": [*EMULATOR, WHOLE / "steep"]}.items():
@@ -36,6 +35,8 @@ def test_digits_have_the_weights_that_they_have_here(
             *("--optimizer", optimizer, "--lr", lr, "--epochs", 3, "--out", to),
         )
         trained[name] = weights(to)
+    # Adam divides gradients by their size, so that rounding has a say in those near zero.
+    atol = 1e-5
     before = weights(folder / "digits.onnx")
     assert trained["arm"].keys() == trained["here"].keys() == before.keys()
     for name, mine in trained["arm"].items():
