@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import signal
 import subprocess
 import sys
 import threading
@@ -550,43 +548,6 @@ def test_a_model_that_fixes_the_rows(caplog):
 
 
 # --- Ctrl-C and progress ---------------------------------------------------------------------
-
-
-def test_ctrl_c_waits_for_the_step():
-    ours = session()
-    states = []
-
-    def interrupt(result):
-        if result.step == 3:
-            os.kill(os.getpid(), signal.SIGINT)
-            states.append(weights(ours))
-
-    with pytest.raises(KeyboardInterrupt):
-        ours.fit((X, Y), epochs=10, batch=8, step_callbacks=[interrupt])
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert ours.step_count == 3
-    np.testing.assert_array_equal(weights(ours)["w"], states[0]["w"])
-    ours.fit((X, Y))  # it may be used
-
-    def twice(result):
-        os.kill(os.getpid(), signal.SIGINT)
-        os.kill(os.getpid(), signal.SIGINT)
-        states.append("not reached")
-
-    with pytest.raises(KeyboardInterrupt):
-        ours.fit((X, Y), step_callbacks=[twice])
-    assert len(states) == 1
-
-
-def test_a_handler_of_the_program_stays():
-    seen = []
-    before = signal.signal(signal.SIGINT, lambda *_: seen.append(1))
-    try:
-        ours = session()
-        ours.fit((X, Y), step_callbacks=[lambda r: os.kill(os.getpid(), signal.SIGINT)])
-        assert seen == [1, 1] and ours.step_count == 2
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def test_a_bar_is_shown_after_two_seconds(tmp_path: Path):
