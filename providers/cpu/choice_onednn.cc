@@ -224,7 +224,8 @@ std::optional<std::filesystem::path> file_of(const std::string& machine) {
   const char* const home = std::getenv("HOME");
   std::filesystem::path path;
   if (folder != nullptr) {
-    if (is_off(folder)) return {};
+    // "~user" is not looked up here: without the measurement's file nothing is lost.
+    if (is_off(folder) || *folder == '~') return {};
     path = folder;
   } else if (base != nullptr && *base == '/') {
     path = std::filesystem::path(base) / "steep";
