@@ -183,8 +183,9 @@ def folders() -> int:
         )
         if mounted.returncode == 0:
             try:
+                base.joinpath("filling").write_bytes(bytes(4096))
                 attack.expect("a full disk")
-                if left := [p.name for p in base.iterdir()]:
+                if left := [p.name for p in base.iterdir() if p.name != "filling"]:
                     attack.found(f"a full disk: {left} was left")
             finally:
                 subprocess.run(["umount", str(base)], check=True)
