@@ -19,7 +19,7 @@ from onnxscript.function_libs.torch_lib.ops.core import (
     aten_trunc,
 )
 
-from steep.lowering.ops.steep_nodes import with_gradient_of, with_slopes
+from steep.lowering.ops.steep_nodes import with_changes, with_gradient_of, with_slopes
 from steep.lowering.ops.stop_gradient import detach
 from steep.lowering.ops.values import Number, Operator, Slopes, Translation, Value
 from steep.patching.torch_versions import CLAMP_IS_FLAT_AT_BOUNDS, operators
@@ -332,34 +332,36 @@ def _item(self: Value) -> Value:
 def _times_logarithm(logarithm: Operator, pole: float) -> Operator:
     """Return x ln y or x ln(1 + y), with its pole at y = 0 or -1.
 
-    The result is 0 where x is 0, even at the pole. There, gradients are PyTorch's: that of x is 0
-    at the pole and below, and infinite where y is infinite; that of y is NaN at the pole.
+    Source of the gradients: PyTorch's ``derivatives.yaml``. That of x is the same function of the
+    gradient: 0 where the gradient is 0, even at the pole and below, where the logarithm is none.
     """
+
+    def product(x: Value, y: Value) -> Value:
+        none = opset18.And(opset18.Equal(x, number(0, x)), opset18.Not(is_nan(y)))
+        return opset18.Where(none, number(0, x), opset18.Mul(x, logarithm(y)))
+
+    def differentiable(x: Value, y: Value, order: int) -> Value:
+        if order == 0:
+            return product(x, y)
+        none = opset18.Equal(x, number(0, x))
+        flat = opset18.And(none, opset18.LessOrEqual(y, number(pole, y)))
+        over = opset18.Sub(y, number(pole, y)) if pole else y
+
+        def changes(g: Value) -> list[tuple[Value, Value]]:
+            of_x = opset18.Where(flat, number(0, x), differentiable(g, y, order - 1))
+            return [(x, of_x), (y, opset18.Div(opset18.Mul(g, x), over))]
+
+        return with_changes(detach(product(x, y)), changes)
 
     def translation(self: Number, other: Number) -> Value:
         x = self if isinstance(self, ir.Value) else number(self, other)
         y = other if isinstance(other, ir.Value) else number(other, self)
-        none = opset18.Equal(x, number(0, x))
-        at_pole = opset18.And(none, opset18.Equal(y, number(pole, y)))
-        infinite = opset18.And(none, opset18.Equal(y, number(math.inf, y)))
-        beyond = opset18.Or(opset18.LessOrEqual(y, number(pole, y)), infinite)
-        hole = opset18.And(none, beyond)
-        z = opset18.Mul(x, logarithm(opset18.Where(hole, number(1 + pole, y), y)))
-        root = _root_where(at_pole, opset18.Sub(y, number(pole, y)) if pole else y)
-        z = opset18.Where(at_pole, opset18.Mul(x, root), z)
-        return opset18.Where(infinite, _root_where(infinite, x), z)
+        return differentiable(x, y, order=2)
 
     return translation
 
 
 _xlogy, _xlog1py = _times_logarithm(opset18.Log, 0), _times_logarithm(log1p, -1)
-
-
-def _root_where(where: Value, x: Value) -> Value:
-    """Return √x at ``where``, where x is 0 and the gradient infinite; 1 elsewhere."""
-    one = number(1, x)
-    positive = opset18.Sub(one, opset18.Sub(one, x))  # turns -0 into +0
-    return opset18.Sqrt(opset18.Where(where, positive, one))
 
 
 def _logit(self: Value, eps: float | None = None) -> Value:

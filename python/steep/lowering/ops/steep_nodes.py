@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import onnxscript
 from onnxscript import ir, opset18
@@ -37,8 +37,18 @@ def with_slopes(value: Value, *parts: tuple[Value, Value]) -> Value:
     Tensors and slopes are broadcast to the shape of ``value``, which must be from ``detach``.
     Second derivatives are those of the slopes.
     """
+    return with_changes(value, lambda g: [(x, opset18.Mul(g, slope)) for x, slope in parts])
+
+
+def with_changes(value: Value, changes: Callable[[Value], Sequence[tuple[Value, Value]]]) -> Value:
+    """Return ``value`` with the gradient of each tensor of the pairs that ``changes`` returns.
+
+    ``changes`` gets the gradient of ``value``, and the gradients have the shape of ``value``, to
+    which the tensors are broadcast. ``value`` must be from ``detach``.
+    """
     (gradient,) = steep_node("GradientOf", [value])
     shape = opset18.Shape(value)
-    tensors = [opset18.Expand(x, shape) for x, _ in parts]
-    changes = [opset18.Mul(gradient, slope) for _, slope in parts]
-    return steep_node("WithGradient", [value, *tensors, *changes, gradient], outputs=1)[0]
+    pairs = changes(gradient)
+    tensors = [opset18.Expand(x, shape) for x, _ in pairs]
+    inputs = [value, *tensors, *(change for _, change in pairs), gradient]
+    return steep_node("WithGradient", inputs, outputs=1)[0]

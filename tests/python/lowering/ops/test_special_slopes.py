@@ -153,7 +153,19 @@ def operands(shapes, at, value):
     return made
 
 
+def masked(function):
+    """The gradient of the function is 0 where its last operand is not above 0."""
+    return lambda *operands: [
+        torch.where(operands[-1] > 0, y, torch.zeros_like(y))
+        if y.shape == operands[-1].shape
+        else y
+        for y in tree_leaves(function(*operands))
+    ]
+
+
 CASES = {
+    **{f"{name}, masked": (masked(f), [torch.tensor(NUMBERS * 16)]) for name, f in OF_ONE.items()},
+    **{f"{name} of two, masked": (masked(f), pairs()) for name, f in OF_TWO.items()},
     **{name: (f, [torch.tensor(NUMBERS * 16)]) for name, f in OF_ONE.items()},
     **{f"{name} of two": (f, pairs()) for name, f in OF_TWO.items()},
     **{f"clamp of {t}": (torch.clamp, triples(t)) for t in (torch.float32, torch.float64)},
