@@ -75,12 +75,12 @@ StepResult step_or_part(TrainingSession& s, const nb::args& arrays,
       rest[key] = value;
     }
   }
-  if (arrays.size() != 0 && rest.size() != 0) {
+  if (!arrays.empty() && !rest.empty()) {
     throw DataError({.what = "Inputs are given in order or by name, not both.",
                      .expected = "arrays alone, or names alone",
                      .received = nb::cast<std::string>(nb::str(rest.keys()))});
   }
-  if (arrays.size() != 0) {
+  if (!arrays.empty()) {
     const std::vector<Tensor> inputs = tensors_of(arrays);
     return unlocked_call([&] { return part ? s.accumulate(inputs) : s.step(inputs); });
   }
@@ -131,7 +131,7 @@ using Row = std::array<std::string, 5>;
 
 std::vector<Row> option_rows() {
   std::vector<Row> rows;
-  const auto of = [&](std::string part) {
+  const auto of = [&](const std::string& part) {
     return [&rows, part](const OptionRow& row, auto) {
       rows.push_back({part, std::string(row.field), std::string(row.key), std::string(row.flag),
                       std::string(row.help)});
