@@ -129,8 +129,11 @@ struct TrainingOptions {
   /// "" (the loss is an output of the model); "mse", "l1" or "huber" (means over all elements);
   /// "softmax_cross_entropy", or "nll" of log-probabilities (classes on the last axis, integer
   /// labels, mean over labels); "binary_cross_entropy_with_logits", or "binary_cross_entropy" of
-  /// probabilities (means). Each is PyTorch's loss of that name.
+  /// probabilities (means). Each is PyTorch's loss of that name. Or the path of an ONNX model,
+  /// NAME.onnx, with inputs for scores and labels, in this order, and one output of one element.
   std::string loss{};
+  /// The bytes of such a model, instead of a file; `loss` is only a name then.
+  std::string loss_model{};
   /// The output that is the loss, or that the added loss reads. "": the only output, or the output
   /// named "loss".
   std::string output{};

@@ -121,7 +121,16 @@ void init_options(nb::module_& m) {
       .def_rw("loss_scale", &TrainingOptions::loss_scale)
       .def_rw("updates", &TrainingOptions::updates)
       .def_rw("limits", &TrainingOptions::limits)
-      .def_rw("providers", &TrainingOptions::providers);
+      .def_rw("providers", &TrainingOptions::providers)
+      .def_prop_rw(
+          "loss_model",
+          [](const TrainingOptions& o) {
+            return nb::bytes(o.loss_model.data(), o.loss_model.size());
+          },
+          [](TrainingOptions& o, const nb::bytes& model) {
+            o.loss_model.assign(model.c_str(), model.size());
+          },
+          "A loss as the bytes of an ONNX model (scores, labels) => (loss).");
   visit_model_options(into(training));
   visit_step_options(into(training));
 }

@@ -17,6 +17,7 @@
 #include "steep/ops.h"
 #include "train/loss.h"
 #include "train/optimizer.h"
+#include "train/own_loss.h"
 
 namespace steep::cli {
 namespace {
@@ -179,9 +180,9 @@ void check_optimizer_usage(const CLI::App& app, const OptimizerOptions& optimize
 
 void check_usage(const CLI::App& app, const ModelChoice& choice) {
   const std::string& loss = choice.options.loss;
-  if (!loss.empty()) {
+  if (!loss.empty() && !is_own_loss(choice.options)) {
     if (const std::string why = one_of(loss_names())(loss); !why.empty()) {
-      throw CLI::ValidationError("--loss", why);
+      throw CLI::ValidationError("--loss", why + ", or the file of a loss, NAME.onnx");
     }
   }
   if (const std::string& limit = choice.options.memory_limit;

@@ -23,6 +23,7 @@
 #include "train/loss.h"
 #include "train/name_suggestions.h"
 #include "train/optimizer.h"
+#include "train/own_loss.h"
 #include "train/parameters.h"
 #include "train/schedule.h"
 #include "train/unit_labels.h"
@@ -101,6 +102,7 @@ TrainingSession::Impl::Impl(std::string model_bytes, std::filesystem::path model
   const Budget budget(options.limits);
   check_passes(programs.options().disabled_passes);
   hold_own_optimizers(&options);
+  hold_own_loss(&options);
   ImportedModel source = import_adapted();
   batch_note = note_on_rows(source);
   source.require(options.output.empty() ? "loss" : options.output);

@@ -9,12 +9,14 @@
 #include <string_view>
 #include <utility>
 
+#include "ir/splice.h"
 #include "ops/build.h"
 #include "ops/defs/losses.h"
 #include "ops/op_def.h"
 #include "steep/error.h"
 #include "train/losses.h"
 #include "train/name_suggestions.h"
+#include "train/own_loss.h"
 
 namespace steep {
 namespace {
@@ -23,14 +25,6 @@ std::vector<std::string> output_names(const Graph& graph) {
   std::vector<std::string> names;
   for (const Output& o : graph.outputs()) names.push_back(o.name);
   return names;
-}
-
-bool may_be_scalar(const Type& type) {
-  if (!type.shape) return true;
-  for (const Dim& d : *type.shape) {
-    if (d.known() && d.value() != 1) return false;
-  }
-  return true;
 }
 
 Value label_input(Graph& graph, const std::string& name, Type type, bool* added) {
@@ -213,10 +207,11 @@ const Loss* find_loss(std::string_view name) {
 const Loss& loss_of(const TrainingOptions& options) {
   if (const Loss* row = find_loss(options.loss)) return *row;
   const std::string near = closest_name(options.loss, loss_names());
-  throw ModelError(ErrorParts{.what = "The loss is unknown.",
-                              .expected = fmt::format("{}, or none", fmt::join(loss_names(), ", ")),
-                              .received = options.loss,
-                              .remedy = near.empty() ? "" : fmt::format("Did you mean {}?", near)});
+  throw ModelError(ErrorParts{
+      .what = "The loss is unknown.",
+      .expected = fmt::format("{}, a file NAME.onnx, or none", fmt::join(loss_names(), ", ")),
+      .received = options.loss,
+      .remedy = near.empty() ? "" : fmt::format("Did you mean {}?", near)});
 }
 
 /// The operator that the loss itself applies to scores; "" if there is none.
@@ -309,6 +304,11 @@ Value write_scores(Value y, const std::string& loss) {
 }
 
 }  // namespace
+
+bool may_be_one_element(const Type& type) {
+  if (!type.shape) return true;
+  return std::ranges::all_of(*type.shape, [](const Dim& d) { return !d.known() || is_one(d); });
+}
 
 std::vector<std::string> loss_names() {
   std::vector<std::string> names;
@@ -492,7 +492,7 @@ AttachedLoss attach_loss(Graph& graph, const TrainingOptions& options) {
   }
   AttachedLoss result;
   if (options.loss.empty()) {
-    if (!may_be_scalar(y.type())) {
+    if (!may_be_one_element(y.type())) {
       throw ShapeError(
           ErrorParts{.what = "The output is not a loss.",
                      .node = y.name(),
@@ -501,6 +501,13 @@ AttachedLoss attach_loss(Graph& graph, const TrainingOptions& options) {
                      .remedy = fmt::format("Choose a loss: {}.", fmt::join(loss_names(), ", "))});
     }
     result.loss = result.mean = y;
+    return result;
+  }
+  if (is_own_loss(options)) {
+    const OwnLoss own = own_loss(y, options);
+    result.label = label_input(graph, options.label, own.label(), &result.label_added);
+    const Value operands[] = {y, result.label};
+    result.loss = result.mean = splice(own.graph, graph, operands)[0];
     return result;
   }
   const Loss& loss = loss_of(options);

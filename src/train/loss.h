@@ -17,7 +17,10 @@ struct AttachedLoss {
   bool label_added = false;  ///< the label is an input that was appended
 };
 
-/// The values of TrainingOptions::loss.
+/// Whether a tensor of this type may have exactly one element.
+bool may_be_one_element(const Type& type);
+
+/// The names that TrainingOptions::loss may have.
 std::vector<std::string> loss_names();
 
 /// Whether the labels of this loss are class numbers.

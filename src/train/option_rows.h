@@ -250,8 +250,8 @@ void visit_model_options(Visit&& visit) {
                   .key = "loss",
                   .flag = "--loss",
                   .help = "mse, l1, huber, softmax_cross_entropy, nll, binary_cross_entropy or\n"
-                          "binary_cross_entropy_with_logits; without it the loss is an output of "
-                          "the model",
+                          "binary_cross_entropy_with_logits, or an ONNX file (scores, labels) => "
+                          "(loss);\nwithout it the loss is an output of the model",
                   .says_default = false},
         &O::loss);
   visit(OptionRow{.field = "output",

@@ -583,7 +583,7 @@ std::string model_fingerprint(const TrainingModel& model, const TrainingOptions&
     mix(name);
     mix(to_string(model.graph.find(name).type()));
   }
-  mix(options.loss);
+  mix(options.loss_model.empty() ? options.loss : options.loss_model);
   mix(options.optimizer.kind);
   if (const auto own = custom_optimizer(options.optimizer)) mix(identity_of(own->body));
   for (const ParameterGroup& group : options.groups) {

@@ -19,7 +19,7 @@ from steep.session.processes import join_processes, require_alone, require_whole
 from steep.session.schedule import RateFunction, engine_rate, take_function
 from steep.session.source import ModelProto, source_of
 from steep.session.steps import SessionSteps
-from steep.session.training_options import group_of, options_of
+from steep.session.training_options import Loss, group_of, options_of, take_loss
 
 if TYPE_CHECKING:
     from steep.parallel.ranks import Ranks
@@ -57,7 +57,9 @@ class TrainingSession(SessionSteps):
         model: path of the file, its bytes, or an ``onnx.ModelProto``.
         loss: "mse", "l1", "huber", "softmax_cross_entropy", "nll" (of log-probabilities),
             "binary_cross_entropy" (of probabilities), "binary_cross_entropy_with_logits", or ""
-            if an output of the model is the loss. Each is PyTorch's loss of that name.
+            if an output of the model is the loss. Each is PyTorch's loss of that name. Or an ONNX
+            model with inputs for scores and labels, in this order, and one output of one element:
+            its path (NAME.onnx), its bytes, or an ``onnx.ModelProto``.
         output: the output that is the loss, or that the added loss reads; by default the only
             output, or "loss".
         label: name of the input for labels; the last positional array of ``step``.
@@ -172,7 +174,7 @@ class TrainingSession(SessionSteps):
         self,
         model: str | os.PathLike[str] | bytes | ModelProto,
         *,
-        loss: str = "",
+        loss: Loss = "",
         output: str = "",
         label: str = "label",
         ignore_index: int | None = None,
@@ -269,9 +271,9 @@ class TrainingSession(SessionSteps):
             for constant in self.left_out:
                 log.info("not trained: %s %s", constant.name, constant.reason)
         reads_scores: Callable[[], bool] = bool
-        if loss == "binary_cross_entropy_with_logits":
+        if options.loss == "binary_cross_entropy_with_logits":
             reads_scores = functools.partial(_steep.reads_scores_within, source, options)
-        self._of_loss = loss, output, label, ignore_index, reads_scores
+        self._of_loss = options.loss, output, label, ignore_index, reads_scores
         self._prepare_steps(options, function)
         if self._parallel is not None:
             self._parallel.describe(self, source)
@@ -498,7 +500,7 @@ class TrainingSession(SessionSteps):
 def check(
     model: str | os.PathLike[str] | bytes | ModelProto,
     *,
-    loss: str = "",
+    loss: Loss = "",
     output: str = "",
     trainable: Sequence[str] = (),
     frozen: Sequence[str] = (),
@@ -526,7 +528,7 @@ def check(
         ProviderError: there is no such provider, or it has no such option.
     """
     options = _steep.TrainingOptions()
-    options.loss, options.output = loss, output
+    options.loss, options.output = take_loss(options, loss), output
     options.trainable, options.frozen = list(trainable), list(frozen)
     options.lora_rank, options.lora_targets = lora_rank, list(lora_targets)
     options.providers = choices_of(providers)

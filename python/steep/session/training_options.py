@@ -9,11 +9,14 @@ from typing import Any
 from steep import _steep
 from steep.errors import ModelError
 from steep.session.memory_limit import limit_text
+from steep.session.source import ModelProto, source_of
+
+Loss = str | os.PathLike[str] | bytes | ModelProto
 
 # What a keyword takes, by the type of its default.
 _KINDS = {bool: "True or False", int: "a whole number", float: "a number", str: "text"}
 _REMEDIES = {
-    "loss": "Name a loss. For a loss in Python, take the outputs and pass their gradients: "
+    "loss": "Name a loss, or give its ONNX model. For one in Python, pass gradients of outputs: "
     "steep.GradientSession (docs/forward_backward.md), or steep.trainer for PyTorch.",
     "lr": "For a rate that changes: schedule=lambda step: factor, or assign session.lr "
     "between steps.",
@@ -31,11 +34,20 @@ def options_of(settings: Mapping[str, Any]) -> _steep.TrainingOptions:
     values["memory_limit"] = limit_text(settings["memory_limit"])
     values["offload_folder"] = os.fspath(settings["offload_folder"])
     options = _steep.TrainingOptions()
+    values["loss"] = take_loss(options, settings["loss"])
     for part, field, keyword, _, text in _steep.option_rows():
         if keyword in values:
             owner = getattr(options, part) if part else options
             _assign(owner, field, keyword, values[keyword], text)
     return options
+
+
+def take_loss(options: _steep.TrainingOptions, loss: Loss) -> str:
+    """Return the name of a loss, or the path of its model; give the options a model itself."""
+    if isinstance(loss, bytes) or hasattr(loss, "SerializeToString"):
+        options.loss_model = bytes(source_of(loss))
+        return "model"
+    return os.fspath(loss) if isinstance(loss, os.PathLike) else loss
 
 
 def group_of(
