@@ -19,6 +19,7 @@
 #include "providers/cpu/convert.h"
 #include "providers/cpu/cpu.h"
 #include "providers/cpu/onednn.h"
+#include "runtime/crc32c.h"
 #include "runtime/disk.h"
 
 namespace steep::cpu {
@@ -234,9 +235,8 @@ std::optional<std::filesystem::path> file_of(const std::string& machine) {
   } else {
     return {};
   }
-  uint64_t hash = 14695981039346656037U;  // FNV-1a
-  for (const char c : machine) hash = (hash ^ static_cast<uint8_t>(c)) * 1099511628211U;
-  return std::filesystem::absolute(path) / fmt::format("products-{:016x}.txt", hash);
+  const uint32_t checksum = crc32c(0, machine.data(), machine.size());
+  return std::filesystem::absolute(path) / fmt::format("products-{:08x}.txt", checksum);
 }
 
 constexpr std::string_view kMagic = "steep products 1";

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "parallel/describe.h"
-#include "parallel/digest.h"
+#include "runtime/digest.h"
 #include "steep/parallel.h"
 
 namespace steep {
@@ -120,9 +120,9 @@ StepResult DataParallel::accumulate(std::span<const Tensor> inputs, int64_t rows
   return part(inputs, rows);
 }
 
-StepResult DataParallel::accumulate_reading(const Read& read) {
+StepResult DataParallel::accumulate_reading(const Read& read, int64_t rows) {
   if (peers_->size() > 1 && !opened_) open();
-  return accumulate(read());
+  return accumulate(read(), rows);
 }
 
 StepResult DataParallel::apply_gradients() {

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "parallel/digest.h"
+#include "runtime/digest.h"
 #include "steep/parallel.h"
 #include "train/option_rows.h"
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "parallel/describe.h"
-#include "parallel/digest.h"
+#include "runtime/digest.h"
 #include "runtime/utf8.h"
 #include "steep/parallel.h"
 

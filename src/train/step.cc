@@ -15,6 +15,7 @@
 #include "ops/defs/batch_norm.h"
 #include "ops/wide.h"
 #include "passes/pipeline.h"
+#include "runtime/digest.h"
 #include "steep/error.h"
 #include "train/custom_optimizer.h"
 #include "train/exporter_ties.h"
@@ -569,10 +570,10 @@ Graph gradient_graph(const TrainingModel& model, const TrainingOptions& options)
 }
 
 std::string model_fingerprint(const TrainingModel& model, const TrainingOptions& options) {
-  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
-  auto mix = [&hash](std::string_view text) {
-    for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
-    hash = (hash ^ 0xff) * 0x100000001b3;  // a byte that no text contains: it ends the item
+  Digest digest;
+  auto mix = [&digest](std::string_view text) {
+    digest.add(text);
+    digest.add("\xff");  // a byte that no text contains: it ends the item
   };
   if (options.bound_to_graph) {
     for (Node n : model.graph.nodes()) {
@@ -591,7 +592,7 @@ std::string model_fingerprint(const TrainingModel& model, const TrainingOptions&
     if (own) mix(group.optimizer->kind), mix(identity_of(own->body));
   }
   for (const std::string& name : model.moments) mix(name);
-  return fmt::format("{:016x}", hash);
+  return fmt::format("{:016x}", digest.value());
 }
 
 }  // namespace steep

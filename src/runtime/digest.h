@@ -1,4 +1,4 @@
-// Hashes by which processes compare texts: 52 bits, which a float64 holds exactly.
+// Hashes of texts, by which models and processes are compared. Not against an attacker.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,7 @@ class Digest {
     }
   }
   uint64_t value() const { return state_; }
+  /// 52 bits of it, which a float64 holds exactly.
   double number() const { return static_cast<double>(state_ >> 12); }
 
  private:
