@@ -166,7 +166,8 @@ def plot(rows: list[dict[str, Any]], path: Path, title: str, subtitle: str) -> b
         figure.text(0.065, 0.955, title, fontsize=13, fontweight="bold")
         figure.text(0.065, 0.912, subtitle, fontsize=9, color="#616e7c")
         figure.subplots_adjust(left=0.065, right=0.93, top=0.88, bottom=0.1)
-        figure.savefig(path)
+        # Numbers of more digits need more room at the right side.
+        figure.savefig(path, bbox_inches="tight", pad_inches=0.2)
         plt.close(figure)
     return True
 
