@@ -6,6 +6,7 @@
 
 #include "bindings.h"
 #include "steep/error.h"
+#include "steep/parallel.h"
 
 namespace steep::python {
 namespace {
@@ -34,6 +35,8 @@ void translate(const std::exception_ptr& p, void*) {
     raise("ShapeError", e);
   } catch (const DataError& e) {
     raise("DataError", e);
+  } catch (const PeerLostError& e) {
+    raise("PeerLostError", e);
   } catch (const ProviderError& e) {
     raise("ProviderError", e);
   } catch (const CheckpointError& e) {

@@ -16,6 +16,7 @@ __all__ = [
     "ModelError",
     "OutOfMemoryError",
     "OutOfRangeError",
+    "PeerLostError",
     "ProviderError",
     "ShapeError",
     "VerificationError",
@@ -90,6 +91,13 @@ class VerificationError(Error):
 
 class ProviderError(Error):
     """There is no kernel for a node, or the device failed."""
+
+
+class PeerLostError(ProviderError):
+    """Another process of the training has ended or does not answer.
+
+    From then on every exchange of this process raises it.
+    """
 
 
 class CheckpointError(Error):

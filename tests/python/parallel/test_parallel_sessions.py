@@ -341,7 +341,7 @@ def lose_a_process(rank):
     before = {n: np.array(w) for n, w in session.weights().items()}
     start = time.monotonic()
     for _ in range(2):  # and once more, since the loop may go on
-        with pytest.raises(steep.ProviderError) as raised:
+        with pytest.raises(steep.PeerLostError) as raised:
             session.step(X, Y)
         assert raised.value.remedy
     assert time.monotonic() - start < 10
