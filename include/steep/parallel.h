@@ -171,7 +171,7 @@ class DataParallel {
   /// may have different numbers of parts. With a loss that weighs labels it makes no difference. An
   /// error here is this process's; see Peers::tell().
   StepResult accumulate(std::span<const Tensor> inputs, int64_t rows = 0);
-  StepResult accumulate_reading(const Read& read);
+  StepResult accumulate_reading(const Read& read, int64_t rows = 0);
   /// As TrainingSession::apply_gradients(). If a part overflowed on one process ("fp16"), all skip
   /// the whole step.
   StepResult apply_gradients();

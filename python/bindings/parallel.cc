@@ -189,9 +189,9 @@ class Ranks {
     const DataParallel::Read read = reader(*session_, arrays, named_arrays);
     return call_engine([&] { return parallel_.step_reading(read); });
   }
-  StepResult accumulate(const nb::args& arrays, const nb::kwargs& named_arrays) {
+  StepResult accumulate(int64_t rows, const nb::args& arrays, const nb::kwargs& named_arrays) {
     const DataParallel::Read read = reader(*session_, arrays, named_arrays);
-    return call_engine([&] { return parallel_.accumulate_reading(read); });
+    return call_engine([&] { return parallel_.accumulate_reading(read, rows); });
   }
   StepResult apply_gradients() {
     return call_engine([&] { return parallel_.apply_gradients(); });
@@ -215,6 +215,7 @@ class Ranks {
   void count(double elements, std::string form) { parallel_.count(elements, std::move(form)); }
   void set_settings(std::string text) { parallel_.set_settings(std::move(text)); }
   bool opened() const { return parallel_.opened(); }
+  int64_t accumulated() const { return parallel_.accumulated(); }
   void fail(nb::handle error) {
     const auto said = described(error);
     call_engine([&] { parallel_.fail(said.first, said.second); });
@@ -239,6 +240,16 @@ void init_parallel(nb::module_& m) {
       .def_prop_ro("rank", &Peers::rank, "Of this process, from 0.")
       .def_prop_ro("size", &Peers::size, "Number of processes.")
       .def_prop_ro("agreements", &Peers::agreements, "Calls in which processes agreed so far.")
+      .def_prop_ro("failed_together", &Peers::failed_together,
+                   "Has the last agreement ended with an error on all processes?")
+      .def(
+          "agree",
+          [](Peers& peers, const std::string& call, const std::vector<double>& numbers) {
+            return call_engine([&] { return peers.agree(call, numbers); });
+          },
+          nb::arg("call"), nb::arg("numbers"),
+          "Returns the numbers (12 at most) of every process, by rank. If a process is at another "
+          "call, all raise ProviderError.")
       .def(
           "tell",
           [](Peers& peers, nb::handle error) {
@@ -263,8 +274,10 @@ void init_parallel(nb::module_& m) {
           nb::arg("session"), nb::arg("peers"), nb::arg("facts"), nb::arg("zero") = 0)
       .def("step", &Ranks::step,
            nb::sig("def step(self, *arrays: object, **named: object) -> StepResult"))
-      .def("accumulate", &Ranks::accumulate,
-           nb::sig("def accumulate(self, *arrays: object, **named: object) -> StepResult"))
+      .def("accumulate", &Ranks::accumulate, nb::arg("rows"), nb::arg("arrays"), nb::arg("named"),
+           nb::sig("def accumulate(self, rows: int, /, *arrays: object, **named: object) -> "
+                   "StepResult"),
+           "rows: of all ranks in this part, or 0; see include/steep/parallel.h.")
       .def("apply_gradients", &Ranks::apply_gradients)
       .def("drop_gradients", &Ranks::drop_gradients)
       .def("refresh", &Ranks::refresh, "The session's state has changed other than by steps.")
@@ -279,6 +292,7 @@ void init_parallel(nb::module_& m) {
           "outside of it.")
       .def("count", &Ranks::count, nb::arg("elements"), nb::arg("form"),
            "Over how many elements the loss of the parts that come is the mean; form of a row.")
+      .def_prop_ro("accumulated", &Ranks::accumulated, "Parts that wait, the same on all ranks.")
       .def("set_settings", &Ranks::set_settings, nb::arg("text"))
       .def_prop_ro("opened", &Ranks::opened, "Has a step begun?")
       .def("fail", &Ranks::fail, nb::arg("error"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import logging
 import os
 import threading
+from collections.abc import Iterator, Sequence
 
 from steep import _steep
 from steep.errors import DataError, ProviderError
@@ -19,6 +21,7 @@ class Ranks:
 
     Attributes:
         rank: number of this process; rank 0 writes files.
+        size: number of processes.
     """
 
     _engine: _steep.DataParallel  # once a session exists; it holds no reference to it
@@ -29,6 +32,7 @@ class Ranks:
         self._way, self._zero = way, zero
         self._lock = threading.RLock()
         self.rank: int = self._peers.rank
+        self.size: int = self._peers.size
 
     def describe(self, session: _steep.TrainingSession, model: str | bytes) -> None:
         """Begin, once the engine's session exists.
@@ -69,7 +73,22 @@ class Ranks:
             )
         with self._lock:
             engine = self._engine_of(session)
-            return (engine.accumulate if accumulate else engine.step)(*arrays, **named)
+            return (
+                engine.accumulate(0, *arrays, **named)
+                if accumulate
+                else engine.step(*arrays, **named)
+            )
+
+    def add_part(
+        self, session: _steep.TrainingSession, rows: int, *arrays: object, **named: object
+    ) -> _steep.StepResult:
+        """Accumulate the gradients of this process's rows, of ``rows`` in all processes.
+
+        All parts of an update have the same weight, as in one process. The loss is that of this
+        process's rows.
+        """
+        with self._lock:
+            return self._engine_of(session).accumulate(rows, *arrays, **named)
 
     def apply_gradients(self, session: _steep.TrainingSession) -> _steep.StepResult:
         """Update by the gradients of all processes; see ``TrainingSession.apply_gradients``."""
@@ -80,6 +99,39 @@ class Ranks:
         """Discard accumulated gradients; all processes must do so."""
         with self._lock:
             self._engine_of(session).drop_gradients()
+
+    @property
+    def accumulated(self) -> int:
+        """Number of parts whose gradients wait, the same in all processes."""
+        return self._engine.accumulated
+
+    def gather(self, call: str, numbers: Sequence[float]) -> list[list[float]]:
+        """Return the numbers of every process, which all are at the point that ``call`` names.
+
+        Raises:
+            ProviderError: a process is at another point, or was lost.
+            Error: of the class of another process's error in ``telling``.
+        """
+        with self._lock:
+            return self._peers.agree(call, numbers)
+
+    @contextlib.contextmanager
+    def telling(self) -> Iterator[None]:
+        """Tell the other processes of an error in the ``with`` block, unless all have it.
+
+        An update that has begun ends: its gradients are dropped.
+        """
+        before = self._peers.agreements
+        try:
+            yield
+        except Exception as error:
+            if self._peers.agreements == before or not self._peers.failed_together:
+                with self._lock:
+                    if self._engine.opened:
+                        self._engine.fail(error)
+                    else:
+                        self._peers.tell(error)
+            raise
 
     def refresh(self) -> None:
         """Copy rank 0's state to all before the next step: this process's state has changed."""

@@ -28,9 +28,14 @@ class HasRows(Protocol):
 
 
 class Batch:
-    """Arrays of one step, in order or by name."""
+    """Arrays of one step, in order or by name.
 
-    def __init__(self, arrays: Arrays) -> None:
+    Attributes:
+        rows: number of rows of all processes, if the arrays have a row for each sample; else 0.
+    """
+
+    def __init__(self, arrays: Arrays, rows: int = 0) -> None:
+        self.rows = rows
         self.named: dict[str, object] = dict(arrays) if isinstance(arrays, Mapping) else {}
         self.ordered: tuple[object, ...] = () if isinstance(arrays, Mapping) else arrays
 
@@ -99,15 +104,31 @@ class ArrayBatches:
         """Rows of the last batch that are left out, because it is smaller."""
         return self.count % self._size if self._whole else 0
 
-    def batches(self, order: Rows | None = None) -> Iterator[Batch]:
-        """Yield all batches; ``order`` is a permutation of the rows."""
+    def batches(self, order: Rows | None = None, rank: int = 0, ranks: int = 1) -> Iterator[Batch]:
+        """Yield all batches.
+
+        Args:
+            order: a permutation of the rows.
+            rank: which share of each batch's rows to take; shares differ by one row at most.
+            ranks: number of shares.
+        """
         rows = order if self._rows is None else self._rows if order is None else self._rows[order]
         for i in range(len(self)):
-            begin = i * self._size
-            part = slice(begin, min(begin + self._size, self.count))
-            chosen = part if rows is None else rows[part]
-            values = [_take(a, chosen) for a in self._arrays]
-            yield Batch(dict(zip(self._names, values, strict=True)) if self._names else (*values,))
+            first = i * self._size
+            whole = min(self._size, self.count - first)
+            least, more = divmod(whole, ranks)
+            begin = first + rank * least + min(rank, more)
+            part = slice(begin, begin + least + (rank < more))
+            yield self._take(part if rows is None else rows[part], whole)
+
+    def rows(self, numbers: Rows) -> Batch:
+        """Return the rows of these numbers, as one batch."""
+        return self._take(numbers if self._rows is None else self._rows[numbers], len(numbers))
+
+    def _take(self, rows: slice | Rows, whole: int) -> Batch:
+        values = [_take(a, rows) for a in self._arrays]
+        arrays = dict(zip(self._names, values, strict=True)) if self._names else (*values,)
+        return Batch(arrays, whole)
 
     def split(self, share: float, order: Rows | None) -> tuple[ArrayBatches, ArrayBatches]:
         """Return the training rows, and the validation rows: the last of ``order``.
@@ -164,8 +185,8 @@ class GivenBatches:
         except TypeError:  # PyTorch's loader has a length only if its data set has
             return 0
 
-    def batches(self, order: Rows | None = None) -> Iterator[Batch]:
-        """Yield the batches in their order. Raises DataError: there is none."""
+    def batches(self, order: Rows | None = None, rank: int = 0, ranks: int = 1) -> Iterator[Batch]:
+        """Yield the batches in their order, undivided. Raises DataError: there is none."""
         empty = True
         for batch in self._batches:
             empty = False

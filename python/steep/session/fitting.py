@@ -19,6 +19,7 @@ from steep.errors import DataError
 from steep.session.batches import ArrayBatches, Data, GivenBatches, Rows, batches_of, fixed_rows
 from steep.session.history import Epoch, History
 from steep.session.metrics import Array, LossOfSession, Metric, Metrics, as_array, metrics_of
+from steep.session.team import Team
 
 log = logging.getLogger("steep")
 
@@ -49,18 +50,28 @@ class FitOptions:
 
 
 def fit(
-    session: _steep.TrainingSession, of: LossOfSession, data: Data, options: FitOptions
+    session: _steep.TrainingSession,
+    team: Team,
+    of: LossOfSession,
+    data: Data,
+    options: FitOptions,
 ) -> History:
     """Train a session. See ``TrainingSession.fit``."""
-    return _Fit(session, of, data, options).run()
+    with team.telling():
+        return _Fit(session, team, of, data, options).run()
 
 
 class _Fit:
     def __init__(
-        self, session: _steep.TrainingSession, of: LossOfSession, data: Data, options: FitOptions
+        self,
+        session: _steep.TrainingSession,
+        team: Team,
+        of: LossOfSession,
+        data: Data,
+        options: FitOptions,
     ) -> None:
         _check(options)
-        self._session, self._of, self._options = session, of, options
+        self._session, self._team, self._of, self._options = session, team, of, options
         self._label = of.label if of.loss else ""
         self._metrics = metrics_of(options.metrics, of)
         self._at = _scored_output(session, of) if self._metrics else 0
@@ -73,16 +84,18 @@ class _Fit:
                 received=str(options.batch),
                 remedy=session.batch_note,
             )
-        if session.accumulated:
+        team.require_divisible(fixed)
+        if waiting := team.waiting(session):
             raise DataError(
                 "Accumulated gradients wait to be applied.",
                 expected="none before fit",
-                received=f"those of {session.accumulated} parts",
+                received=f"those of {waiting} parts",
                 remedy="Call apply_gradients() or drop_gradients().",
             )
         size = options.batch or fixed or _ROWS
         self._whole = fixed is not None
         self._training = batches_of(data, size, self._whole, "data")
+        team.require_same(self._training)
         self._validation = self._validation_of(size)
         for batches in (self._training, self._validation):
             if isinstance(batches, GivenBatches) and batches.once and options.epochs > 1:
@@ -134,7 +147,8 @@ class _Fit:
 
     def run(self) -> History:
         history = History()
-        with _CtrlC() as ctrl_c, _Progress(self._steps(), self._options.progress) as progress:
+        shown = self._options.progress and self._team.rank == 0
+        with _CtrlC() as ctrl_c, _Progress(self._steps(), shown) as progress:
             for number in range(1, self._options.epochs + 1):
                 epoch = self._epoch(number, ctrl_c, progress)
                 if epoch is None:  # a callback ended it
@@ -144,10 +158,9 @@ class _Fit:
                 self._compare(history, epoch)
                 progress.say(epoch)
                 log.info("%s", _text_of(epoch))
-                if _any_stops(self._options.callbacks, epoch):
+                if self._stops(self._options.callbacks, epoch, ctrl_c):
                     history.stopped_by = "callback"
                     break
-                ctrl_c.check()
                 if self._options.patience and self._since_best >= self._options.patience:
                     history.stopped_by = "patience"
                     break
@@ -163,32 +176,51 @@ class _Fit:
         session, mean, lr = self._session, _Mean(), math.nan
         for result in self._updates(mean, progress):
             lr = result.lr
-            if _any_stops(self._options.step_callbacks, result):
+            if self._stops(self._options.step_callbacks, result, ctrl_c):
                 return None
-            ctrl_c.check()
         loss, values = self._validate(ctrl_c)
+        if loss is not None:  # every process compares the same loss
+            loss = self._team.gather("fit: validation", loss)[0][0]
         seconds = time.perf_counter() - began
         return Epoch(number, session.step_count, mean.value, loss, values, lr, seconds)
 
     def _updates(self, mean: _Mean, progress: _Progress) -> Iterator[_steep.StepResult]:
         """Run the steps of an epoch; yield the result of each update of the weights."""
-        session, every = self._session, self._options.accumulate
-        parts = {"accumulate": True} if every > 1 else {}
-        try:
-            for number, batch in enumerate(self._training.batches(self._order()), 1):
-                result = session.step(*batch.ordered, **batch.named, **parts)
-                if not result.skipped:
-                    mean.add(result.loss, _size(batch.label(self._label)))
+        session, team, every = self._session, self._team, self._options.accumulate
+        batches = self._training.batches(self._order(), team.rank, team.size)
+        waiting = 0  # rows, or elements of labels, whose gradients wait
+
+        def counted(result: _steep.StepResult, weight: int) -> _steep.StepResult:
+            if not result.skipped:
+                mean.add(result.loss, weight)
+            return result
+
+        with team.dropping(session):
+            for number, batch in enumerate(batches, 1):
                 progress.step()
+                weight = batch.rows or _size(batch.label(self._label))
                 if every == 1:
-                    yield result
-                elif number % every == 0 and session.accumulated:
-                    yield session.apply_gradients()
-            if session.accumulated:
-                yield session.apply_gradients()
-        finally:
-            if session.accumulated:  # an error came between the parts of an update
-                session.drop_gradients()
+                    yield counted(session.step(*batch.ordered, **batch.named), weight)
+                    continue
+                team.add_part(session, batch)
+                waiting += weight
+                if number % every == 0 and team.waiting(session):
+                    yield counted(session.apply_gradients(), waiting)
+                    waiting = 0
+            if team.waiting(session):
+                yield counted(session.apply_gradients(), waiting)
+
+    def _stops(
+        self, callbacks: Sequence[Callable[[Any], object]], event: object, ctrl_c: _CtrlC
+    ) -> bool:
+        """Call all callbacks; return whether one returned True in any process.
+
+        Raises KeyboardInterrupt if there was a Ctrl-C in any process.
+        """
+        every = self._team.gather("fit: callbacks", _any_stops(callbacks, event), ctrl_c.pending)
+        if any(pending for _, pending in every):
+            raise KeyboardInterrupt
+        return any(stop for stop, _ in every)
 
     def _order(self) -> Rows | None:
         """Return an order that depends on the seed and the step, so that a run can be resumed."""
@@ -216,7 +248,8 @@ class _Fit:
             if self._metrics:
                 predictions.append(as_array(result.outputs[self._at]))
                 labels.append(as_array(label))
-            ctrl_c.check()
+            if self._team.size == 1:  # else all processes end together, after the epoch
+                ctrl_c.check()
         if not self._metrics:
             return mean.value, {}
         y, label = _joined(predictions), _joined(labels)
@@ -273,7 +306,7 @@ class _CtrlC:
     """
 
     def __init__(self) -> None:
-        self._pending = False
+        self.pending = False
         self._replaced = False
 
     def __enter__(self) -> _CtrlC:
@@ -295,12 +328,12 @@ class _CtrlC:
             self.check()
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self._pending:
+        if self.pending:
             raise KeyboardInterrupt
-        self._pending = True
+        self.pending = True
 
     def check(self) -> None:
-        if self._pending:
+        if self.pending:
             raise KeyboardInterrupt
 
 

@@ -301,10 +301,14 @@ class TrainingSession(SessionSteps):
         >>> history = session.fit((x, y), epochs=20, validation=0.1, patience=3)
         >>> history.best.validation_loss
 
+        With ``parallel``, all processes call this with the same arrays: each trains on its share of
+        every batch, so the result is that of one process. Each evaluates all validation data. If a
+        callback in one process returns True, or after a Ctrl-C in one, all end together.
+
         Args:
             data: a tuple of arrays in the order of ``input_info()``, or arrays by name, each with a
                 row for each sample. Or an iterable of batches (a list, a DataLoader): dicts, tuples
-                or lists of arrays as for ``step``.
+                or lists of arrays as for ``step``; not with ``parallel``.
             epochs: number of passes over the data.
             batch: rows of a step, if ``data`` has arrays: by default those that the model fixes,
                 else 32. The last batch may be smaller; if the model fixes the rows, what is left
@@ -334,13 +338,16 @@ class TrainingSession(SessionSteps):
 
         Raises:
             DataError: an argument is wrong, or as ``step`` and ``eval``; or the session has
-                ``parallel``, or another schedule besides ``schedule``; or ``fit`` is called in a
-                callback of ``fit``, or in another thread meanwhile.
+                another schedule besides ``schedule``; or ``fit`` is called in a callback of
+                ``fit``, or in another thread meanwhile. With ``parallel``: ``data`` are batches, or
+                differ between processes; the model fixes the rows of a batch.
+            ProviderError: with ``parallel``: a process was lost, or makes another call.
             ShapeError: arrays have different numbers of rows, or as ``step`` and ``eval``.
             KeyboardInterrupt: after Ctrl-C, when the step is complete: the session may be used.
         """
         from steep.session.fitting import FitOptions, fit  # it needs NumPy
         from steep.session.metrics import LossOfSession
+        from steep.session.team import Team
 
         options = FitOptions(
             epochs=epochs,
@@ -356,15 +363,8 @@ class TrainingSession(SessionSteps):
             restore_best=restore_best,
             progress=progress,
         )
-        if self._parallel is not None:
-            raise DataError(
-                "fit trains in one process.",
-                node="parallel",
-                expected="a session without parallel",
-                remedy="Write the loop: all processes call step() equally often.",
-            )
         with self._alone_in_fit(), self._scheduled(schedule):
-            return fit(self, LossOfSession(*self._of_loss), data, options)
+            return fit(self, Team(self._parallel), LossOfSession(*self._of_loss), data, options)
 
     @property
     def _writes(self) -> bool:

@@ -1,0 +1,124 @@
+"""The processes that run ``fit`` together: one, or those of ``parallel``."""
+
+from __future__ import annotations
+
+import contextlib
+import zlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from steep import _steep
+from steep.errors import DataError
+from steep.session.batches import ArrayBatches, Batch, GivenBatches
+
+if TYPE_CHECKING:
+    from steep.parallel.ranks import Ranks
+
+_SAMPLED_ROWS = 64
+
+
+class Team:
+    """All processes make the same calls in the same order.
+
+    Args:
+        ranks: the processes of ``parallel``; None for this process alone.
+
+    Attributes:
+        rank: number of this process, from 0.
+        size: number of processes.
+    """
+
+    def __init__(self, ranks: Ranks | None) -> None:
+        self._ranks = ranks
+        self.rank, self.size = (0, 1) if ranks is None else (ranks.rank, ranks.size)
+
+    def gather(self, call: str, *numbers: float) -> list[list[float]]:
+        """Return the numbers of every process.
+
+        Raises:
+            ProviderError: a process is at another call, or was lost.
+            Error: of the class of another process's error in ``telling``.
+        """
+        if self._ranks is None:
+            return [list(numbers)]
+        return self._ranks.gather(call, [float(n) for n in numbers])
+
+    def telling(self) -> contextlib.AbstractContextManager[None]:
+        """Tell the other processes of an error in the ``with`` block."""
+        return contextlib.nullcontext() if self._ranks is None else self._ranks.telling()
+
+    def waiting(self, session: _steep.TrainingSession) -> int:
+        """Return the number of parts whose gradients wait to be applied."""
+        return session.accumulated if self._ranks is None else self._ranks.accumulated
+
+    def add_part(self, session: _steep.TrainingSession, batch: Batch) -> None:
+        """Accumulate the gradients of this process's rows of a batch."""
+        if self._ranks is None:
+            session.step(*batch.ordered, **batch.named, accumulate=True)
+        else:
+            self._ranks.add_part(session, batch.rows, *batch.ordered, **batch.named)
+
+    @contextlib.contextmanager
+    def dropping(self, session: _steep.TrainingSession) -> Iterator[None]:
+        """Drop gradients that wait after the ``with`` block: an error came between two parts.
+
+        With other processes, ``telling`` does so.
+        """
+        try:
+            yield
+        finally:
+            if self._ranks is None and session.accumulated:
+                session.drop_gradients()
+
+    def require_divisible(self, fixed: int | None) -> None:
+        """Raise DataError if the model fixes the rows of a batch, which is then not divisible."""
+        if fixed is not None and self.size > 1:
+            raise DataError(
+                "The model fixes the number of rows: its batches cannot be divided.",
+                node="parallel",
+                expected="inputs whose first extent is open",
+                received=f"batches of {fixed} rows",
+                remedy="Export the model with an open first extent, or train in one process.",
+            )
+
+    def require_same(self, data: ArrayBatches | GivenBatches) -> None:
+        """Raise DataError unless all processes have the same arrays: each takes its share of them.
+
+        Some rows are compared, the first and the last among them.
+        """
+        if self.size == 1:
+            return
+        if isinstance(data, GivenBatches):
+            raise DataError(
+                "With parallel, fit divides arrays among the processes.",
+                node="data",
+                expected="a dict or a tuple of arrays, the same in all processes",
+                received="batches",
+                remedy="Write the loop: all processes call step() equally often, each with rows "
+                "of its own.",
+            )
+        every = self.gather("fit: data", data.count, _checksum(data))
+        other = next((rank for rank, facts in enumerate(every) if facts != every[0]), None)
+        if other is not None:
+            raise DataError(
+                "The processes have different data.",
+                node="data",
+                expected="the same arrays in all processes: each takes its share of every batch",
+                received=f"{every[0][0]:.0f} rows in rank 0, {every[other][0]:.0f} rows in rank "
+                f"{other}" + (" with other values" if every[0][0] == every[other][0] else ""),
+                remedy="Give all processes all rows; or write the loop, where each calls step() "
+                "with rows of its own.",
+            )
+
+
+def _checksum(data: ArrayBatches) -> int:
+    """Return the checksum of rows at equal distances."""
+    rows = np.unique(np.linspace(0, data.count - 1, _SAMPLED_ROWS).astype(np.int64))
+    batch, checksum = data.rows(rows), 0
+    for value in batch.named.values() if batch.named else batch.ordered:
+        array = _steep.Tensor(value).numpy()
+        head = f"{array.dtype} {array.shape}".encode()
+        checksum = zlib.crc32(array.tobytes(), zlib.crc32(head, checksum))
+    return checksum

@@ -1,0 +1,130 @@
+"""``fit`` of N processes gives what ``fit`` of one gives with the same arrays."""
+
+import os
+import signal
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("torch.distributed")
+
+from several_processes import in_processes  # noqa: E402
+from test_parallel_sessions import CASES, X, Y, alone, assert_same, labels_of, together  # noqa: E402
+
+import steep  # noqa: E402
+
+FITS = {
+    "batches": {"epochs": 3, "batch": 4},
+    "a last batch that is smaller": {"epochs": 2, "batch": 5},
+    "fewer rows than processes": {"epochs": 2, "batch": 15},
+    "held out": {"epochs": 3, "batch": 4, "validation": 0.25},
+    "accumulated": {"epochs": 2, "batch": 3, "accumulate": 2},
+    "the best weights": {"epochs": 4, "batch": 8, "validation": (X, Y), "restore_best": True},
+    "in order": {"epochs": 2, "batch": 6, "shuffle": False},
+}
+
+
+def fit_as_one(rank, optimizer, zero):
+    for name, keywords in FITS.items():
+        expected, session = alone(**CASES[optimizer]), together(**CASES[optimizer], zero=zero)
+        wanted = expected.fit((X, Y), progress=False, **keywords)
+        found = session.fit((X, Y), progress=False, **keywords)
+        assert len(found.epochs) == len(wanted.epochs), name
+        for one, other in zip(found.epochs, wanted.epochs, strict=True):
+            assert one.loss == pytest.approx(other.loss, abs=1e-6), name
+            assert one.validation_loss == pytest.approx(other.validation_loss, abs=1e-6), name
+        assert_same(session, expected)
+        assert session.step_count == expected.step_count, name
+        session.step(X[rank::2], Y[rank::2])  # and it goes on
+        expected.step(X, Y)
+        assert_same(session, expected)
+
+
+@pytest.mark.parametrize(("optimizer", "zero"), [("sgd", 0), ("adamw", 0), ("adamw", 1)])
+def test_fit_is_that_of_one_process(optimizer, zero):
+    in_processes(2, fit_as_one, optimizer, zero)
+
+
+def fit_ignored_labels(rank):
+    options = CASES["ignored labels"]
+    expected, session = alone(**options), together(**options)
+    data = {"x": X, "label": labels_of(options)}
+    metrics = {"validation": data, "metrics": ["accuracy"], "progress": False}
+    wanted = expected.fit(data, epochs=2, batch=8, **metrics)
+    found = session.fit(data, epochs=2, batch=8, **metrics)
+    for one, other in zip(found.epochs, wanted.epochs, strict=True):
+        assert one.validation_loss == pytest.approx(other.validation_loss, abs=1e-6)
+        assert one.metrics == pytest.approx(other.metrics)
+    assert_same(session, expected)
+
+
+def test_fit_of_ignored_labels_and_metrics():
+    in_processes(2, fit_ignored_labels)
+
+
+def end_together(rank):
+    session = together(**CASES["sgd"])
+    # Only one process wants to end.
+    callback = [lambda epoch: rank == 1 and epoch.number == 2]
+    history = session.fit((X, Y), epochs=5, callbacks=callback)
+    assert (history.stopped_by, len(history.epochs)) == ("callback", 2)
+    steps = session.step_count
+    history = session.fit((X, Y), batch=4, step_callbacks=[lambda result: rank == 0])
+    assert (history.stopped_by, session.step_count) == ("callback", steps + 1)
+
+    def interrupt(result):
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    steps = session.step_count
+    with pytest.raises(KeyboardInterrupt):
+        session.fit((X, Y), batch=4, step_callbacks=[interrupt])
+    assert session.step_count == steps + 1
+    session.step(X, Y)
+
+
+def test_all_end_together():
+    in_processes(2, end_together)
+
+
+def have_errors(rank):
+    session = together(**CASES["sgd"])
+    with pytest.raises(steep.DataError, match="different data"):
+        session.fit((X[rank * 8 :][:8], Y[:8]))
+    with pytest.raises(steep.DataError, match="different data") as raised:
+        session.fit((X[: 16 - rank], Y[: 16 - rank]))
+    assert raised.value.received.startswith("16 rows in rank 0, 15 rows in rank 1")
+    with pytest.raises(steep.DataError, match="divides arrays"):
+        session.fit([(X, Y)])
+
+    def fail(event):
+        if rank == 1:
+            raise ZeroDivisionError("of a callback")
+
+    for keywords in (
+        {"callbacks": [fail]},
+        {"step_callbacks": [fail]},
+        {"accumulate": 2, "batch": 4, "step_callbacks": [fail]},
+    ):
+        with pytest.raises(ZeroDivisionError if rank == 1 else steep.ProviderError) as raised:
+            session.fit((X, Y), **keywords)
+        assert "of a callback" in str(raised.value)
+    # An argument that is wrong in one process, a metric that fails in one.
+    kinds = (steep.DataError, steep.Error)
+    with pytest.raises(kinds[rank == 0]):
+        session.fit((X, Y), epochs=rank - 1)
+
+    def metric(y, label):
+        return 1 / 0 if rank == 1 else 1.0
+
+    with pytest.raises((ZeroDivisionError, steep.ProviderError)):
+        session.fit((X, Y), validation=(X, Y), metrics=[metric])
+    # Between two parts of an update: the first part is dropped.
+    labels = Y.copy()
+    assert session.step(X, Y).loss > 0
+    history = session.fit((X, labels), accumulate=2, batch=4)
+    assert len(history.epochs) == 1
+
+
+def test_errors_of_one_process_end_fit_in_all():
+    in_processes(2, have_errors)
