@@ -456,7 +456,7 @@ def verdict(case: Case) -> str:  # noqa: PLR0911 (one for each answer)
     # of the same dtypes, shapes and needs, and not by more than their size
     if same(actual, expected, within=1.0) and agrees_in_double(case):
         return "agrees in float64; rounding is large"
-    if len(actual) != len(expected) and case.route == "backend":
+    if isinstance(actual[-1], str) and case.route == "backend":  # the class of an exception
         torch._dynamo.reset()
         if str(run(case, "PyTorch's", eager=False)) == str(actual):
             return "torch.compile raises, whatever the backend"
