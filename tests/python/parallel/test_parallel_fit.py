@@ -8,8 +8,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("torch.distributed")
 
+from parallel_sessions import CASES, X, Y, alone, assert_same, labels_of, together  # noqa: E402
 from several_processes import in_processes  # noqa: E402
-from test_parallel_sessions import CASES, X, Y, alone, assert_same, labels_of, together  # noqa: E402
 
 import steep  # noqa: E402
 
