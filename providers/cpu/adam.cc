@@ -12,6 +12,7 @@
 #define HWY_TARGET_INCLUDE "providers/cpu/adam.cc"
 #include "hwy/foreach_target.h"
 // After foreach_target.h, which includes this file again.
+#include "providers/cpu/extremes-inl.h"
 #include "providers/cpu/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -78,7 +79,7 @@ HWY_INLINE void adam_range(const AdamStep& s, const KernelArgs& args, int64_t be
     const auto v = hn::MulAdd(hn::Mul(one_less_beta2, g), g, hn::Mul(load(v_in + i), beta2));
     auto greatest = v;
     if (greatest_in != nullptr) {
-      greatest = hn::Max(load(greatest_in + i), v);
+      greatest = max_nan(load(greatest_in + i), v);
       store(greatest, greatest_out + i);
     }
     auto denominator = hn::Sqrt(greatest);

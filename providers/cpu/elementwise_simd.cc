@@ -13,6 +13,7 @@
 #define HWY_TARGET_INCLUDE "providers/cpu/elementwise_simd.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
+#include "providers/cpu/extremes-inl.h"
 #include "providers/cpu/philox-inl.h"
 #include "providers/cpu/simd-inl.h"
 #include "providers/cpu/vector_math-inl.h"
@@ -35,16 +36,6 @@ constexpr bool has_simd(Code k) {
     if (k == code) return true;
   }
   return false;
-}
-
-/// NaN in either operand gives NaN; the hardware's minimum would drop it.
-template <class V>
-HWY_INLINE V min_nan(V a, V b) {
-  return hn::IfThenElse(hn::Or(hn::Lt(a, b), hn::IsNaN(a)), a, b);
-}
-template <class V>
-HWY_INLINE V max_nan(V a, V b) {
-  return hn::IfThenElse(hn::Or(hn::Gt(a, b), hn::IsNaN(a)), a, b);
 }
 
 /// x to the power 0.5: √x, but ∞ at -∞ and 0 at -0.

@@ -1,6 +1,7 @@
 // Several steps of each optimizer against the same arithmetic in double, element by element.
 
 #include <functional>
+#include <limits>
 
 #include "kernels/run_kernel.h"
 
@@ -151,6 +152,24 @@ TEST(Adam, FollowsTorch) {
               });
       });
     }
+  }
+}
+
+TEST(Adam, TheGreatestSizeStaysNaN) {
+  // As torch.maximum: whether the number or the size so far is NaN, on each kind of processor.
+  for (DType dtype : {DType::f32, DType::f64}) {
+    const double nan = std::numeric_limits<double>::quiet_NaN();
+    const auto of = [&](double a, double b) {
+      return dtype == DType::f32
+                 ? Tensor::from<float>({static_cast<float>(a), static_cast<float>(b)}, {2})
+                 : Tensor::from<double>({a, b}, {2});
+    };
+    const std::vector<Tensor> inputs = {
+        of(1, 1), of(1, nan), Tensor::scalar(0.1F), Tensor::scalar(int64_t{1}), Tensor(), of(0, 0),
+        of(0, 0), of(nan, 1)};
+    const auto out = run_kernel("steep.Adam", inputs, std::vector<Out>(4, Out{dtype, {2}}),
+                                {{"beta1", 0.9}, {"beta2", 0.99}}, {.default_constants = false});
+    for (const double greatest : values(out[3])) EXPECT_TRUE(std::isnan(greatest));
   }
 }
 
