@@ -22,7 +22,8 @@ constexpr std::array<const char*, 6> kColours = {"#1f77b4", "#d62728", "#2ca02c"
 std::string escaped(std::string text) {
   if (!is_utf8(text)) {
     std::replace_if(
-        text.begin(), text.end(), [](char c) { return c < 0; }, '?');
+        text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) >= 0x80; },
+        '?');
   }
   std::string result;
   for (const char c : text) {
@@ -31,7 +32,7 @@ std::string escaped(std::string text) {
       case '<': result += "&lt;"; break;
       case '>': result += "&gt;"; break;
       case '"': result += "&quot;"; break;
-      default: result += c >= 0 && c < ' ' ? '?' : c;
+      default: result += static_cast<unsigned char>(c) < ' ' ? '?' : c;
     }
   }
   return result;
