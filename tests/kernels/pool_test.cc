@@ -46,9 +46,10 @@ void expect_near(const Tensor& got, const Tensor& want) {
   test::expect_close(got, test::values(want), 1e-5, 1e-5);
 }
 
-/// Runs `op` by oneDNN with two threads and one, and by the loops.
+/// Runs `op` by oneDNN, if it is there, with two threads and one, and by the loops.
 void compare(std::string_view op, const std::vector<Tensor>& inputs, const Out& out,
              const Attrs& attrs) {
+  if (!test::kOneDnn) return;
   const Tensor two = run_one(op, inputs, out, attrs, {.threads = 2, .candidate = "onednn"});
   const Tensor one = run_one(op, inputs, out, attrs, {.threads = 1, .only = "onednn"});
   expect_near(two, run_one(op, inputs, out, attrs, {.only = "loops"}));
@@ -74,6 +75,7 @@ TEST(Pool, OneDnnAgreesWithTheLoops) {
 
 /// The first of equal elements is the maximum, in every layout that oneDNN uses.
 TEST(Pool, TiesGoToTheFirst) {
+  if (!test::kOneDnn) GTEST_SKIP() << "built without oneDNN";
   for (const Case& c : cases()) {
     SCOPED_TRACE(to_string(c.x));
     Tensor x = Tensor::empty(DType::f32, c.x);
