@@ -188,7 +188,7 @@ class ORTModule(torch.nn.Module):
             raise ValueError(f'precision must be None, "fp32", "bf16" or "fp16", not {precision!r}')
         _steep.check_passes(disabled_passes)
         memory_limit = limit_text(memory_limit)
-        _refuse_what_belongs_around(module)
+        self._refuse_what_belongs_around(module)
         # not in __new__: inspect.signature() would show its parameters
         _set_type(self, _with_signature(type(self), module, with_label=loss is not None))
         super().__init__()
@@ -207,6 +207,15 @@ class ORTModule(torch.nn.Module):
         own["_memory_limit"] = memory_limit
         own["_captured"] = {}  # by (precision, whether one graph is required, autocast's dtype)
         own["_other_methods"] = OtherMethods(module)
+
+    def _refuse_what_belongs_around(self, module: torch.nn.Module) -> None:
+        for kind in type(module).__mro__:
+            if kind.__name__ in _AROUND:
+                raise ModelError(
+                    f"ORTModule does not wrap a {kind.__name__}.",
+                    received=type(module).__name__,
+                    remedy=f"wrap the module within: {kind.__name__}(ORTModule(module))",
+                )
 
     @property
     def module(self) -> torch.nn.Module:
@@ -561,16 +570,6 @@ def _with_signature(cls: type, module: torch.nn.Module, with_label: bool) -> typ
 
 def _modules_own(name: str) -> property:
     return property(lambda self: ORTModule.__getattr__(self, name))
-
-
-def _refuse_what_belongs_around(module: torch.nn.Module) -> None:
-    for kind in type(module).__mro__:
-        if kind.__name__ in _AROUND:
-            raise ModelError(
-                f"ORTModule does not wrap a {kind.__name__}.",
-                received=type(module).__name__,
-                remedy=f"wrap the module within: {kind.__name__}(ORTModule(module))",
-            )
 
 
 def _rebuild(module: torch.nn.Module, options: dict[str, Any]) -> ORTModule:

@@ -317,8 +317,10 @@ class Module:
         return [i for i in inputs if i.name not in self._state.parameters]
 
     def _gradient(self, name: str) -> Array | None:
-        if not self._called or name not in self._trained_names:
+        if name not in self._trained_names:
             return None
+        if not self._called:
+            return np.zeros_like(self._value(name))
         total: Array = np.array(self._session.state(f"total/{name}"))
         return total
 

@@ -59,7 +59,9 @@ class Parameter:
 
     @property
     def grad(self) -> Array | None:
-        """A copy of its accumulated gradient; None before the first call, or if it is frozen.
+        """A copy of its accumulated gradient: zeros before the first call of a module.
+
+        None if there is no module yet, or the parameter is frozen.
 
         If several modules share the state, it is the gradient of the module that was made last.
         """

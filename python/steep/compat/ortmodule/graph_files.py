@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class GraphFiles:
-    """Writes each graph once.
+    """Writes each graph once, and once more if the other mode runs it, too.
 
     Args:
         folder: folder of the files.
@@ -37,8 +37,17 @@ class GraphFiles:
         for graph in graphs:
             if graph not in self._written_graphs:
                 self._written_graphs.add(graph)
-                gradients = graph.engine_graph.gradients
-                self._write(graph, "training" if training and gradients else "inference")
+                self._write(graph, _mode_of(graph, training))
+
+    def write_of_mode(self, graphs: Sequence[CompiledGraph], training: bool) -> None:
+        """Write graphs of the other mode for this one, if nothing is written of it yet.
+
+        Raises:
+            IoError: a file cannot be written.
+        """
+        named = [(graph, _mode_of(graph, training)) for graph in graphs]
+        for graph, mode in [(g, m) for g, m in named if not self._counts[m]]:
+            self._write(graph, mode)
 
     def _write(self, graph: CompiledGraph, mode: str) -> None:
         self._counts[mode] += 1
@@ -66,6 +75,10 @@ class GraphFiles:
                 True,
             )
             put(f"execution_model_{mode}.onnx", content)
+
+
+def _mode_of(graph: CompiledGraph, training: bool) -> str:
+    return "training" if training and graph.engine_graph.gradients else "inference"
 
 
 def stage_table(graph: CompiledGraph) -> str:

@@ -16,7 +16,7 @@ from steep.compat.ortmodule.fallback import DEFAULT, _FallbackPolicy
 from steep.compat.ortmodule.graph_files import GraphFiles, memory_line, stage_table
 from steep.compat.ortmodule.graph_optimizers import optimizers_of
 from steep.compat.ortmodule.json_config import load_from_json
-from steep.errors import Error
+from steep.errors import Error, ModelError
 from steep.module import ort_module as ours
 from steep.onnx_graph.rewrite_hook import Rewrite, rewriting
 from steep.patching.torch_versions import require_tested
@@ -47,8 +47,9 @@ class ORTModule(ours.ORTModule):
         debug_options: a ``DebugOptions``.
 
     Raises:
-        ModelError: the module is a DataParallel or similar. When called, as ``steep.ORTModule``,
-            for failures for which the policy allows no fallback.
+        ModelError: the module is a DataParallel or similar, and the policy allows no fallback; with
+            one, PyTorch runs it. When called, as ``steep.ORTModule``, for failures for which the
+            policy allows no fallback.
         DataError: an environment variable has an invalid value.
     """
 
@@ -65,10 +66,10 @@ class ORTModule(ours.ORTModule):
     def __init__(self, module: torch.nn.Module, debug_options: DebugOptions | None = None) -> None:
         environment.say_what_has_no_meaning()
         environment.apply_cache_dir()
-        super().__init__(module, fallback="parts", memory_limit=memory_optimizer.memory_limit())
         own = self.__dict__
-        own["_retry"] = environment.switch("FALLBACK_RETRY")
         own["_gave_up"] = False
+        super().__init__(module, fallback="parts", memory_limit=memory_optimizer.memory_limit())
+        own["_retry"] = environment.switch("FALLBACK_RETRY")
         own["_told_graphs"] = weakref.WeakSet()
         own["_print_memory"] = environment.switch("PRINT_MEMORY_STATS")
         self.set_fallback_policy(environment.fallback_policy())
@@ -76,6 +77,15 @@ class ORTModule(ours.ORTModule):
         path = environment.text("JSON_CONFIG_PATH")
         if path:
             load_from_json(self, path)
+
+    def _refuse_what_belongs_around(self, module: torch.nn.Module) -> None:
+        try:
+            super()._refuse_what_belongs_around(module)
+        except ModelError as e:
+            if not environment.fallback_policy().allows(e):
+                raise
+            self.__dict__["_gave_up"] = True
+            log.warning("running in PyTorch instead: %s", e)
 
     def set_fallback_policy(self, policy: _FallbackPolicy) -> None:
         """Set for which failures of the engine PyTorch may run a call, from the next call on."""
@@ -118,6 +128,8 @@ class ORTModule(ours.ORTModule):
         self._raise_of(rewrite)
         if len(self._reports) > before:
             self._say_and_write()
+        elif self._files is not None:  # evaluation mode may have the graph of training mode
+            self._files.write_of_mode(self._graphs(), self._module.training)
         return result
 
     def _raise_of(self, rewrite: Rewrite) -> None:

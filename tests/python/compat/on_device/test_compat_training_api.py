@@ -209,10 +209,20 @@ def test_buffers_of_parameters(tmp_path):
     assert nominal(x, y) == module(x, y)
 
 
+def test_gradients_before_the_first_call(tmp_path):
+    state, _, _ = opened(write(tmp_path))
+    for _, p in state.parameters:
+        np.testing.assert_array_equal(p.grad, np.zeros_like(p.data))
+        assert p.grad.dtype == p.data.dtype
+    alone = CheckpointState.load_checkpoint(tmp_path / "checkpoint")
+    assert alone["fc1.bias"].grad is None
+
+
 def test_parameters_and_properties_are_read_and_written(tmp_path):
     state, module, _ = opened(write(tmp_path))
     assert len(state.parameters) == 4 and "fc1.bias" in state and "epoch" not in state
-    assert state["fc1.bias"].requires_grad and state["fc1.bias"].grad is None
+    assert state["fc1.bias"].requires_grad
+    np.testing.assert_array_equal(state["fc1.bias"].grad, np.zeros(16, np.float32))
     ((x, y),) = batches(1)
     before = module(x, y)
     state["fc1.bias"] = np.full(16, 3, np.float32)

@@ -141,8 +141,22 @@ def test_exceptions_are_what_is_raised():
     cause = ValueError("why")
     wrapped = wrap_exception(steep.ModelError, cause)
     assert isinstance(wrapped, steep.ModelError) and wrapped.__cause__ is cause
-    with pytest.raises(steep.ModelError, match="DataParallel"):
-        ORTModule(torch.nn.DataParallel(net()))
+
+
+def test_a_data_parallel_runs_in_pytorch_if_the_policy_allows(monkeypatch, caplog):
+    wrapped = torch.nn.DataParallel(net())
+    x = torch.randn(3, 4)
+    module = ORTModule(wrapped)
+    for run in (module, copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+        torch.testing.assert_close(run(x), wrapped(x))
+        assert run.fallback_calls == 1 and not run.report().graphs
+    assert "DataParallel(ORTModule(module))" in caplog.text
+    module(x).sum().backward()
+    assert all(p.grad is not None for p in wrapped.parameters())
+    for policy in ("FALLBACK_DISABLE", "FALLBACK_UNSUPPORTED_DATA"):
+        monkeypatch.setenv("ORTMODULE_FALLBACK_POLICY", policy)
+        with pytest.raises(steep.ModelError, match="DataParallel"):
+            ORTModule(wrapped)
 
 
 def test_copies_and_pickles(tmp_path):
@@ -169,6 +183,16 @@ def test_files_of_a_module_in_evaluation_mode(tmp_path):
     names = {p.name for p in tmp_path.glob("*.onnx")}
     assert {"n_torch_exported_inference.onnx", "n_2_torch_exported_inference.onnx"} <= names
     assert all(name.endswith("_inference.onnx") for name in names)
+
+
+def test_files_of_a_graph_that_both_modes_run(tmp_path):
+    module = ORTModule(
+        net(), DebugOptions(save_onnx=True, onnx_prefix="n", save_path=str(tmp_path))
+    )
+    for training in (True, False, True, False):
+        module.train(training)(torch.randn(3, 4))
+    names = {p.name for p in tmp_path.glob("*torch_exported*")}
+    assert names == {"n_torch_exported_training.onnx", "n_torch_exported_inference.onnx"}
 
 
 def test_files_of_each_stage(tmp_path):
