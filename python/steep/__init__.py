@@ -20,7 +20,6 @@ names that need it.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 from steep import backends, extension
@@ -132,11 +131,11 @@ def __getattr__(name: str) -> Any:
     if module is None:
         raise AttributeError(f"module 'steep' has no attribute {name!r}")
     try:
-        from steep.patching.torch_versions import require_tested
+        from steep.patching.torch_versions import load, require_tested
 
         if name not in _OF_ANY_RELEASE:
             require_tested()
-        value = getattr(importlib.import_module(module), name)
+        value = getattr(load(module), name)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] != "torch":
             raise

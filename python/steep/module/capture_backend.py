@@ -11,6 +11,7 @@ from steep.dynamo import forks
 from steep.dynamo.report import GraphReport
 from steep.errors import ModelError
 from steep.lowering.capture_context import autocast_precision
+from steep.patching.torch_versions import load
 from steep.providers import Providers, choices_of
 from steep.torch_internals.dispatch import FakeTensor, dispatch_mode_stack
 from steep.torch_internals.functorch import are_transforms_active
@@ -42,9 +43,9 @@ def make_captured_module(
             ``steep.dynamo.captured_module.CapturedModule``.
     """
     with forks.loading:
-        from steep.dynamo import captured_module  # loads a large part of PyTorch
+        captured_module = load("steep.dynamo.captured_module")  # and a large part of PyTorch
 
-    return captured_module.CapturedModule(
+    captured: CapturedModule = captured_module.CapturedModule(
         module,
         lambda: precision or autocast_precision(),
         record,
@@ -54,6 +55,7 @@ def make_captured_module(
         disabled_passes=disabled_passes,
         memory_limit=memory_limit,
     )
+    return captured
 
 
 def refuse_transforms() -> None:

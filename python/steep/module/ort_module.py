@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import importlib
 import inspect
 import logging
 import os
@@ -23,7 +22,7 @@ from steep.errors import Error, ModelError, ProviderError
 from steep.inspection import StrPath, join_pages, make_dump, trace_of
 from steep.module.module_with_loss import ModuleWithLoss
 from steep.module.other_methods import OtherMethods
-from steep.patching.torch_versions import is_tested
+from steep.patching.torch_versions import is_tested, load
 from steep.providers import Providers
 from steep.session.memory_limit import limit_text
 
@@ -37,9 +36,7 @@ _Key: TypeAlias = int | slice | str  # of a container of modules
 
 # Releases of PyTorch that the tests have not run with are captured by public interfaces alone.
 _CAPTURE_PACKAGE = "steep.module" if is_tested() else "steep.public_capture"
-capture_backend = cast(
-    "CaptureBackend", importlib.import_module(f"{_CAPTURE_PACKAGE}.capture_backend")
-)
+capture_backend = cast("CaptureBackend", load(f"{_CAPTURE_PACKAGE}.capture_backend"))
 
 # Protects fallback_calls, which calls from several threads change.
 _counting = threading.Lock()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from steep.patching.torch_versions import is_tested
+from steep.patching.torch_versions import is_tested, load
 
 if TYPE_CHECKING:
     import torch
@@ -23,6 +22,5 @@ def backend(
     With a release of PyTorch that the tests have not run with, ``public_capture`` runs the graph.
     """
     name = "steep.dynamo.backend" if is_tested() else "steep.public_capture.compile_backend"
-    implementation = importlib.import_module(name)
-    run: Callable[..., Any] = implementation.backend(graph_module, examples, options=options)
+    run: Callable[..., Any] = load(name).backend(graph_module, examples, options=options)
     return run

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from steep.patching.torch_versions import RELEASE
+from steep.patching.torch_versions import RELEASE, lacks
 from steep.torch_internals.dynamo import convert_frame
 
 P = ParamSpec("P")
@@ -37,6 +37,8 @@ class Substitution:
         until: the first release in which it is no longer replaced; None for none.
         absent: PyTorch may lack the attribute of the class, since each object has one of its own,
             or the entry of the dict.
+        like: another attribute of the owner, which PyTorch has and looks up in the same way. If
+            PyTorch lacks both, nothing would look up the ``absent`` one.
         key: the key of the replaced entry, in the dict of this name or in the dict that the
             function of this name returns.
         order: among the substitutions of one target, those of a greater number are entered later;
@@ -49,6 +51,7 @@ class Substitution:
     since: tuple[int, int] | None = None
     until: tuple[int, int] | None = None
     absent: bool = False
+    like: str = ""
     key: Any = _NO_KEY
     order: int = 0
 
@@ -74,7 +77,7 @@ class Substitution:
     def exists(self) -> bool:
         """Whether the installed PyTorch has the target, or may lack it as declared."""
         if self.absent and self.key is _NO_KEY:
-            return True
+            return not self.like or hasattr(self.owner, self.like)
         there = hasattr(self.owner, self.name)
         return there and (self.absent or self.key is _NO_KEY or self.key in self.entries)
 
@@ -96,7 +99,7 @@ def _path(value: Any) -> str:
     """Return the dotted name of a module, class, function or operator."""
     module = getattr(value, "__module__", None)
     if module is None:
-        return str(value.__name__)
+        return str(getattr(value, "__name__", value))  # the key of an entry may be a str
     return f"{module}.{value.__qualname__.rpartition('::')[2]}"  # an operator's is "aten::add.out"
 
 
@@ -120,11 +123,14 @@ def substitute(replacements: Mapping[Substitution, Any]) -> Iterator[None]:
     from interrupting it.
 
     Raises:
-        AttributeError: this release of PyTorch has no such target.
-        KeyError: the dict has no such entry.
+        ModelError: the installed PyTorch has no such target; none is replaced then.
     """
+    applying = [(s, value) for s, value in replacements.items() if s.applies]
     with changes_lock(), contextlib.ExitStack() as stack:
-        for s, value in ((s, v) for s, v in replacements.items() if s.applies):
+        for s, _ in applying:
+            if not s.exists:
+                raise lacks(s.target)
+        for s, value in applying:
             stack.enter_context(s.replace_by(value))
         yield
 

@@ -8,7 +8,9 @@ add. `make torch-versions` runs the tests with each of them.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any, TypeVar
 
 import torch
@@ -60,8 +62,55 @@ def require_tested(version: str = torch.__version__) -> None:
         "Steep has not been tested with this release of PyTorch.",
         expected=f"PyTorch {window()}",
         received=f"PyTorch {version}",
-        remedy='pip install "torch>={}.{},<{}.{}"'.format(*OLDEST, NEWEST[0], NEWEST[1] + 1),
+        remedy=_remedy(),
     )
+
+
+def _remedy() -> str:
+    return 'pip install "torch>={}.{},<{}.{}"'.format(*OLDEST, NEWEST[0], NEWEST[1] + 1)
+
+
+def lacks(name: str) -> ModelError:
+    """Return the error that the installed PyTorch does not have a name that capture needs.
+
+    Capture stops there: without a guard that it cannot make, a later call could run the graph of
+    another program.
+    """
+    return ModelError(
+        "The installed PyTorch lacks a name that Steep's capture needs.",
+        node=name,
+        expected=f"a release of PyTorch {window()}",
+        received=f"PyTorch {torch.__version__}, in which it is missing",
+        remedy=_remedy(),
+    )
+
+
+def load(module: str) -> ModuleType:
+    """Import a module of Steep that uses PyTorch's internals.
+
+    Raises:
+        ModelError: the installed PyTorch lacks a name that the import looks up.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:  # "cannot import name 'Guard' from 'torch._guards' (…)"
+        if not _is_pytorchs(error.name):
+            raise
+        named = str(error).split("'")[1:2]
+        path = [error.name] if isinstance(error, ModuleNotFoundError) else [error.name, *named]
+        raise lacks(".".join(map(str, path))) from error
+    except AttributeError as error:
+        owner = error.obj if isinstance(error.obj, ModuleType | type) else type(error.obj)
+        home = owner.__name__
+        if isinstance(owner, type):
+            home = f"{owner.__module__}.{owner.__qualname__}"
+        if not _is_pytorchs(home):
+            raise
+        raise lacks(f"{home}.{error.name}") from error
+
+
+def _is_pytorchs(path: str | None) -> bool:
+    return (path or "").partition(".")[0] == "torch"
 
 
 def operators(table: Mapping[str, T]) -> dict[Any, T]:

@@ -29,6 +29,7 @@ from steep.inspection import StrPath
 from steep.lowering.ops.index_bounds import errors_of_pytorch
 from steep.module.ort_module import innermost
 from steep.onnx_graph.initializers import with_states
+from steep.patching.torch_versions import load
 from steep.providers import choices_of
 from steep.session.processes import require_alone
 from steep.session.training import TrainingSession
@@ -51,6 +52,7 @@ STEP = "optimizer/step"
 LOSS_SCALE = "optimizer/loss_scale"
 # (names of parameters, their settings or optimizer)
 Groups = Sequence[tuple[Sequence[str], Mapping[str, float] | _steep.OptimizerOptions]]
+_CAPTURE = "steep.dynamo.captured_module"  # loads a large part of PyTorch
 _SEED_MASK = 2**63 - 1
 _WITH_ORTMODULE = "train with ORTModule, where PyTorch can run it"
 _REBUILT_IN_A_ROW = 3  # most successive steps that compile again
@@ -186,10 +188,8 @@ class Trainer:
             # Once extents vary, capture anew: the graph for any extents replaces that for fixed
             # ones.
             self._varies, self._rebuilt_in_a_row = varies, 0
-            from steep.dynamo.captured_module import CapturedModule  # loads a large part of PyTorch
-
             torch.compiler.allow_in_graph(the_loss)
-            self._captured = CapturedModule(
+            self._captured = load(_CAPTURE).CapturedModule(
                 innermost(self._net),
                 lambda: self._settings.get("precision", "fp32"),
                 self._reports.append,
@@ -257,13 +257,9 @@ class Trainer:
         with self._lock:
             tensors = self._like_the_first(inputs)
             if self._evaluation is None:
-                from steep.dynamo.captured_module import (
-                    CapturedModule,  # loads a large part of PyTorch
-                )
-
                 net = WithLoss(self.model, self._net.criterion, predictions=True)
                 precision = self._settings.get("precision", "fp32")
-                module = CapturedModule(
+                module = load(_CAPTURE).CapturedModule(
                     net,
                     lambda: precision,
                     self._reports.append,

@@ -15,7 +15,7 @@ from torch._dynamo import trace_rules  # noqa: E402
 from torch.nn.modules import transformer  # noqa: E402
 
 import steep.dynamo.captured_module  # noqa: E402, F401 - declares them all
-from steep import ORTModule  # noqa: E402
+from steep import ModelError, ORTModule  # noqa: E402
 from steep.patching import substitution, torch_versions  # noqa: E402
 from steep.patching.substitution import Substitution, replaces, substitute  # noqa: E402
 
@@ -52,7 +52,7 @@ def test_what_a_class_inherits_it_inherits_again():
         raise KeyError
     assert Derived().f() == 1 and "f" not in vars(Derived)
     missing = declared_for_a_test(Derived, "g", "A test.")
-    with pytest.raises(AttributeError), substitute({missing: None}):
+    with pytest.raises(ModelError, match=r"Derived\.g\b"), substitute({missing: None}):
         pass
 
 
@@ -70,8 +70,35 @@ def test_an_entry_of_a_dict():
     assert Owner.table == {"there": "first"}
     missing = declared_for_a_test(Owner, "table", "A test.", key="new")
     assert not missing.exists
-    with pytest.raises(KeyError, match="new"), substitute({missing: "ours"}):
+    with pytest.raises(ModelError, match="new"), substitute({missing: "ours"}):
         pass
+
+
+def test_what_nothing_would_look_up_is_not_put_there():
+    found = declared_for_a_test(Owner, "other", "A test.", absent=True, like="name")
+    with substitute({found: "ours"}):
+        assert Owner.other == "ours"
+    unused = declared_for_a_test(Owner, "other", "A test.", absent=True, like="renamed")
+    assert not unused.exists
+    with pytest.raises(ModelError, match=r"Owner\.other"), substitute({found: 1, unused: 2}):
+        pass
+    assert not hasattr(Owner, "other")
+
+
+@pytest.mark.parametrize("fallback", [None, "parts"])
+@pytest.mark.parametrize(
+    "target", ["ConstDictVariable.has_new_items", "TensorVariable.method_attr_requires_grad"]
+)
+def test_a_capture_stops_without_a_guard_that_it_needs(monkeypatch, target, fallback):
+    """It would run a graph that is no longer valid, or give the module to PyTorch unsaid."""
+    owner, name = target.split(".")
+    owner = next(c for c in getattr(torch._dynamo.variables, owner).__mro__ if name in vars(c))
+    monkeypatch.delattr(owner, name)
+    model = ORTModule(nn.Linear(2, 2), fallback=fallback)
+    with pytest.raises(ModelError, match="lacks a name that Steep's capture needs") as refused:
+        model(torch.ones(1, 2))
+    assert refused.value.node.startswith("torch._dynamo.variables.")
+    assert refused.value.remedy == 'pip install "torch>=2.13,<2.16"'
 
 
 def test_one_thread_replaces_at_a_time():

@@ -41,6 +41,49 @@ steep.TrainingSession
     assert "has not been tested with this release of PyTorch" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("door", "missing"),
+    [
+        (
+            "steep.ORTModule(torch.nn.Linear(2, 2))(torch.ones(1, 2))",
+            "torch._dynamo.variables.dicts.ConstDictVariable.has_new_items",
+        ),
+        ("steep.trainer", "torch._dynamo.guards.install_guard"),
+        (
+            "from steep.module.torch_compile import backend; backend(None, [])",
+            "torch._higher_order_ops.register_hook.register_hook_op",
+        ),
+        ("import steep.compat.ortmodule.ort_module", "torch.utils._pytree.tree_map_only"),
+    ],
+)
+def test_doors_name_what_the_installed_release_lacks(door, missing):
+    program = f"""
+import pkgutil, torch._dynamo
+*path, owner, name = {missing!r}.split(".")
+owner = pkgutil.resolve_name(".".join([*path, owner]))
+delattr(owner, name)
+import steep
+try:
+    {door}
+except steep.ModelError as error:
+    print(error.node, error.remedy)
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert done.stdout == missing + ' pip install "torch>=2.13,<2.16"\n'
+
+
+def test_other_errors_of_an_import_stay_what_they_are(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, text, error in (
+        ("no_such_library", "import no_such_library", ModuleNotFoundError),
+        ("no_such_attribute", "import sys; sys.no_such_attribute", AttributeError),
+    ):
+        (tmp_path / f"uses_{name}.py").write_text(text)
+        with pytest.raises(error, match=name):
+            torch_versions.load(f"uses_{name}")
+
+
 def test_operators_that_this_release_does_not_have_are_left_out():
     table = {"aten.relu.default": 1, "aten.no_such_operator.default": 2, "aten.relu.no_such": 3}
     assert torch_versions.operators(table) == {torch.ops.aten.relu.default: 1}

@@ -42,6 +42,7 @@ IS_LEAF = Substitution(
     "method_attr_is_leaf",
     "Dynamo has no guard on whether a tensor is a leaf.",
     absent=True,
+    like="method_attr_requires_grad",
 )
 
 
