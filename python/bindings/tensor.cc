@@ -184,7 +184,7 @@ Tensor from_buffer(nb::handle array, const char* name, std::string* unwritable) 
 
 /// NumPy's masked arrays hand out the numbers below their mask, too.
 void refuse_masked(nb::handle array, const char* name) {
-  if (std::string_view(Py_TYPE(array.ptr())->tp_name) == "numpy.ndarray") return;
+  if (nb::inst_name(array).equal(nb::str("numpy.ndarray"))) return;
   const nb::object mask = nb::getattr(array, "mask", nb::none());
   if (!nb::hasattr(mask, "any") || !nb::cast<bool>(nb::bool_(mask.attr("any")()))) return;
   refuse(name, "an array with masked elements", "Give them a value: array.filled(value)");

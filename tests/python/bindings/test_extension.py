@@ -1,7 +1,10 @@
 """How the compiled part stands in a process that it shares with others."""
 
+import re
 import subprocess
 import sys
+
+from checkout import ROOT
 
 from steep import _steep
 
@@ -12,6 +15,22 @@ def test_exports_only_its_entry_point() -> None:
         ["nm", "-D", "--defined-only", _steep.__file__], capture_output=True, text=True, check=True
     )
     assert [line.split()[-1] for line in listed.stdout.splitlines()] == ["PyInit__steep"]
+
+
+def test_reads_no_structs_of_cpython() -> None:
+    """The wheel of all Pythons from 3.12 on has the stable ABI, where those structs are hidden.
+
+    Builds for an older Python compile them all the same.
+    """
+    fields = r"(?:->|\.)(?:tp|ob|bf|nb|sq|mp|am)_\w+"
+    macros = r"\bPy[A-Z]\w+_(?:GET_(?:ITEM|SIZE|LENGTH)|SET_ITEM|AS_\w+|DATA|KIND)\b"
+    found = [
+        f"{file.name}:{number}: {line.strip()}"
+        for file in sorted((ROOT / "python" / "bindings").iterdir())
+        for number, line in enumerate(file.read_text().splitlines(), 1)
+        if re.search(f"{fields}|{macros}", line)
+    ]
+    assert not found, "\n".join(found)
 
 
 def test_lives_beside_other_copies_of_onnx() -> None:

@@ -1,7 +1,12 @@
 """The Dockerfile runs the README's commands, on the system that the README names."""
 
+import os
 import re
 import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 from checkout import ROOT
 
@@ -51,6 +56,26 @@ def test_it_runs_the_readme_s_commands() -> None:
     wheel = shlex.split("pip install dist/steep-*.whl")
     assert wheel in shown and len(pip) == 1 and pip[0][1] == "install"
     assert pip[0][-1] == "/tmp/" + wheel[-1] and "COPY --from=build /steep/dist /tmp/dist" in LINES
+
+
+def test_a_wheel_is_tried_where_nothing_else_is_built(tmp_path: Path) -> None:
+    """The image's first command is `make wheel`: no `make build` made what its tests import."""
+    script = re.sub(r"\\\n", " ", (ROOT / "scripts" / "wheel").read_text())
+    (words,) = re.findall(r'"\$own" -m pytest (.*)', script)
+    for folder in ("tests/python", "python/steep"):
+        built = shutil.ignore_patterns("_steep*", "libsteep*", "__pycache__")
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=built)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", *shlex.split(words)],
+        cwd=tmp_path,
+        env={k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "STEEP_WHEEL")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "test_program_trains_digits" in done.stdout
 
 
 def test_the_second_stage_has_no_compiler() -> None:
