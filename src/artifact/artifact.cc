@@ -14,6 +14,7 @@
 #include "runtime/budget.h"
 #include "runtime/crc32c.h"
 #include "runtime/disk.h"
+#include "runtime/float32.h"
 #include "runtime/json_nesting.h"
 #include "steep/error.h"
 #include "train/schedule.h"
@@ -209,7 +210,7 @@ uint64_t natural(const Json& json) {
 
 void read_settings(const Json& json, Artifact* to) {
   to->lr = real(member(json, "lr"));
-  if (!(to->lr >= 0) || std::isinf(to->lr)) throw_damaged("its learning rate is out of range");
+  if (!(to->lr >= 0 && fits_float32(to->lr))) throw_damaged("its learning rate is out of range");
   const Json& schedule = list(json, "schedule");
   if (schedule.size() != 4) throw_damaged("its schedule is something else");
   to->schedule = {.kind = text(schedule[0]),
@@ -231,7 +232,10 @@ void read_settings(const Json& json, Artifact* to) {
     if (!group.is_array() || group.size() != 2 || !group[1].is_array() || group[1].empty())
       throw_damaged("a group is something else");
     std::vector<double>& settings = to->groups[static_cast<size_t>(whole(group[0], 0, INT32_MAX))];
-    for (const Json& x : group[1]) settings.push_back(real(x));
+    for (const Json& x : group[1]) {
+      settings.push_back(real(x));
+      if (!fits_float32(settings.back())) throw_damaged("a group's number is out of range");
+    }
   }
 }
 

@@ -21,10 +21,6 @@
 namespace steep {
 namespace {
 
-double read_scalar(const Tensor& tensor) {
-  return tensor.dtype() == DType::f64 ? *tensor.data<double>() : *tensor.data<float>();
-}
-
 bool is_scalar(Value v) {
   return element_count(v.type().dims()) == 1 &&
          (v.dtype() == DType::f32 || v.dtype() == DType::f64);
@@ -220,10 +216,10 @@ StepResult ArtifactSession::Impl::step(std::span<const Tensor> arrays) {
   std::unique_ptr<Runnable::Run> run;
   StepResult result{.lr = rate()};
   result.outputs = program.forward(arrays, states, artifact.seed, artifact.run_count, &run);
-  result.loss = read_scalar(result.outputs.front());
+  result.loss = scalar_of(result.outputs.front());
   result.outputs.erase(result.outputs.begin());
   if (artifact.check_finite) {
-    result.grad_norm = read_scalar(result.outputs.back());
+    result.grad_norm = scalar_of(result.outputs.back());
     result.outputs.pop_back();
   }
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) {
@@ -247,7 +243,7 @@ StepResult ArtifactSession::Impl::step(std::span<const Tensor> arrays) {
   ++artifact.run_count;
   if (artifact.check_finite) require_finite_weights();
   result.step = ++artifact.steps;
-  if (!later.empty()) result.grad_norm = read_scalar(later[0]);
+  if (!later.empty()) result.grad_norm = scalar_of(later[0]);
   return result;
 }
 
@@ -363,11 +359,7 @@ double ArtifactSession::lr() const {
 }
 void ArtifactSession::set_lr(double lr) {
   const std::lock_guard lock(impl_->call_lock);
-  if (!(lr >= 0) || std::isinf(lr)) {
-    throw DataError(ErrorParts{.what = "The learning rate is out of range.",
-                               .expected = "a finite number of at least 0",
-                               .received = fmt::format("{}", lr)});
-  }
+  check_rate(lr);
   impl_->artifact.lr = lr;
 }
 

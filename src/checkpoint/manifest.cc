@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "runtime/crc32c.h"
+#include "runtime/float32.h"
 #include "runtime/json_nesting.h"
 #include "steep/error.h"
 
@@ -62,8 +63,8 @@ uint32_t parse_crc(std::string_view text) {
 
 void check_ranges(const Checkpoint& c) {
   if (c.step < 0) throw DataError("The checkpoint's step is out of range.");
-  if (!std::isfinite(c.lr)) throw DataError("The checkpoint's lr is not finite.");
-  if (!(c.loss_scale >= 0) || !std::isfinite(c.loss_scale) || c.clean_steps < 0) {
+  if (!(c.lr >= 0 && fits_float32(c.lr))) throw DataError("The checkpoint's lr is out of range.");
+  if (!(c.loss_scale >= 0 && fits_float32(c.loss_scale)) || c.clean_steps < 0) {
     throw DataError("The checkpoint's loss scale is out of range.");
   }
   if (c.threads < 0) throw DataError("The checkpoint's number of threads is out of range.");

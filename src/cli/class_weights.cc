@@ -15,6 +15,7 @@
 #include "data/convert.h"
 #include "data/files.h"
 #include "runtime/budget.h"
+#include "runtime/float32.h"
 #include "steep/data.h"
 #include "steep/error.h"
 
@@ -31,7 +32,7 @@ std::optional<double> number_in(std::string_view word) {
   return value;
 }
 
-bool is_weight(double value) { return value >= 0 && std::isfinite(value); }
+bool is_weight(double value) { return value >= 0 && fits_float32(value); }
 
 /// The numbers in a list; nothing if a part is not a number.
 std::optional<std::vector<double>> list_in(const std::string& text) {

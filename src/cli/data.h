@@ -11,6 +11,7 @@
 #include "cli/image_data.h"
 #include "cli/read_data.h"
 #include "steep/steep.h"
+#include "train/finite.h"
 #include "train/labels.h"
 
 namespace steep::cli {
@@ -131,7 +132,7 @@ struct LossMean {
   void add(double loss, double of) {
     if (of != 0) sum += loss * of, weight += of;  // without weight, the loss is 0/0
   }
-  double value() const { return sum / weight; }
+  double value() const { return without_nan_sign(sum / weight); }
 };
 /// The weight of a batch: EvalResult::weight, or the number of its rows.
 double weight_of(const EvalResult& result, std::span<const Tensor> batch);

@@ -9,6 +9,7 @@
 
 #include "sessions/training_impl.h"
 #include "steep/error.h"
+#include "train/finite.h"
 #include "train/schedule.h"
 #include "train/step.h"
 
@@ -135,7 +136,7 @@ StepResult TrainingSession::Impl::apply(Program& updating, std::span<const Tenso
   std::vector<Tensor> feed = backward_inputs();
   feed.push_back(Tensor::scalar(static_cast<float>(1 / accumulated.weight)));
   feed.insert(feed.end(), more.begin(), more.end());
-  StepResult result{.loss = accumulated.loss / accumulated.weight, .lr = rate()};
+  StepResult result{.loss = without_nan_sign(accumulated.loss / accumulated.weight), .lr = rate()};
   result.loss_scale = loss_scale;
   ForwardResult forward = updating.forward({});
   const Accumulated backup = std::exchange(accumulated, {});

@@ -9,6 +9,7 @@
 #include "runtime/memory.h"
 #include "sessions/training_impl.h"
 #include "steep/error.h"
+#include "train/finite.h"
 #include "train/name_suggestions.h"
 #include "train/optimizer.h"
 
@@ -94,7 +95,7 @@ StepResult TrainingSession::Impl::apply_nothing() {
   const Accumulated sums = std::exchange(accumulated, {});
   count_steps(1);
   program->set_run_count(program->run_count() + 1);
-  StepResult result{.loss = sums.loss / sums.weight, .lr = rate()};
+  StepResult result{.loss = without_nan_sign(sums.loss / sums.weight), .lr = rate()};
   result.loss_scale = loss_scale;
   return result;
 }

@@ -76,7 +76,7 @@ double read_scalar(const Tensor& tensor) {
                                 .expected = "a scalar",
                                 .received = to_string(tensor.dims())});
   }
-  return tensor.dtype() == DType::f64 ? *tensor.data<double>() : *tensor.data<float>();
+  return scalar_of(tensor);
 }
 
 void take_step_outputs(ForwardResult& forward, StepResult* result) {

@@ -70,6 +70,17 @@ struct TrainingSession::Impl {
   /// The name of the first value that should be a count of steps but is not a whole number of at
   /// least 0; "" if there is none.
   std::string no_count(const std::map<std::string, Tensor>& values) const;
+  /// A number that a moment of an update cannot be: `received`, of the state `name`.
+  struct WrongNumber {
+    std::string name;
+    float received;
+  };
+  /// The first number among `values` that no moment of it can be: NaN, an infinity, and a negative
+  /// one in a sum of squares. `may_overflow`: such a sum may be infinite, which a step may leave.
+  std::optional<WrongNumber> no_moment(const std::map<std::string, Tensor>& values,
+                                       bool may_overflow) const;
+  /// What errors say of the numbers of a moment.
+  const char* moment_range(const std::string& name) const;
   /// Throws DataError, which names `call`, if there are accumulated gradients.
   void require_applied(const char* call) const;
   /// Throws DataError, which names `call`, after hold_states_of().

@@ -243,6 +243,12 @@ void TrainingSession::set_optimizer_state(const std::map<std::string, Tensor>& m
                                .expected = "a whole number of at least 0",
                                .received = fmt::format("{}", moments.at(name).data<float>()[0])});
   }
+  if (const auto wrong = impl_->no_moment(moments, false)) {
+    throw DataError(ErrorParts{.what = "An optimizer moment is not valid; nothing was changed.",
+                               .node = wrong->name,
+                               .expected = impl_->moment_range(wrong->name),
+                               .received = fmt::format("{}", wrong->received)});
+  }
   impl_->assign(impl_->kept(moments), impl_->kept_states(), "optimizer moment");
 }
 
@@ -265,10 +271,9 @@ double TrainingSession::lr() const {
 }
 void TrainingSession::set_lr(double lr) {
   const std::lock_guard lock(impl_->programs.call_lock);
-  if (!(lr >= 0) || std::isinf(lr)) {
-    throw DataError(ErrorParts{.what = "The learning rate is out of range.",
-                               .expected = "a finite number of at least 0",
-                               .received = fmt::format("{}", lr)});
+  check_rate(lr);
+  for (const ParameterGroup& group : impl_->options.groups) {
+    if (!group.optimizer) check_rate(lr * group.lr_multiplier);
   }
   impl_->base_lr = lr;
 }
@@ -376,6 +381,16 @@ std::string TrainingSession::load_checkpoint(const std::filesystem::path& path) 
                                      .node = name,
                                      .expected = "a count of steps",
                                      .received = "an invalid number"});
+  }
+  if (const auto wrong = impl_->no_moment(checkpoint.moments, true)) {
+    throw CheckpointError(
+        ErrorParts{.what = fmt::format("{} holds an optimizer moment that is not valid; nothing "
+                                       "was changed.",
+                                       path.string()),
+                   .node = wrong->name,
+                   .expected = impl_->moment_range(wrong->name),
+                   .received = fmt::format("{}", wrong->received),
+                   .remedy = "Load a checkpoint from before."});
   }
   if (checkpoint.fingerprint != impl_->fingerprint) {
     throw CheckpointError(ErrorParts{

@@ -17,6 +17,7 @@
 #include "sessions/state_file.h"
 #include "sessions/training_impl.h"
 #include "steep/error.h"
+#include "train/finite.h"
 #include "train/name_suggestions.h"
 #include "train/optimizer.h"
 
@@ -37,6 +38,15 @@ Tensor wide(const std::map<std::string, Tensor>& states, const std::string& name
   const Tensor& state = states.at(name);
   if (has_scales(state.dtype())) return widened({state, states.at(scale_name(name))});
   return state.dtype() == DType::bf16 ? convert(state, DType::f32, name) : state.clone();
+}
+
+/// Whether the moment `name` has codes, and a scale for each of their blocks.
+bool is_scaled(const std::map<std::string, Tensor>& states, const std::string& name) {
+  const Tensor& codes = states.at(name);
+  const auto scales = states.find(scale_name(name));
+  return has_scales(codes.dtype()) && scales != states.end() &&
+         scales->second.dtype() == DType::f32 &&
+         scales->second.dims() == Dims{float_blocks(codes.size())};
 }
 
 /// Sets the moment `name`, and its scales, to these values, rounded to `dtype`.
@@ -107,6 +117,35 @@ std::string TrainingSession::Impl::no_count(const std::map<std::string, Tensor>&
     if (!(count >= 0) || std::isinf(count) || count != std::trunc(count)) return name;
   }
   return {};
+}
+
+std::optional<TrainingSession::Impl::WrongNumber> TrainingSession::Impl::no_moment(
+    const std::map<std::string, Tensor>& values, bool may_overflow) const {
+  for (const auto& [name, value] : values) {
+    const auto owner = model.moment_owners.find(name);
+    if (owner == model.moment_owners.end() || infinite_.count(owner->second) != 0) continue;
+    const bool square = model.never_negative.count(name) != 0;
+    if (!is_float(value.dtype()) && !is_scaled(values, name)) continue;  // assign() throws
+    if (!square && is_float(value.dtype()) && all_finite(value)) continue;
+    const Tensor exact =
+        is_narrow(value.dtype()) ? wide(values, name) : convert(value, DType::f64, name);
+    const auto find = [&](const auto* numbers) -> std::optional<WrongNumber> {
+      const auto wrong = std::find_if(numbers, numbers + exact.size(), [&](auto x) {
+        if (square && (x < 0 || (may_overflow && x > 0))) return x < 0;
+        return !std::isfinite(x);
+      });
+      if (wrong == numbers + exact.size()) return {};
+      return WrongNumber{name, static_cast<float>(*wrong)};
+    };
+    const auto wrong =
+        exact.dtype() == DType::f32 ? find(exact.data<float>()) : find(exact.data<double>());
+    if (wrong) return wrong;
+  }
+  return {};
+}
+
+const char* TrainingSession::Impl::moment_range(const std::string& name) const {
+  return model.never_negative.count(name) != 0 ? "finite numbers of at least 0" : "finite numbers";
 }
 
 void TrainingSession::Impl::set_averages(const std::map<std::string, Tensor>& weights) {

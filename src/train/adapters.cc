@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "data/convert.h"
+#include "runtime/float32.h"
 #include "steep/error.h"
 #include "train/name_suggestions.h"
 
@@ -41,7 +42,7 @@ Tensor random_matrix(const Adapter& adapter, uint64_t seed) {
 }  // namespace
 
 void check_adapter_options(const TrainingOptions& o) {
-  if (o.lora_rank < 0 || (o.lora_alpha && (!(*o.lora_alpha > 0) || std::isinf(*o.lora_alpha)))) {
+  if (o.lora_rank < 0 || (o.lora_alpha && !(*o.lora_alpha > 0 && fits_float32(*o.lora_alpha)))) {
     throw ModelError(
         ErrorParts{.what = "The settings of adapters are out of range.",
                    .expected = "a lora_rank of at least 1, and a positive lora_alpha",

@@ -10,6 +10,7 @@
 #include "model/import/import.h"
 #include "ops/build.h"
 #include "ops/onnx_proto.h"
+#include "runtime/float32.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -115,13 +116,14 @@ void check_attributes(const CustomOptimizer& optimizer, const OptimizerOptions& 
     const int type = types.at(name);
     const bool whole = type == onnx::AttributeProto::INT;
     const bool fits =
-        whole ? std::abs(number) < 0x1p53 && number == std::floor(number) : std::isfinite(number);
+        whole ? std::abs(number) < 0x1p53 && number == std::floor(number) : fits_float32(number);
     if (fits &&
         (whole || type == onnx::AttributeProto::FLOAT || type == onnx::AttributeProto::UNDEFINED)) {
       continue;
     }
     refuse(optimizer, fmt::format("The value of the optimizer's attribute {} is not valid.", name),
-           whole ? "a whole number" : "a finite number, of an attribute that is a number",
+           whole ? "a whole number"
+                 : "a number that is finite in float32, of an attribute that is a number",
            fmt::format("{}", number), "");
   }
   for (const auto& name : optimizer.body.attribute()) {

@@ -1,6 +1,8 @@
 #include "train/finite.h"
 
+#include <cmath>
 #include <cstdint>
+#include <limits>
 
 namespace steep {
 namespace {
@@ -16,6 +18,15 @@ bool finite_bits(const Tensor& tensor, Bits exponent) {
 }
 
 }  // namespace
+
+double without_nan_sign(double number) {
+  return std::isnan(number) ? std::numeric_limits<double>::quiet_NaN() : number;
+}
+
+double scalar_of(const Tensor& tensor) {
+  return without_nan_sign(tensor.dtype() == DType::f64 ? *tensor.data<double>()
+                                                       : double{*tensor.data<float>()});
+}
 
 bool all_finite(const Tensor& tensor) {
   switch (tensor.dtype()) {

@@ -13,6 +13,7 @@
 #include "ops/build.h"
 #include "ops/defs/losses.h"
 #include "ops/op_def.h"
+#include "runtime/float32.h"
 #include "steep/error.h"
 #include "train/losses.h"
 #include "train/name_suggestions.h"
@@ -328,11 +329,12 @@ bool compares_elements(const std::string& loss) {
 
 void check_loss(const TrainingOptions& options) {
   const double delta = options.huber_delta, smoothing = options.label_smoothing;
-  if (!(delta > 0) || std::isinf(delta)) refuse_number("huber_delta", "a positive number", delta);
+  if (!(delta > 0 && fits_float32(delta)))
+    refuse_number("huber_delta", "a positive number that is finite in float32", delta);
   if (!(smoothing >= 0 && smoothing <= 1)) refuse_number("label_smoothing", "0 to 1", smoothing);
   for (const double weight : options.class_weights) {
-    if (!(weight >= 0) || std::isinf(weight)) {
-      refuse_number("class_weights", "finite numbers of at least 0", weight);
+    if (!(weight >= 0 && fits_float32(weight))) {
+      refuse_number("class_weights", "numbers of at least 0 that are finite in float32", weight);
     }
   }
   const std::vector<double>& weights = options.class_weights;

@@ -9,6 +9,7 @@
 #include "data/block_float.h"
 #include "ir/seed.h"
 #include "ops/defs/optimizers/optimizers.h"
+#include "runtime/float32.h"
 #include "runtime/zeros.h"
 #include "steep/error.h"
 #include "train/custom_optimizer.h"
@@ -37,7 +38,8 @@ struct Algorithm {
 };
 
 const std::vector<Algorithm>& kinds() {
-  static const std::vector<Moment> adams{{"exp_avg"}, {.kind = "exp_avg_sq", .square = true}};
+  static const std::vector<Moment> adams{{"exp_avg"},
+                                         {.kind = "exp_avg_sq", .never_negative = true}};
   static const std::vector<Algorithm> table{
       {.name = "sgd", .op = "steep.SGD", .flags = {"nesterov"}, .narrow = "steep.NarrowSGD"},
       {.name = "adam",
@@ -61,10 +63,15 @@ const std::vector<Algorithm>& kinds() {
        {adams[0], adams[1], {.kind = "mu_product", .initial = 1, .scalar = true}},
        {"decoupled_weight_decay"}},
       {"radam", "steep.RAdam", adams, {"decoupled_weight_decay"}},
-      {"adagrad", "steep.Adagrad", {{"sum"}}, {}, 1e-10},
-      {"adadelta", "steep.Adadelta", {{"square_avg"}, {"acc_delta"}}, {}, 1e-6},
-      {"rmsprop", "steep.RMSprop", {{"square_avg"}}, {"centered"}},
-      {"adamax", "steep.Adamax", {{"exp_avg"}, {"exp_inf"}}},
+      {"adagrad", "steep.Adagrad", {{.kind = "sum", .never_negative = true}}, {}, 1e-10},
+      {"adadelta",
+       "steep.Adadelta",
+       {{.kind = "square_avg", .never_negative = true},
+        {.kind = "acc_delta", .never_negative = true}},
+       {},
+       1e-6},
+      {"rmsprop", "steep.RMSprop", {{.kind = "square_avg", .never_negative = true}}, {"centered"}},
+      {"adamax", "steep.Adamax", {{"exp_avg"}, {.kind = "exp_inf", .never_negative = true}}},
       {.name = "lamb",
        .op = "steep.Lamb",
        .moments = adams,
@@ -145,15 +152,16 @@ double number(const OptimizerOptions& o, std::string_view name) {
 }
 
 std::string range_text(double low, double high) {
-  if (std::isinf(low) && std::isinf(high)) return "a finite number";
-  if (std::isinf(high)) return fmt::format("a finite number of at least {}", low);
-  if (std::isinf(low)) return fmt::format("a finite number of at most {}", high);
+  if (std::isinf(low) && std::isinf(high)) return "a number that is finite in float32";
+  if (std::isinf(high))
+    return fmt::format("a number of at least {} that is finite in float32", low);
+  if (std::isinf(low)) return fmt::format("a number of at most {} that is finite in float32", high);
   return fmt::format("{} to {}", low, high);
 }
 
 void check_range(const char* field, double value, double low, double high, bool or_high) {
   const bool fits = value >= low && (or_high ? value <= high : value < high);
-  if (fits && std::isfinite(value)) return;
+  if (fits && fits_float32(value)) return;
   throw ModelError(ErrorParts{.what = fmt::format("The optimizer's {} is out of range.", field),
                               .expected = range_text(low, high),
                               .received = fmt::format("{}", value)});
@@ -181,7 +189,7 @@ DType narrow_dtype(const OptimizerOptions& o, const Moment& moment, const Type& 
   if (o.state_precision == kFloatStates || !large || update_dtype(parameter) != DType::f32)
     return DType::undefined;
   if (o.state_precision == kBfloat16States) return DType::bf16;
-  return moment.square ? DType::u8 : DType::i8;
+  return moment.never_negative ? DType::u8 : DType::i8;
 }
 
 /// The type of the scales of a moment of this parameter.
@@ -335,11 +343,12 @@ std::vector<Moment> wide_moments(const OptimizerOptions& o, int64_t rank) {
   std::vector<Moment> moments = kind.moments;
   if (o.kind == "muon") return moments;
   if (o.kind == "adafactor") {
-    if (rank < 2) return {{"variance"}};
-    return {{.kind = "row_var", .reduced = -1}, {.kind = "col_var", .reduced = -2}};
+    if (rank < 2) return {{.kind = "variance", .never_negative = true}};
+    return {{.kind = "row_var", .reduced = -1, .never_negative = true},
+            {.kind = "col_var", .reduced = -2, .never_negative = true}};
   }
   if (o.kind == "adagrad") moments[0].initial = o.initial_accumulator_value;
-  if (o.amsgrad) moments.push_back({"max_exp_avg_sq"});
+  if (o.amsgrad) moments.push_back({.kind = "max_exp_avg_sq", .never_negative = true});
   if (o.centered) moments.push_back({"grad_avg"});
   const std::vector<std::string_view> numbers = numbers_of(kind.op);
   const bool has_momentum = std::find(numbers.begin(), numbers.end(), "momentum") != numbers.end();

@@ -30,7 +30,7 @@ struct Moment {
   double initial = 0;   ///< value of each element before the first step
   bool scalar = false;  ///< a float32 scalar; else of the parameter's type, but float32 for 16 bits
   int reduced = 0;      ///< this axis of the parameter (-1: the last) has extent 1; 0: none
-  bool square = false;  ///< never negative
+  bool never_negative = false;  ///< sums of squares and of magnitudes
   /// Another dtype, by OptimizerOptions::state_precision; int8 and uint8 have scales in a state of
   /// their own (data/block_float.h).
   DType narrow = DType::undefined;

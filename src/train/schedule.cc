@@ -6,6 +6,9 @@
 #include <cmath>
 #include <numbers>
 
+#include "runtime/float32.h"
+#include "steep/error.h"
+
 namespace steep {
 
 void check_schedule(const ScheduleOptions& options) {
@@ -30,6 +33,13 @@ void check_schedule(const ScheduleOptions& options) {
                                 .expected = "0 to 1",
                                 .received = fmt::format("{}", options.min_lr_ratio)});
   }
+}
+
+void check_rate(double lr) {
+  if (lr >= 0 && fits_float32(lr)) return;
+  throw DataError(ErrorParts{.what = "The learning rate is out of range.",
+                             .expected = kRateRange,
+                             .received = fmt::format("{}", lr)});
 }
 
 double schedule_factor(const ScheduleOptions& options, int64_t step) {

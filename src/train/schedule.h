@@ -11,6 +11,9 @@ namespace steep {
 /// for negative counts, and for a ratio outside [0, 1].
 void check_schedule(const ScheduleOptions& options);
 
+/// Throws DataError for a rate that is negative, or not finite in float32.
+void check_rate(double lr);
+
 /// The factor on the base rate at step `step`, counted from 0, as ScheduleOptions defines it.
 double schedule_factor(const ScheduleOptions& options, int64_t step);
 

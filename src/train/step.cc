@@ -15,7 +15,7 @@
 #include "ops/defs/batch_norm.h"
 #include "ops/wide.h"
 #include "passes/pipeline.h"
-#include "runtime/digest.h"
+#include "runtime/float32.h"
 #include "steep/error.h"
 #include "train/custom_optimizer.h"
 #include "train/exporter_ties.h"
@@ -197,9 +197,12 @@ void check_loss_scale(const LossScaleOptions& o) {
                                          o.initial, o.max, o.growth_interval)});
 }
 
-/// Checks that the value is in [0, high).
+constexpr const char* kClipping =
+    "a positive number that is finite in float32, or 0 for no clipping";
+
+/// Checks that the value is in [0, high), and finite in float32.
 void check_in(const char* name, double value, double high, const char* expected) {
-  if (value >= 0 && value < high) return;
+  if (value >= 0 && value < high && fits_float32(value)) return;
   throw ModelError(ErrorParts{.what = fmt::format("{} is out of range.", name),
                               .expected = expected,
                               .received = fmt::format("{}", value)});
@@ -213,6 +216,7 @@ void check_options(const TrainingOptions& options) {
   for (const ParameterGroup& group : options.groups) {
     OptimizerOptions own = group.optimizer.value_or(options.optimizer);
     if (!group.optimizer) {
+      check_in("lr_multiplier", group.lr_multiplier, INFINITY, kRateRange);
       own.lr *= group.lr_multiplier;
       own.weight_decay = group.weight_decay.value_or(own.weight_decay);
     }
@@ -224,8 +228,8 @@ void check_options(const TrainingOptions& options) {
                                 .received = "both",
                                 .remedy = "Leave one of them out: master weights lose nothing."});
   }
-  check_in("clip_norm", options.clip_norm, INFINITY, "a positive number, or 0 for no clipping");
-  check_in("clip_value", options.clip_value, INFINITY, "a positive number, or 0 for no clipping");
+  check_in("clip_norm", options.clip_norm, INFINITY, kClipping);
+  check_in("clip_value", options.clip_value, INFINITY, kClipping);
   check_in("ema_decay", options.ema_decay, 1, "a number below 1, or 0 for no averages");
 }
 
@@ -300,6 +304,7 @@ class States {
     for (const Moment& moment : moments) {
       names_of_moments.push_back(moment_name(moment.kind, name));
       model.moment_owners[names_of_moments.back()] = name;
+      if (moment.never_negative) model.never_negative.insert(names_of_moments.back());
       initial_[names_of_moments.back()] = initial_of(moment, v.type());
       // Scales of 0 stand for zeros, which a session gives them.
       if (moment.has_scales()) model.scales.push_back(scale_name(names_of_moments.back()));
@@ -567,32 +572,6 @@ Graph gradient_graph(const TrainingModel& model, const TrainingOptions& options)
     graph.add_output("grad/" + model.parameters[i], gradient);
   }
   return graph;
-}
-
-std::string model_fingerprint(const TrainingModel& model, const TrainingOptions& options) {
-  Digest digest;
-  auto mix = [&digest](std::string_view text) {
-    digest.add(text);
-    digest.add("\xff");  // a byte that no text contains: it ends the item
-  };
-  if (options.bound_to_graph) {
-    for (Node n : model.graph.nodes()) {
-      if (n.op() != "steep.Unpack") mix(n.op());  // how a weight is kept is no part of the model
-    }
-  }
-  for (const std::string& name : model.parameters) {
-    mix(name);
-    mix(to_string(model.graph.find(name).type()));
-  }
-  mix(options.loss_model.empty() ? options.loss : options.loss_model);
-  mix(options.optimizer.kind);
-  if (const auto own = custom_optimizer(options.optimizer)) mix(identity_of(own->body));
-  for (const ParameterGroup& group : options.groups) {
-    const auto own = group.optimizer ? custom_optimizer(*group.optimizer) : nullptr;
-    if (own) mix(group.optimizer->kind), mix(identity_of(own->body));
-  }
-  for (const std::string& name : model.moments) mix(name);
-  return fmt::format("{:016x}", digest.value());
 }
 
 }  // namespace steep

@@ -24,7 +24,8 @@ struct TrainingModel {
   std::vector<std::string> parameters;
   std::vector<std::string> moments;                  ///< of all parameters
   std::map<std::string, std::string> moment_owners;  ///< the parameter of each moment
-  std::vector<std::string> scales;  ///< scale_name() of the moments that have scales
+  std::set<std::string> never_negative;  ///< moments that are sums of squares or of magnitudes
+  std::vector<std::string> scales;       ///< scale_name() of the moments that have scales
   /// Names of the states that count the steps of parameters in groups with an optimizer of their
   /// own.
   std::vector<std::string> counts;

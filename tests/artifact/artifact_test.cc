@@ -147,7 +147,8 @@ TEST_F(ArtifactFile, RefusesWhatDoesNotFitAndChangesNothing) {
   EXPECT_THROW(device.step({bad, batch(8, 1)[1]}), DataError);
   EXPECT_THROW(device.set_weights({{"w9", random_tensor({5}, 1)}}), ModelError);
   EXPECT_THROW(device.set_weights({{"b0", random_tensor({4}, 1)}}), ShapeError);
-  EXPECT_THROW(device.set_lr(-1), DataError);
+  for (const double rate : {-1.0, 1e39, double{INFINITY}, double{NAN}})
+    EXPECT_THROW(device.set_lr(rate), DataError) << rate;
   EXPECT_EQ(device.step_count(), 0);
   EXPECT_TRUE(same_tensors(device.weights(), session.weights()));
   device.set_weights({{"b0", random_tensor({5}, 1)}});

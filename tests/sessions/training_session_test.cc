@@ -306,7 +306,8 @@ TEST(Session, ReadsAndWritesItsState) {
   EXPECT_TRUE(same_tensors(a.weights(), before));
   a.set_lr(0.5);
   EXPECT_GT(a.lr(), 0.01);
-  EXPECT_THROW(a.set_lr(-1), DataError);
+  for (const double rate : {-1.0, 1e39, double{INFINITY}, double{NAN}})
+    EXPECT_THROW(a.set_lr(rate), DataError) << rate;
 }
 
 TEST(Session, GradientsSeeTheNextStepsDropout) {
@@ -435,7 +436,7 @@ TEST_F(SessionFiles, ProfileHasOneRowPerKernel) {
   EXPECT_TRUE(contains(trace, "traceEvents") && contains(trace, "steep.Adam"));
   EXPECT_TRUE(contains(trace, "GFLOP/s"));
   session.start_profile();
-  EXPECT_THROW(session.write_profile("/nonexistent/trace.json"), IoError);
+  EXPECT_THROW(session.write_profile(folder() / "absent" / "trace.json"), IoError);
 }
 
 }  // namespace

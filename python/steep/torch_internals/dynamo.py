@@ -43,6 +43,7 @@ from torch._dynamo.source import (
     AttrSource,
     GlobalSource,
     GlobalStateSource,
+    SkipGuardSource,
     TypeDictSource,
     is_from_defaults,
 )
@@ -130,6 +131,7 @@ __all__ = [
     "SideEffects",
     "SideEffectsProxyDict",
     "SkipFunctionVariable",
+    "SkipGuardSource",
     "Source",
     "SymNodeVariable",
     "TensorVariable",

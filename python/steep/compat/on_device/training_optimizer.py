@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 
 import numpy as np
@@ -100,7 +99,10 @@ class Optimizer:
         state.step += 1
 
     def set_learning_rate(self, learning_rate: float) -> None:
-        """Set the rate of the next steps. Raises DataError if it is negative or not finite."""
+        """Set the rate of the next steps.
+
+        Raises DataError if it is negative, or not finite in float32.
+        """
         self._optimizer_state.lr = _rate(learning_rate)
 
     def get_learning_rate(self) -> float:
@@ -179,9 +181,11 @@ class LinearLRScheduler:
 
 def _rate(value: float) -> float:
     rate = float(value)
-    if not (math.isfinite(rate) and rate >= 0):
+    if not 0 <= rate <= float(np.finfo(np.float32).max):
         raise DataError(
-            "A learning rate is out of range.", expected="0 or more, finite", received=repr(value)
+            "A learning rate is out of range.",
+            expected="a number of at least 0 that is finite in float32",
+            received=repr(value),
         )
     return rate
 

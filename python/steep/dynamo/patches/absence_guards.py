@@ -1,9 +1,10 @@
-"""Guards on what forward finds absent, and on whether a tensor is a leaf."""
+"""Guards on what forward finds absent, on leaves, and on variables of the standard library."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import types
 from collections.abc import Iterator
 
 from steep.patching.substitution import Substitution, replaces, substitute
@@ -13,9 +14,12 @@ from steep.torch_internals.dynamo import (
     ConstDictVariable,
     Guard,
     GuardBuilder,
+    InliningInstructionTranslator,
     InstructionTranslatorBase,
     ObservedAttributeError,
     SideEffectsProxyDict,
+    SkipGuardSource,
+    Source,
     TensorVariable,
     UserDefinedObjectVariable,
     VariableTracker,
@@ -44,11 +48,19 @@ IS_LEAF = Substitution(
     absent=True,
     like="method_attr_requires_grad",
 )
+STANDARD_LIBRARY = Substitution(
+    InliningInstructionTranslator,
+    "get_globals_source_and_value",
+    "Dynamo has no guard on what functions of the standard library read of their module's "
+    "variables, such as `os.getenv` of the environment.",
+)
 
 
-@replaces(ITEM, ATTRIBUTE, NAME_IN_DICT, IS_LEAF)
+@replaces(ITEM, ATTRIBUTE, NAME_IN_DICT, IS_LEAF, STANDARD_LIBRARY)
 def absence_guards() -> Iterator[None]:
     """Add guards that what forward finds absent stays absent, and that leaves stay leaves.
+
+    Variables that functions of the standard library read keep their values, too.
 
     Code that asks for forgiveness (``try: v = d[key]`` and ``except KeyError``) is as common as
     ``d.get(key)`` and ``hasattr``, for which Dynamo has guards.
@@ -59,6 +71,7 @@ def absence_guards() -> Iterator[None]:
             ATTRIBUTE: _attribute_of,
             NAME_IN_DICT: _has_name,
             IS_LEAF: _is_leaf,
+            STANDARD_LIBRARY: _global_of,
         }
     ):
         yield
@@ -67,6 +80,9 @@ def absence_guards() -> Iterator[None]:
 _item = ConstDictVariable.getitem_const_raise_exception_if_absent
 _attribute = getattr(UserDefinedObjectVariable, TENSOR_GETATTR)
 _contains = SideEffectsProxyDict.__contains__
+_global = InliningInstructionTranslator.get_globals_source_and_value
+# what a module of the standard library defines; nobody assigns to these names
+_DEFINED = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type)
 
 
 def _item_of(
@@ -109,6 +125,15 @@ def _has_name(self: SideEffectsProxyDict, key: object) -> bool:
         absent = functools.partial(GuardBuilder.NOT_PRESENT_IN_GENERIC_DICT, attr=name)
         install_guard(holder.source.make_guard(absent))
     return there
+
+
+def _global_of(
+    self: InliningInstructionTranslator, name: str
+) -> tuple[object, VariableTracker, Source]:
+    value, variable, source = _global(self, name)
+    if isinstance(source, SkipGuardSource) and not isinstance(self.f_globals[name], _DEFINED):
+        source = source.base
+    return value, variable, source
 
 
 def _is_leaf(self: TensorVariable, tx: InstructionTranslatorBase) -> VariableTracker | None:

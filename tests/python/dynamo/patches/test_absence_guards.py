@@ -70,6 +70,11 @@ READ = {
         lambda m: float(os.environ.get(VARIABLE, "1")),
         set_variable,
     ),
+    "environment, by getenv": (lambda m: float(os.getenv(VARIABLE, "1")), set_variable),
+    "what a module of the library keeps": (
+        lambda m: len(os.get_exec_path({"PATH": os.getenv(VARIABLE, "")})[0]) + 1,
+        set_variable,
+    ),
     "in the environment": (lambda m: 3 if VARIABLE in os.environ else 1, set_variable),
     "__dict__": (lambda m: m.bag.__dict__.get("k", 1.0), lambda m, v: setattr(m.bag, "k", v)),
     "vars": (lambda m: 3 if "k" in vars(m.bag) else 1, lambda m, v: setattr(m.bag, "k", v)),
