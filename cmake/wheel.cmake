@@ -39,7 +39,6 @@ if(TARGET _steep)
 endif()
 if(TARGET steep)
   install(TARGETS steep RUNTIME DESTINATION steep/bin)
-  install(PROGRAMS ${PROJECT_SOURCE_DIR}/packaging/steep.py DESTINATION ${SKBUILD_SCRIPTS_DIR}
-          RENAME steep)
+  install(PROGRAMS ${PROJECT_SOURCE_DIR}/packaging/steep DESTINATION ${SKBUILD_SCRIPTS_DIR})
   set_target_properties(steep PROPERTIES INSTALL_RPATH "$ORIGIN/../../steep.libs")
 endif()

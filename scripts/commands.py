@@ -38,11 +38,11 @@ For users of the `steep` program: what each command's `--help` prints.
 
 
 def help_of(program: Path, *command: str) -> str:
-    """What `program command --help` prints, as an indented block; the program is called `steep`."""
+    """What `program command --help` prints, as an indented block."""
     process = subprocess.run(
         [program, *command, "--help"], capture_output=True, text=True, check=True, env={}
     )
-    lines = process.stdout.replace(str(program), "steep").strip().splitlines()
+    lines = process.stdout.strip().splitlines()
     return "\n".join(f"    {line.rstrip()}".rstrip() for line in lines)
 
 

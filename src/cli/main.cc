@@ -89,7 +89,7 @@ int run(const Command& command) {
 }
 
 int parse_and_run(int argc, char** argv) {
-  CLI::App app{"Train ONNX models."};
+  CLI::App app{"Train ONNX models.", "steep"};  // not the path that was called
   app.set_version_flag("--version", "steep " STEEP_VERSION);
   app.require_subcommand(1);
   app.failure_message(explain);

@@ -154,6 +154,17 @@ def test_sources_on_pythonpath_do_not_change_the_program(environment: Environmen
     assert said == f"steep {VERSION}\n"
 
 
+def test_an_environment_whose_path_has_spaces(tmp_path: Path, wheel: Path) -> None:
+    folder = tmp_path / "каталог with space"
+    folder.mkdir()
+    environment = Environment(folder, wheel)
+    assert environment.run("steep", "--version") == f"steep {VERSION}\n"
+    link = folder / "a link"
+    link.symlink_to(environment.bin / "steep")
+    done = subprocess.run([link, "--version"], check=True, capture_output=True, text=True)
+    assert done.stdout == f"steep {VERSION}\n"
+
+
 def test_import_is_quick(environment: Environment) -> None:
     code = """
 import resource, sys, steep
