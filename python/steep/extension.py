@@ -7,6 +7,7 @@ Steep is imported, or ``DataError`` if a variable such as ``STEEP_MAX_BYTES`` ca
 from __future__ import annotations
 
 import importlib
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -15,12 +16,15 @@ from steep.errors import DataError, InstallationError
 VERSION = "0.1.0"
 
 PACKAGE = Path(__file__).resolve().parent
+_PYTHON = f"Python {sys.version_info[0]}.{sys.version_info[1]}"
 
 
 def _remedy() -> str:
     checkout = PACKAGE.parents[1]
     if not (checkout / "CMakeLists.txt").is_file():
-        return "install the wheel again: pip install --force-reinstall FILE"
+        if not PACKAGE.is_dir():
+            return "a wheel is not imported as it is: pip install FILE"
+        return f"install the wheel for {_PYTHON} again: pip install --force-reinstall FILE"
     from importlib.metadata import distributions
 
     build = f"make -C {checkout} build"
@@ -51,10 +55,27 @@ def _not_loaded(reason: str) -> InstallationError:
         what = "A shared library that Steep needs is missing."
     elif "undefined symbol" in reason:
         what = "A shared library that Steep needs is another version than it was built with."
+        if others := _loaded_before():
+            remedy = f"import steep first, or do not load {', '.join(others)} in this process"
     elif "version `" in reason:  # GLIBC_2.34, GLIBCXX_3.4.29, …
         what = "A library of this system is older than the one that Steep was built with."
         remedy = "build Steep on this system: pip install . in a checkout"
     return InstallationError(what, node=str(PACKAGE), received=reason, remedy=remedy)
+
+
+def _loaded_before() -> list[str]:
+    """Return the libraries of this process that have the names of ours and lie elsewhere.
+
+    The loader takes a library that is loaded already for another one of the same name.
+    """
+    ours = PACKAGE.parent / "steep.libs"
+    names = {path.name for path in ours.glob("*.so*")}
+    try:
+        maps = Path("/proc/self/maps").read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+    paths = {Path(line.split(maxsplit=5)[-1]) for line in maps if ".so" in line}
+    return sorted(str(p) for p in paths if p.name in names and p.parent != ours)
 
 
 def _not_read(reason: str) -> DataError:

@@ -30,7 +30,7 @@ def package(tmp_path: Path) -> Path:
     return copy
 
 
-def import_of(package: Path, *more: Path) -> str:
+def import_of(package: Path, *more: Path, **variables: str) -> str:
     """What `import steep` says: the error's kind and text, or its version."""
     code = """
 try:
@@ -43,7 +43,7 @@ else:
     path = os.pathsep.join(str(folder) for folder in (package.parent, *more))
     done = subprocess.run(
         [sys.executable, "-S", "-c", code],
-        env={**os.environ, "PYTHONPATH": path},
+        env={**os.environ, "PYTHONPATH": path, **variables},
         capture_output=True,
         text=True,
         check=True,
@@ -100,7 +100,8 @@ def emptied(package: Path) -> None:
     (package / Path(EXTENSION).name).write_bytes(b"")
 
 
-AGAIN = "remedy:   install the wheel again: pip install --force-reinstall FILE"
+PYTHON = f"Python {sys.version_info[0]}.{sys.version_info[1]}"
+AGAIN = f"remedy:   install the wheel for {PYTHON} again: pip install --force-reinstall FILE"
 
 
 @pytest.mark.parametrize(
@@ -121,6 +122,27 @@ def test_typed_error_with_the_remedy(package: Path, broken, parts: list[str]) ->
     assert text.startswith("steep.errors InstallationError "), text
     for part in [*parts, f"node:     {package}", AGAIN]:
         assert part in text
+
+
+def test_a_library_of_the_same_name_that_was_loaded_before(package: Path, tmp_path: Path) -> None:
+    library_of_another_version(package)
+    libraries = package.parent / "steep.libs"
+    libraries.mkdir()
+    elsewhere = tmp_path / "elsewhere"  # LD_PRELOAD has a space between paths
+    elsewhere.mkdir()
+    for folder in (libraries, elsewhere):
+        command = "echo 'int x;' | cc -shared -fPIC -xc -o libdnnl.so.3 -"
+        subprocess.run(command, shell=True, cwd=folder, check=True)
+    other = elsewhere / "libdnnl.so.3"
+    text = import_of(package, LD_PRELOAD=str(other))
+    assert "another version than it was built with" in text
+    assert f"remedy:   import steep first, or do not load {other} in this process" in text
+
+
+def test_a_wheel_that_is_not_unpacked(package: Path, tmp_path: Path) -> None:
+    archive = Path(shutil.make_archive(str(tmp_path / "steep"), "zip", package.parent))
+    text = import_of(archive / "steep")
+    assert "remedy:   a wheel is not imported as it is: pip install FILE" in text
 
 
 def test_old_system_library(package: Path, monkeypatch) -> None:
