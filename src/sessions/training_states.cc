@@ -129,17 +129,17 @@ std::optional<TrainingSession::Impl::WrongNumber> TrainingSession::Impl::no_mome
     if (!square && is_float(value.dtype()) && all_finite(value)) continue;
     const Tensor exact =
         is_narrow(value.dtype()) ? wide(values, name) : convert(value, DType::f64, name);
-    const auto find = [&](const auto* numbers) -> std::optional<WrongNumber> {
+    const auto find = [&](const auto* numbers) -> std::optional<float> {
       const auto wrong = std::find_if(numbers, numbers + exact.size(), [&](auto x) {
         if (square && (x < 0 || (may_overflow && x > 0))) return x < 0;
         return !std::isfinite(x);
       });
       if (wrong == numbers + exact.size()) return {};
-      return WrongNumber{name, static_cast<float>(*wrong)};
+      return static_cast<float>(*wrong);
     };
     const auto wrong =
         exact.dtype() == DType::f32 ? find(exact.data<float>()) : find(exact.data<double>());
-    if (wrong) return wrong;
+    if (wrong) return WrongNumber{name, *wrong};
   }
   return {};
 }
