@@ -17,7 +17,7 @@ ROWS = _steep.option_rows()
 OPTIONS = _steep.TrainingOptions()
 # No single values: each front door has its own way to say them.
 PARTS = {"attributes", "own", "groups", "updates", "optimizer", "schedule", "loss_scale"}
-PARTS |= {"limits", "providers"}
+PARTS |= {"limits", "providers", "loss_model"}
 PYTHONS_OWN = {"attributes", "groups", "updates", "limits", "providers", "weights"}
 PYTHONS_OWN |= {"parallel", "zero"}
 IN_C_ALONE = {"loss_scale_min", "loss_scale_max"}
