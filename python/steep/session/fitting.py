@@ -95,7 +95,12 @@ class _Fit:
         size = options.batch or fixed or _ROWS
         self._whole = fixed is not None
         self._training = batches_of(data, size, self._whole, "data")
-        team.require_same(self._training)
+        share = options.validation if isinstance(options.validation, float) else None
+        team.require_same(
+            self._training,
+            f"batch {size}, seed {options.seed}, shuffle {options.shuffle}, validation {share}, "
+            f"accumulate {options.accumulate}, epochs {options.epochs}, step {session.step_count}",
+        )
         self._validation = self._validation_of(size)
         for batches in (self._training, self._validation):
             if isinstance(batches, GivenBatches) and batches.once and options.epochs > 1:

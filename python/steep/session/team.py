@@ -83,10 +83,14 @@ class Team:
                 remedy="Export the model with an open first extent, or train in one process.",
             )
 
-    def require_same(self, data: ArrayBatches | GivenBatches) -> None:
+    def require_same(self, data: ArrayBatches | GivenBatches, settings: str) -> None:
         """Raise DataError unless all processes have the same arrays: each takes its share of them.
 
         Some rows are compared, the first and the last among them.
+
+        Args:
+            data: all rows, those that are held out included.
+            settings: what else decides which rows a share has, as text.
         """
         if self.size == 1:
             return
@@ -99,7 +103,16 @@ class Team:
                 remedy="Write the loop: all processes call step() equally often, each with rows "
                 "of its own.",
             )
-        every = self.gather("fit: data", data.count, _checksum(data))
+        gathered = self.gather(
+            "fit: data", data.count, _checksum(data), zlib.crc32(settings.encode())
+        )
+        if len({digest for _, _, digest in gathered}) > 1:
+            raise DataError(
+                "The processes call fit with other arguments, or at another step.",
+                expected="the same everywhere: they decide which rows each process takes",
+                received=f"in rank {self.rank}: {settings}",
+            )
+        every = [facts for *facts, _ in gathered]
         other = next((rank for rank, facts in enumerate(every) if facts != every[0]), None)
         if other is not None:
             raise DataError(

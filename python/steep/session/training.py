@@ -301,9 +301,9 @@ class TrainingSession(SessionSteps):
         >>> history = session.fit((x, y), epochs=20, validation=0.1, patience=3)
         >>> history.best.validation_loss
 
-        With ``parallel``, all processes call this with the same arrays: each trains on its share of
-        every batch, so the result is that of one process. Each evaluates all validation data. If a
-        callback in one process returns True, or after a Ctrl-C in one, all end together.
+        With ``parallel``, all processes call this with the same arguments: each trains on its share
+        of every batch, so the result is that of one process. Each evaluates all validation data. If
+        a callback in one process returns True, or after a Ctrl-C in one, all end together.
 
         Args:
             data: a tuple of arrays in the order of ``input_info()``, or arrays by name, each with a
@@ -339,8 +339,8 @@ class TrainingSession(SessionSteps):
         Raises:
             DataError: an argument is wrong, or as ``step`` and ``eval``; or the session has
                 another schedule besides ``schedule``; or ``fit`` is called in a callback of
-                ``fit``, or in another thread meanwhile. With ``parallel``: ``data`` are batches, or
-                differ between processes; the model fixes the rows of a batch.
+                ``fit``, or in another thread meanwhile. With ``parallel``: ``data`` are batches;
+                the arguments differ between processes; the model fixes the rows of a batch.
             ProviderError: with ``parallel``: a process was lost, or makes another call.
             ShapeError: arrays have different numbers of rows, or as ``step`` and ``eval``.
             KeyboardInterrupt: after Ctrl-C, when the step is complete: the session may be used.

@@ -97,6 +97,16 @@ def have_errors(rank):
     with pytest.raises(steep.DataError, match="divides arrays"):
         session.fit([(X, Y)])
 
+    for keywords in (
+        {"seed": rank},
+        {"batch": 8 - 2 * rank, "epochs": 2},
+        {"validation": 0.25 + 0.25 * rank, "batch": 12},
+    ):
+        with pytest.raises(steep.DataError, match="other arguments") as raised:
+            session.fit((X, Y), **keywords)
+        name, value = next(iter(keywords.items()))
+        assert f"{name} {value}" in raised.value.received
+
     def fail(event):
         if rank == 1:
             raise ZeroDivisionError("of a callback")
