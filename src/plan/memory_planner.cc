@@ -75,14 +75,12 @@ const std::vector<MemoryPoint>& MemoryPlanner::search() {
 MemoryPlanner::Variant MemoryPlanner::variant(const RecomputedNodes& recomputed) const {
   Variant v{.graph = graph_, .kernels = on_.kernels, .views = on_.views};
   if (recomputed.empty()) return v;
-  std::vector<char> flags(graph_.node_slots(), 0);
-  for (uint32_t id : recomputed) flags[id] = 1;
-  v.recomputations = recompute_nodes(v.graph, on_.kernels, flags);
+  v.added = recompute_nodes(v.graph, on_.kernels, recomputed);
   v.kernels.resize(v.graph.node_slots(), nullptr);
   v.views.resize(v.graph.node_slots(), nullptr);
-  for (const auto& [id, of] : v.recomputations) {
-    v.kernels[id] = on_.kernels[of];
-    v.views[id] = on_.views[of];
+  for (const Recomputation& r : v.added) {
+    v.kernels[r.copy] = on_.kernels[r.of.id];
+    v.views[r.copy] = on_.views[r.of.id];
   }
   return v;
 }
@@ -91,80 +89,16 @@ MemoryPlanner::State MemoryPlanner::look(const RecomputedNodes& recomputed) {
   poll();
   --looks_left_;
   Variant v = variant(recomputed);
-  std::vector<uint32_t> recomputes(v.graph.node_slots());
-  for (uint32_t id = 0; id < recomputes.size(); ++id) recomputes[id] = id;
-  for (const auto& [id, of] : v.recomputations) recomputes[id] = of;
   const Plan plan = lay_out(std::move(v.graph), {v.kernels, v.views, on_.device, on_.devices});
   State state;
   state.point = {run_bytes(plan), 0, recomputed};
   state.arena = plan.arena_bytes;
+  state.lives = Lives(graph_, on_.kernels, plan, v.added);
   for (const Step& step : plan.steps) {
-    if (step.node) state.point.ms += ms_[recomputes[step.node.id()]];
+    if (step.node && step.node.id() < ms_.size()) state.point.ms += ms_[step.node.id()];
   }
-  note_lives(plan, recomputes, state);
-  note_peak(plan, state);
+  for (const Recomputation& r : v.added) state.point.ms += ms_[r.of.id];
   return state;
-}
-
-/// For views in the plan's graph, by value id: the value that they view; null for other values.
-std::vector<Value> MemoryPlanner::viewed_by(const Plan& plan,
-                                            const std::vector<uint32_t>& recomputes) const {
-  std::vector<Value> from(plan.graph->value_count());
-  for (Node n : plan.graph->nodes()) {
-    const bool view = n.id() >= graph_.node_slots() ? recomputes[n.id()] != n.id() &&
-                                                          on_.kernels[recomputes[n.id()]] == nullptr
-                                                    : on_.kernels[n.id()] == nullptr;
-    if (!view || n.op() == kCopy || !n.input(0)) continue;
-    const Value base = from[n.input(0).id()] ? from[n.input(0).id()] : n.input(0);
-    for (int o = 0; o < n.output_count(); ++o)
-      if (n.output(o)) from[n.output(o).id()] = base;
-  }
-  return from;
-}
-
-void MemoryPlanner::note_lives(const Plan& plan, const std::vector<uint32_t>& recomputes,
-                               State& state) const {
-  const int steps = static_cast<int>(plan.steps.size());
-  const int backward = static_cast<int>(plan.backward_begin);
-  state.lives.assign(graph_.value_count(), {});
-  state.recomputed_at.assign(graph_.node_slots(), -1);
-  auto touch = [&](Value v, int s) {
-    if (!v || v.id() >= state.lives.size()) return;
-    Life& life = state.lives[root({const_cast<Graph*>(&graph_), v.id()}).id()];
-    if (s < backward) {
-      life.last_forward = s;
-    } else {
-      if (life.first_backward < 0) life.first_backward = s;
-      life.last_backward = s;
-    }
-  };
-  const std::vector<Value> from = viewed_by(plan, recomputes);
-  for (int s = 0; s < steps; ++s) {
-    const Node n = plan.steps[static_cast<size_t>(s)].node;
-    if (!n) continue;
-    for (int i = 0; i < n.input_count(); ++i) {
-      const Value x = n.input(i);
-      if (x) touch(from[x.id()] ? from[x.id()] : x, s);
-    }
-    for (int o = 0; o < n.output_count(); ++o) touch(n.output(o), s);
-    if (recomputes[n.id()] != n.id()) state.recomputed_at[recomputes[n.id()]] = s;
-  }
-}
-
-void MemoryPlanner::note_peak(const Plan& plan, State& state) {
-  constexpr double kNear = 0.9;  // times the peak: memory from here on counts as near it
-  const size_t steps = plan.steps.size();
-  std::vector<double> live(steps + 1, 0);
-  for (const Buffer& b : plan.buffers) {
-    if (b.storage != Storage::arena || b.device != 0 || b.first > b.last) continue;
-    live[static_cast<size_t>(b.first)] += static_cast<double>(b.bytes);
-    live[static_cast<size_t>(b.last) + 1] -= static_cast<double>(b.bytes);
-  }
-  for (size_t s = 1; s < live.size(); ++s) live[s] += live[s - 1];
-  const double peak = *std::max_element(live.begin(), live.end());
-  state.hot.assign(steps + 1, 0);
-  for (size_t s = 0; s + 1 < state.hot.size(); ++s)
-    state.hot[s + 1] = state.hot[s] + (live[s] >= kNear * peak ? 1 : 0);
 }
 
 /// Adds a point to the list, in which bytes fall and milliseconds rise.
@@ -189,149 +123,151 @@ Value MemoryPlanner::root(Value v) const {
   return v;
 }
 
-bool MemoryPlanner::chosen(const State& s, uint32_t node) const {
-  return std::binary_search(s.point.recomputed.begin(), s.point.recomputed.end(), node);
-}
-
-/// The fraction of the steps near the peak that lie between two steps.
-double MemoryPlanner::hot_between(const State& s, int from, int to) const {
-  if (to <= from + 1 || s.hot.back() == 0) return 0;
-  const int steps = s.hot[static_cast<size_t>(to)] - s.hot[static_cast<size_t>(from) + 1];
-  return static_cast<double>(steps) / s.hot.back();
-}
-
-/// The bytes near the peak that recomputing the node's results frees.
-double MemoryPlanner::relief_of(const State& s, Node n) const {
+/// The bytes near the peak that are free if the node's results are not kept until `use`.
+double MemoryPlanner::relief_of(const State& s, Node n, const Touch& use) const {
   double relief = 0;
   for (int o = 0; o < n.output_count(); ++o) {
     const Value y = n.output(o);
-    if (!y) continue;
-    const Life& life = s.lives[y.id()];
-    if (life.first_backward >= 0)
-      relief += static_cast<double>(y.type().nbytes()) *
-                hot_between(s, life.last_forward, life.first_backward);
+    if (!y || !s.lives.is_kept_at(y, use.step)) continue;
+    relief += static_cast<double>(y.type().nbytes()) *
+              s.lives.near_peak(s.lives.last_before(y, use.step), s.lives.next(y, use.step)->step);
   }
   return relief;
+}
+
+/// The steps of backward until which a result of the node is kept near the peak; one for each gap
+/// between two steps that need it.
+std::vector<Touch> MemoryPlanner::uses_of(const State& s, Node n) const {
+  std::vector<Touch> uses;
+  for (int o = 0; o < n.output_count(); ++o) {
+    if (!n.output(o)) continue;
+    for (const Touch& t : s.lives.touches(n.output(o))) {
+      if (!t.makes && s.lives.near_peak(s.lives.last_before(n.output(o), t.step), t.step) > 0)
+        uses.push_back(t);
+    }
+  }
+  std::sort(uses.begin(), uses.end(),
+            [](const Touch& a, const Touch& b) { return a.step < b.step; });
+  const auto same = [](const Touch& a, const Touch& b) { return a.step == b.step; };
+  uses.erase(std::unique(uses.begin(), uses.end(), same), uses.end());
+  return uses;
+}
+
+/// The entry that makes backward run the node for `use`. If it is the first time, all later readers
+/// get the copy, even if they run before `use` in another variant.
+RecomputedNode MemoryPlanner::entry_for(const State& s, Node n, const Touch& use) const {
+  bool first = serving(s.point.recomputed, n.id(), UINT32_MAX) == nullptr;
+  for (int o = 0; o < n.output_count(); ++o)
+    first = first && !(n.output(o) && s.lives.previous(n.output(o), use.step) != nullptr);
+  return {n.id(), first ? 0 : use.reader};
 }
 
 std::vector<MemoryPlanner::Move> MemoryPlanner::moves(const State& s, bool all) const {
   std::vector<Move> moves;
   for (Node n : forward_) {
-    if (can_[n.id()] && !chosen(s, n.id())) grow(s, n, all, moves);
+    if (!can_[n.id()]) continue;
+    for (const Touch& use : uses_of(s, n)) grow(s, n, use, all, moves);
   }
   std::stable_sort(moves.begin(), moves.end(),
                    [](const Move& a, const Move& b) { return a.score() > b.score(); });
   return moves;
 }
 
-/// The bytes near the peak of existing recomputed nodes that would have to run earlier, at step
-/// `use`, because these nodes read them there.
-double MemoryPlanner::pulled_bytes(const State& s, const RecomputedNodes& nodes, int use) const {
-  double bytes = 0;
-  std::vector<uint32_t> todo = nodes;
-  std::unordered_set<uint32_t> ids(todo.begin(), todo.end());
+/// Whether a reader of `x` at `use` gets a copy that is not in memory there: one that is made later
+/// in this plan, which is returned, or a further one (*is_new).
+const Touch* MemoryPlanner::pulled_copy(const State& s, Value x, const Touch& use,
+                                        bool* is_new) const {
+  *is_new = false;
+  const RecomputedNode* entry = serving(s.point.recomputed, x.producer().id(), use.reader);
+  if (entry == nullptr) return nullptr;
+  const Touch* before = s.lives.previous(x, use.step);
+  if (before != nullptr && before->copy == int64_t{entry->from}) return nullptr;
+  const Touch* after = s.lives.next(x, use.step);
+  if (after != nullptr && after->copy == int64_t{entry->from}) return after;
+  *is_new = true;
+  return nullptr;
+}
+
+MemoryPlanner::Needs MemoryPlanner::needs_of(const State& s, const RecomputedNodes& nodes,
+                                             const Touch& use) const {
+  Needs needs;
+  double most = 0;
+  std::vector<uint32_t> todo;
+  std::unordered_set<uint32_t> seen;  // nodes
+  for (const RecomputedNode& n : nodes) {
+    todo.push_back(n.id);
+    seen.insert(n.id);
+  }
   while (!todo.empty()) {
     const Node n(const_cast<Graph*>(&graph_), todo.back());
     todo.pop_back();
     for (int i = 0; i < n.input_count(); ++i) {
       const Value x = n.input(i) ? root(n.input(i)) : Value();
       const Node p = x ? x.producer() : Node();
-      if (!p || !chosen(s, p.id()) || s.recomputed_at[p.id()] <= use) continue;
-      bytes +=
-          static_cast<double>(x.type().nbytes()) * hot_between(s, use, s.recomputed_at[p.id()]);
-      if (ids.insert(p.id()).second) todo.push_back(p.id());
+      if (!p || s.lives.is_kept_at(x, use.step) || !seen.insert(p.id()).second) continue;
+      const auto bytes = static_cast<double>(x.type().nbytes());
+      bool is_new = false;
+      const Touch* copy = pulled_copy(s, x, use, &is_new);
+      if (copy != nullptr || is_new) {
+        if (copy != nullptr) needs.bytes += bytes * s.lives.near_peak(use.step, copy->step);
+        if (is_new) needs.ms += ms_[p.id()];
+        todo.push_back(p.id());
+        continue;
+      }
+      const double kept =
+          bytes * s.lives.near_peak(s.lives.last_before(x, use.step), use.step);
+      needs.bytes += kept;
+      if (kept <= most || !can_[p.id()]) continue;
+      most = kept;
+      needs.dearest = p;
     }
   }
-  return bytes;
+  return needs;
 }
 
-/// The first step of backward that reads a result of the node.
-int MemoryPlanner::first_backward(const State& s, Node n) const {
-  int first = INT32_MAX;
-  for (int o = 0; o < n.output_count(); ++o) {
-    if (!n.output(o)) continue;
-    const Life& life = s.lives[n.output(o).id()];
-    if (life.first_backward >= 0) first = std::min(first, life.first_backward);
-  }
-  return first;
-}
-
-/// Adds a node to the move. `sources`: the values of forward that the move then reads.
-void MemoryPlanner::recompute_too(const State& s, Node n, Move& move,
-                                  std::vector<Value>& sources) const {
-  move.nodes.push_back(n.id());
-  move.ms += ms_[n.id()];
-  std::erase_if(sources, [&](Value v) { return v.producer() == n; });
-  for (int i = 0; i < n.input_count(); ++i) {
-    if (!n.input(i)) continue;
-    const Value x = root(n.input(i));
-    const Node p = x.producer();
-    if (!p || chosen(s, p.id()) || std::find(sources.begin(), sources.end(), x) != sources.end())
-      continue;
-    if (std::find(move.nodes.begin(), move.nodes.end(), p.id()) == move.nodes.end())
-      sources.push_back(x);
-  }
-}
-
-/// The producer of the largest of `sources` that can be recomputed; null if there is none.
-/// Adds to *cost the bytes near the peak of all `sources`, if they are kept until step `use`.
-Node MemoryPlanner::dearest(const State& s, const std::vector<Value>& sources, int use,
-                            double* cost) const {
-  double most = 0;
-  Node best;
-  for (Value v : sources) {
-    const Life& life = s.lives[v.id()];
-    const double bytes = static_cast<double>(v.type().nbytes()) *
-                         hot_between(s, std::max(life.last_forward, life.last_backward), use);
-    *cost += bytes;
-    if (bytes <= most || !can_[v.producer().id()] || life.first_backward >= 0) continue;
-    most = bytes;
-    best = v.producer();
-  }
-  return best;
-}
-
-/// Finds moves that recompute `n`. The first move recomputes `n` alone and keeps its operands. Each
-/// further move also recomputes the producer of the kept value that takes the most memory. Adds the
-/// best of these moves, or all of them.
-void MemoryPlanner::grow(const State& s, Node n, bool all, std::vector<Move>& moves) const {
+/// Finds moves that run `n` again for `use`. The first move recomputes `n` alone and keeps its
+/// operands. Each further move also recomputes the producer of the kept value that takes the most
+/// memory. Adds the best of these moves, or all of them.
+void MemoryPlanner::grow(const State& s, Node n, const Touch& use, bool all,
+                         std::vector<Move>& moves) const {
   constexpr size_t kLongest = 64;
-  const double gain = relief_of(s, n);
+  const double gain = relief_of(s, n, use);
   if (gain <= 0) return;
-  const int use = first_backward(s, n);
   Move move;
   std::optional<Move> best;
-  std::vector<Value> sources;
+  double ms = 0;
   for (Node next = n; next;) {
-    recompute_too(s, next, move, sources);
-    double cost = 0;
-    next = dearest(s, sources, use, &cost);
-    move.relief = gain - cost - pulled_bytes(s, move.nodes, use);
-    if (move.nodes.size() >= kLongest) next = {};
+    const RecomputedNode entry = entry_for(s, next, use);
+    move.nodes.insert(std::upper_bound(move.nodes.begin(), move.nodes.end(), entry), entry);
+    ms += ms_[next.id()];
+    const Needs needs = needs_of(s, move.nodes, use);
+    next = move.nodes.size() < kLongest ? needs.dearest : Node();
+    move.ms = ms + needs.ms;
+    move.relief = gain - needs.bytes;
     if (move.relief <= 0) continue;
     if (all) {
       moves.push_back(move);
-      std::sort(moves.back().nodes.begin(), moves.back().nodes.end());
     } else if (!best || move.score() > best->score()) {
       best = move;
     }
   }
-  if (!best) return;
-  std::sort(best->nodes.begin(), best->nodes.end());
-  moves.push_back(std::move(*best));
+  if (best) moves.push_back(std::move(*best));
 }
 
 /// The recomputed nodes that could be kept without a byte more near the peak.
 RecomputedNodes MemoryPlanner::unneeded(const State& s) const {
   RecomputedNodes result;
-  for (uint32_t id : s.point.recomputed) {
-    const Node n(const_cast<Graph*>(&graph_), id);
+  for (const RecomputedNode& entry : s.point.recomputed) {
+    const Node n(const_cast<Graph*>(&graph_), entry.id);
     double bytes = 0;
     for (int o = 0; o < n.output_count(); ++o) {
-      if (n.output(o) && s.recomputed_at[id] >= 0)
-        bytes += hot_between(s, s.lives[n.output(o).id()].last_forward, s.recomputed_at[id]);
+      if (!n.output(o)) continue;
+      for (const Touch& t : s.lives.touches(n.output(o))) {
+        if (t.makes && t.copy == int64_t{entry.from})
+          bytes += s.lives.near_peak(s.lives.last_before(n.output(o), t.step), t.step);
+      }
     }
-    if (bytes <= 0) result.push_back(id);
+    if (bytes <= 0) result.push_back(entry);
   }
   return result;
 }
@@ -389,40 +325,65 @@ void MemoryPlanner::try_choice(const RecomputedNodes& recomputed) {
   if (looks_left_ > 0 && choices_.insert(recomputed).second) note(look(recomputed).point);
 }
 
+/// Changes of a variant: the moves that free most first, then each entry that could be added.
+std::vector<RecomputedNodes> MemoryPlanner::additions(const State& s) const {
+  std::vector<RecomputedNodes> more;
+  for (Move& move : moves(s, true)) more.push_back(std::move(move.nodes));
+  for (Node n : forward_) {  // these seem to gain nothing alone
+    if (!can_[n.id()]) continue;
+    std::set<uint32_t> readers{0};
+    for (int o = 0; o < n.output_count(); ++o) {
+      if (!n.output(o)) continue;
+      for (const Touch& t : s.lives.touches(n.output(o))) readers.insert(t.reader);
+    }
+    for (uint32_t reader : readers) {
+      if (!std::binary_search(s.point.recomputed.begin(), s.point.recomputed.end(),
+                              RecomputedNode{n.id(), reader}))
+        more.push_back({{n.id(), reader}});
+    }
+  }
+  return more;
+}
+
+/// Tries some additions to a variant, and some removals.
+void MemoryPlanner::expand(const RecomputedNodes& recomputed, size_t width) {
+  const State s = look(recomputed);
+  const std::vector<RecomputedNodes> more = additions(s);
+  for (size_t i = 0; i < std::min(width, more.size()); ++i)
+    try_choice(united(recomputed, more[i]));
+  RecomputedNodes dear = recomputed;
+  std::stable_sort(dear.begin(), dear.end(), [&](const RecomputedNode& a, const RecomputedNode& b) {
+    return ms_[a.id] > ms_[b.id];
+  });
+  for (size_t i = 0; i < std::min(width, dear.size()); ++i)
+    try_choice(without(recomputed, {dear[i]}));
+}
+
+/// Changes the best variants, until no small change is better or no layouts are left.
 void MemoryPlanner::refine() {
   const size_t width = static_cast<size_t>(std::max(looks_left_ / 64, 2));
+  std::set<RecomputedNodes> expanded;
   while (looks_left_ > 0) {
     const auto next = std::find_if(points_.begin(), points_.end(), [&](const MemoryPoint& p) {
-      return parents_.count(p.recomputed) == 0;
+      return expanded.count(p.recomputed) == 0;
     });
     if (next == points_.end()) return;
     const RecomputedNodes recomputed = next->recomputed;
-    parents_.insert(recomputed);
-    const State s = look(recomputed);
-    std::vector<Move> more = moves(s, true);
-    for (Node n : forward_) {  // also moves that seem to gain nothing alone, if there is time
-      if (can_[n.id()] && !chosen(s, n.id())) more.push_back({.nodes = {n.id()}});
-    }
-    for (size_t i = 0; i < std::min(width, more.size()); ++i)
-      try_choice(united(recomputed, more[i].nodes));
-    RecomputedNodes dear = recomputed;
-    std::stable_sort(dear.begin(), dear.end(),
-                     [&](uint32_t a, uint32_t b) { return ms_[a] > ms_[b]; });
-    for (size_t i = 0; i < std::min(width, dear.size()); ++i)
-      try_choice(without(recomputed, {dear[i]}));
+    expanded.insert(recomputed);
+    expand(recomputed, width);
   }
 }
 
 Plan MemoryPlanner::plan(const RecomputedNodes& recomputed,
                          std::unordered_map<uint32_t, NodeKernel>& kernels) const {
   Variant v = variant(recomputed);
-  for (const auto& [id, of] : v.recomputations) {
-    if (on_.kernels[of] == nullptr) continue;  // a view has no kernel
+  for (const auto& [id, of, reader] : v.added) {
+    if (on_.kernels[of.id] == nullptr) continue;  // a view has no kernel
     const Node n(&v.graph, id);
     std::string why_not;
     ChosenKernel choice =
         at_node(n, [&] { return choose_kernel(on_.devices.host(), spec_of(n), &why_not); });
-    if (!choice.kernel || choice.candidate != on_.kernels[of]->candidate) {
+    if (!choice.kernel || choice.candidate != on_.kernels[of.id]->candidate) {
       throw InternalError({.what = "A node that runs again has another kernel than at first.",
                            .node = n.name(),
                            .op = n.op(),

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "plan/layout.h"
+#include "plan/lives.h"
 #include "plan/memory_limit.h"
 #include "plan/memory_point.h"
 #include "plan/recompute.h"
@@ -24,10 +25,11 @@ namespace steep {
 double modelled_ms(Node n, const NodeKernel* kernel);
 
 /// Searches for plans between the fastest and the smallest. The search does not know the limit, so
-/// that a greater limit never gives a slower plan. It is greedy: it first recomputes the values
-/// that free the most bytes at the peak per millisecond, a few at a time, and lays out each
-/// variant. Then it adds and removes single nodes of the best choices. REQUIRES: graph and `on`
-/// outlive it.
+/// that a greater limit never gives a slower plan. It is greedy: it first gives up the values that
+/// free the most bytes at the peak per millisecond, a few at a time, and lays out each variant. A
+/// value may be given up between forward and backward or between two readers in backward, so a node
+/// may run several times. Then the search adds and removes single choices of the best variants.
+/// REQUIRES: graph and `on` outlive it.
 class MemoryPlanner {
  public:
   MemoryPlanner(const Graph& graph, LayoutInput on);
@@ -45,21 +47,21 @@ class MemoryPlanner {
             std::unordered_map<uint32_t, NodeKernel>& kernels) const;
 
  private:
-  struct Life {
-    int last_forward = -1;  ///< last step of forward that reads or writes it
-    int first_backward = -1, last_backward = -1;
-  };
   struct State {
     MemoryPoint point;
     size_t arena = 0;
-    std::vector<Life> lives;         // by value id; for values that are not views
-    std::vector<int> hot;            // by step: the number of earlier steps near the peak
-    std::vector<int> recomputed_at;  // by node id: the step that recomputes it; -1: none
+    Lives lives;
   };
   struct Move {
     RecomputedNodes nodes;
     double relief = 0, ms = 0;
     double score() const { return relief / (ms + 1e-4); }
+  };
+  /// What the copies of a move read at one step.
+  struct Needs {
+    double bytes = 0;  ///< near the peak, of values that are kept until that step
+    double ms = 0;     ///< of further copies, which chosen nodes need there
+    Node dearest;      ///< of the values that are kept: of the largest; null if none can be remade
   };
 
   /// Moves that are tried together, in one layout.
@@ -73,28 +75,25 @@ class MemoryPlanner {
     Graph graph;
     KernelOf kernels;
     ViewOf views;
-    Recomputations recomputations{};
+    Recomputations added{};
   };
 
   Variant variant(const RecomputedNodes& recomputed) const;
   State look(const RecomputedNodes& recomputed);
-  std::vector<Value> viewed_by(const Plan& plan, const std::vector<uint32_t>& recomputes) const;
-  void note_lives(const Plan& plan, const std::vector<uint32_t>& recomputes, State& state) const;
-  static void note_peak(const Plan& plan, State& state);
   void note(const MemoryPoint& point);
   Value root(Value v) const;
-  bool chosen(const State& s, uint32_t node) const;
-  double hot_between(const State& s, int from, int to) const;
-  double relief_of(const State& s, Node n) const;
-  double pulled_bytes(const State& s, const RecomputedNodes& nodes, int use) const;
+  double relief_of(const State& s, Node n, const Touch& use) const;
+  std::vector<Touch> uses_of(const State& s, Node n) const;
+  RecomputedNode entry_for(const State& s, Node n, const Touch& use) const;
+  const Touch* pulled_copy(const State& s, Value x, const Touch& use, bool* is_new) const;
+  Needs needs_of(const State& s, const RecomputedNodes& nodes, const Touch& use) const;
   std::vector<Move> moves(const State& s, bool all) const;
-  int first_backward(const State& s, Node n) const;
-  void recompute_too(const State& s, Node n, Move& move, std::vector<Value>& sources) const;
-  Node dearest(const State& s, const std::vector<Value>& sources, int use, double* cost) const;
-  void grow(const State& s, Node n, bool all, std::vector<Move>& moves) const;
+  void grow(const State& s, Node n, const Touch& use, bool all, std::vector<Move>& moves) const;
   RecomputedNodes unneeded(const State& s) const;
   Batch choose(const State& now, double relief, const std::set<RecomputedNodes>& rejects) const;
   void descend();
+  std::vector<RecomputedNodes> additions(const State& s) const;
+  void expand(const RecomputedNodes& recomputed, size_t width);
   void refine();
   void try_choice(const RecomputedNodes& recomputed);
 
@@ -106,7 +105,6 @@ class MemoryPlanner {
   size_t nodes_ = 0;
   int looks_left_ = 0;
   std::set<RecomputedNodes> choices_;
-  std::set<RecomputedNodes> parents_;
   std::vector<MemoryPoint> points_;
 };
 

@@ -48,7 +48,7 @@ MemoryReport memory_report(Graph graph, const Devices& devices, const MemoryLimi
          .op = n.op(),
          .bytes = result_bytes(n),
          .ms = modelled_ms(n, kernels[n.id()]),
-         .again = std::binary_search(recomputed.begin(), recomputed.end(), n.id())});
+         .again = serving(recomputed, n.id(), UINT32_MAX) != nullptr});
   }
   return report;
 }

@@ -1,6 +1,7 @@
 #include "plan/recompute.h"
 
 #include <algorithm>
+#include <iterator>
 #include <unordered_map>
 
 #include "ir/recompute.h"
@@ -11,7 +12,7 @@ namespace {
 
 class NodeRecomputer {
  public:
-  NodeRecomputer(Graph& g, const KernelOf& kernels, const std::vector<char>& chosen)
+  NodeRecomputer(Graph& g, const KernelOf& kernels, const RecomputedNodes& chosen)
       : g_(g), kernels_(kernels), chosen_(chosen) {}
 
   Recomputations run() {
@@ -21,12 +22,12 @@ class NodeRecomputer {
         const Value x = n.input(i);
         if (x && is_recomputed(x)) n.set_input(i, recompute(x, n));
       }
+      ++reader_;
     }
     g_.prune();
     Recomputations live;
     for (Node n : g_.nodes()) {
-      if (const auto it = recomputes_.find(n.id()); it != recomputes_.end())
-        live.emplace_back(n.id(), it->second);
+      if (const auto it = added_.find(n.id()); it != added_.end()) live.push_back(it->second);
     }
     return live;
   }
@@ -36,10 +37,23 @@ class NodeRecomputer {
     return n.id() < kernels_.size() && kernels_[n.id()] == nullptr && n.op() != kCopy;
   }
 
-  bool is_recomputed(Value x) const {
+  /// The entry whose copy `x` is, or is a view of, for the present reader.
+  const RecomputedNode* entry_of(Value x) const {
     Node p = x.producer();
     while (p && is_view(p) && p.phase() == Phase::forward) p = p.input(0).producer();
-    return p && p.id() < chosen_.size() && p.phase() == Phase::forward && chosen_[p.id()];
+    return p && p.phase() == Phase::forward ? serving(chosen_, p.id(), reader_) : nullptr;
+  }
+
+  /// Whether readers read a copy of `x`. Forgets the copy that served earlier readers only.
+  bool is_recomputed(Value x) {
+    const RecomputedNode* entry = entry_of(x);
+    if (entry == nullptr) return false;
+    const auto [from, is_new] = from_.try_emplace(x.id(), entry->from);
+    if (!is_new && from->second != entry->from) {
+      from->second = entry->from;
+      copies_.erase(x.id());
+    }
+    return true;
   }
 
   Value recompute(Value x, Node reader) {
@@ -54,23 +68,32 @@ class NodeRecomputer {
         if (!p.output(o)) continue;
         g_.set_type(n.output(o), p.output(o).type());
         copies_[p.output(o).id()] = n.output(o);
+        from_[p.output(o).id()] = entry_of(y)->from;
       }
-      recomputes_[n.id()] = p.id();
+      added_[n.id()] = {n.id(), {p.id(), entry_of(y)->from}, reader_};
     });
   }
 
   Graph& g_;
   const KernelOf& kernels_;
-  const std::vector<char>& chosen_;
+  const RecomputedNodes& chosen_;
+  uint32_t reader_ = 0;  // the place of the node of backward whose inputs are replaced
   RecomputedValues copies_;
-  std::unordered_map<uint32_t, uint32_t> recomputes_;  // by node id: the node of forward
+  std::unordered_map<uint32_t, uint32_t> from_;  // by value id: `from` of the copy in copies_
+  std::unordered_map<uint32_t, Recomputation> added_;  // by node id
 };
 
 }  // namespace
 
 Recomputations recompute_nodes(Graph& graph, const KernelOf& kernels,
-                               const std::vector<char>& chosen) {
+                               const RecomputedNodes& chosen) {
   return NodeRecomputer(graph, kernels, chosen).run();
+}
+
+const RecomputedNode* serving(const RecomputedNodes& chosen, uint32_t node, uint32_t reader) {
+  const auto after =
+      std::upper_bound(chosen.begin(), chosen.end(), RecomputedNode{node, reader});
+  return after != chosen.begin() && std::prev(after)->id == node ? &*std::prev(after) : nullptr;
 }
 
 std::vector<char> can_recompute(const Graph& graph, const KernelOf& kernels) {

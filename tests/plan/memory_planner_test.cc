@@ -106,7 +106,7 @@ TEST_P(MemoryPlannerTest, IsWithinFivePercentOfTheBestOfAllChoices) {
   MemoryPlanner all = step.planner(), planner = step.planner();
   RecomputedNodes nodes;
   for (uint32_t id = 0; id < all.can_recompute().size(); ++id) {
-    if (all.can_recompute()[id] != 0) nodes.push_back(id);
+    if (all.can_recompute()[id] != 0) nodes.push_back({id});
   }
   ASSERT_LE(nodes.size(), 12U);
   std::vector<MemoryPoint> every;
