@@ -106,15 +106,15 @@ void Lives::note_peak(const Plan& plan) {
 
 const Touch* Lives::next(Value v, int step) const {
   const std::vector<Touch>& touches = touches_[v.id()];
-  const auto at = std::find_if(touches.begin(), touches.end(),
-                               [&](const Touch& t) { return t.step >= step; });
+  const auto at =
+      std::find_if(touches.begin(), touches.end(), [&](const Touch& t) { return t.step >= step; });
   return at == touches.end() ? nullptr : &*at;
 }
 
 const Touch* Lives::previous(Value v, int step) const {
   const std::vector<Touch>& touches = touches_[v.id()];
-  const auto at = std::find_if(touches.rbegin(), touches.rend(),
-                               [&](const Touch& t) { return t.step < step; });
+  const auto at =
+      std::find_if(touches.rbegin(), touches.rend(), [&](const Touch& t) { return t.step < step; });
   return at == touches.rend() ? nullptr : &*at;
 }
 

@@ -214,8 +214,7 @@ MemoryPlanner::Needs MemoryPlanner::needs_of(const State& s, const RecomputedNod
         todo.push_back(p.id());
         continue;
       }
-      const double kept =
-          bytes * s.lives.near_peak(s.lives.last_before(x, use.step), use.step);
+      const double kept = bytes * s.lives.near_peak(s.lives.last_before(x, use.step), use.step);
       needs.bytes += kept;
       if (kept <= most || !can_[p.id()]) continue;
       most = kept;
@@ -349,8 +348,7 @@ std::vector<RecomputedNodes> MemoryPlanner::additions(const State& s) const {
 void MemoryPlanner::expand(const RecomputedNodes& recomputed, size_t width) {
   const State s = look(recomputed);
   const std::vector<RecomputedNodes> more = additions(s);
-  for (size_t i = 0; i < std::min(width, more.size()); ++i)
-    try_choice(united(recomputed, more[i]));
+  for (size_t i = 0; i < std::min(width, more.size()); ++i) try_choice(united(recomputed, more[i]));
   RecomputedNodes dear = recomputed;
   std::stable_sort(dear.begin(), dear.end(), [&](const RecomputedNode& a, const RecomputedNode& b) {
     return ms_[a.id] > ms_[b.id];

@@ -43,12 +43,11 @@ MemoryReport memory_report(Graph graph, const Devices& devices, const MemoryLimi
   for (Node n : graph.nodes()) {
     if (!can[n.id()] || kernels[n.id()] == nullptr) continue;
     const RecomputedNodes& recomputed = point.recomputed;
-    report.choices.push_back(
-        {.node = n.name(),
-         .op = n.op(),
-         .bytes = result_bytes(n),
-         .ms = modelled_ms(n, kernels[n.id()]),
-         .again = serving(recomputed, n.id(), UINT32_MAX) != nullptr});
+    report.choices.push_back({.node = n.name(),
+                              .op = n.op(),
+                              .bytes = result_bytes(n),
+                              .ms = modelled_ms(n, kernels[n.id()]),
+                              .again = serving(recomputed, n.id(), UINT32_MAX) != nullptr});
   }
   return report;
 }

@@ -79,7 +79,7 @@ class NodeRecomputer {
   const RecomputedNodes& chosen_;
   uint32_t reader_ = 0;  // the place of the node of backward whose inputs are replaced
   RecomputedValues copies_;
-  std::unordered_map<uint32_t, uint32_t> from_;  // by value id: `from` of the copy in copies_
+  std::unordered_map<uint32_t, uint32_t> from_;        // by value id: `from` of the copy in copies_
   std::unordered_map<uint32_t, Recomputation> added_;  // by node id
 };
 
@@ -91,8 +91,7 @@ Recomputations recompute_nodes(Graph& graph, const KernelOf& kernels,
 }
 
 const RecomputedNode* serving(const RecomputedNodes& chosen, uint32_t node, uint32_t reader) {
-  const auto after =
-      std::upper_bound(chosen.begin(), chosen.end(), RecomputedNode{node, reader});
+  const auto after = std::upper_bound(chosen.begin(), chosen.end(), RecomputedNode{node, reader});
   return after != chosen.begin() && std::prev(after)->id == node ? &*std::prev(after) : nullptr;
 }
 

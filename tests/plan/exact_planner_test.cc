@@ -65,8 +65,8 @@ class RandomNet {
     const uint32_t kind = random_() % 5;
     if (kind < 2) {
       const int64_t next = kWidths[random_() % kWidths.size()];
-      const Value w = graph.add_input("w" + std::to_string(made_),
-                                      {DType::f32, Shape{width_of(last), next}});
+      const Value w =
+          graph.add_input("w" + std::to_string(made_), {DType::f32, Shape{width_of(last), next}});
       values_.push_back({matmul(x, w), Kind::matmul, last, last, w});
     } else if (kind == 2) {
       values_.push_back({tanh(x), Kind::tanh, last});
@@ -318,7 +318,8 @@ TEST_P(ExactPlannerTest, PlansAreWithinFivePercentOfTheOptimum) {
     const MemoryPoint optimum = planner.measure(best.again);
     least = std::min(least, optimum.bytes);
     if (optimum.bytes >= found.back().bytes)
-      worst = std::max(worst, fastest_within(found, {.bytes = optimum.bytes}, 0).ms / optimum.ms - 1);
+      worst =
+          std::max(worst, fastest_within(found, {.bytes = optimum.bytes}, 0).ms / optimum.ms - 1);
   }
   RecordProperty("gap", std::to_string(worst));
   EXPECT_LE(worst, 0.05);
