@@ -16,6 +16,7 @@ from steep.dynamo.dynamo_backend import DynamoBackend, RunnableGraph
 from steep.dynamo.forks import refuse_to_capture
 from steep.dynamo.patches.absence_guards import absence_guards
 from steep.dynamo.patches.causal_masks import causal_masks
+from steep.dynamo.patches.changed_tensors import changed_tensors
 from steep.dynamo.patches.cumulative_batch_norm import means_over_batches
 from steep.dynamo.patches.ddp_buckets import buckets
 from steep.dynamo.patches.extra_guards import extra_guards
@@ -209,7 +210,7 @@ class CapturedModule:
             ),
             *(extra_guards(), extra_tracing(self._whole), layer_frames(), trace_autograd_grad()),
             *(interruptible_calls(), layers_as_in_eager(), arrays(), raise_branches()),
-            absence_guards(),
+            *(absence_guards(), changed_tensors()),
             *([branches()] if self._whole else []),
         ]
 
