@@ -74,7 +74,9 @@ from torch._dynamo.variables import (
     UserDefinedObjectVariable,
     UserFunctionVariable,
     builder,
+    builtin,
     higher_order_ops,
+    object_protocol,
 )
 from torch._dynamo.variables.base import (
     AttributeMutationExisting,
@@ -148,6 +150,7 @@ __all__ = [
     "ValueMutationNew",
     "VariableTracker",
     "builder",
+    "builtin",
     "cached_backends",
     "config",
     "convert_frame",
@@ -160,6 +163,7 @@ __all__ = [
     "is_from_defaults",
     "maybe_mark_dynamic",
     "note_backend",
+    "object_protocol",
     "optimize",
     "proxy_args_kwargs",
     "register_hook_op",

@@ -22,6 +22,7 @@ from steep.torch_internals.dynamo import (
     GlobalStateSource,
     Guard,
     GuardBuilder,
+    InstructionTranslator,
     InstructionTranslatorBase,
     SideEffects,
     SideEffectsProxyDict,
@@ -33,7 +34,9 @@ from steep.torch_internals.dynamo import (
     ValueMutationExisting,
     VariableTracker,
     builder,
+    builtin,
     install_guard,
+    object_protocol,
 )
 
 EFFECTS_OF_DICT = Substitution(
@@ -79,6 +82,17 @@ SAVE_EFFECTS = Substitution(
     "codegen_save_tempvars",
     "Dynamo has no guard that two objects stay distinct when one of them is changed.",
 )
+SAME_IN_CODE = Substitution(
+    builtin,
+    "vt_identity_compare",
+    "Dynamo has no guard that two objects stay distinct after `a is b`; and two names of one tuple "
+    "are two tuples to it.",
+)
+SAME_IN_CONTAINERS = Substitution(
+    object_protocol,
+    "vt_identity_compare",
+    "The same for `a == b` and `a in [b]` of objects without a comparison of their own.",
+)
 BIND_ARGUMENTS = Substitution(
     UserFunctionVariable,
     "bind_args",
@@ -95,6 +109,7 @@ _EXISTING = (AttributeMutationExisting, ValueMutationExisting)  # of earlier obj
 @replaces(
     *(EFFECTS_OF_DICT, FIND_IN_CLASS, CALL_MODULE, DUPLICATE_GUARD),
     *(SAVE_EFFECTS, KEYS_GUARD, HAS_NEW_ITEMS, CLASS_OF_LIST, BIND_ARGUMENTS),
+    *(SAME_IN_CODE, SAME_IN_CONTAINERS),
 )
 def extra_guards() -> Iterator[None]:
     """Add guards on state that Dynamo reads without a guard.
@@ -106,6 +121,7 @@ def extra_guards() -> Iterator[None]:
     - the number of global module hooks;
     - whether an argument is the same object as a global variable (a list, a dict, a tensor);
     - that two objects of one type are distinct, if the graph changes one of them;
+    - whether two objects that forward compares are one;
     - the order of an OrderedDict's keys, if the graph reads all of them;
     - variables of an enclosing function, and defaults, that methods of an object made in forward
       read. What the methods write there is kept.
@@ -124,6 +140,8 @@ def extra_guards() -> Iterator[None]:
             HAS_NEW_ITEMS: _is_changed,
             CLASS_OF_LIST: staticmethod(_class_for),
             BIND_ARGUMENTS: _bind_arguments,
+            SAME_IN_CODE: _are_same,
+            SAME_IN_CONTAINERS: _are_same,
         }
     ):
         yield
@@ -150,6 +168,7 @@ _match = ConstDictVariable.install_dict_keys_match_guard
 _has_new = ConstDictVariable.has_new_items
 _class = BaseListVariable.cls_for_instance
 _bind = UserFunctionVariable.bind_args
+_same = object_protocol.vt_identity_compare
 
 
 def _find_in_class(
@@ -261,6 +280,27 @@ def _bind_arguments(
         if named:
             del vars(self)["get_source"]
     return bound
+
+
+def _are_same(left: VariableTracker, right: VariableTracker) -> VariableTracker | None:
+    a, b = left.realize(), right.realize()
+    if a is b or not (_is_object(a) and _is_object(b)):
+        return _same(left, right)
+    output = InstructionTranslator.current_tx().output
+    are_one = output.resolve_source_value(a.source) is output.resolve_source_value(b.source)
+    guard = functools.partial(_stay_same, a.source, b.source, are_one)
+    install_guard(Guard(GlobalStateSource(), guard))
+    return ConstantVariable.create(are_one)
+
+
+def _is_object(variable: VariableTracker) -> bool:
+    """Return whether a variable is an object that was there before, and no number or string."""
+    return _has_name(variable.source) and not isinstance(variable, (CellVariable, ConstantVariable))
+
+
+def _stay_same(a: Source, b: Source, are_one: bool, builder: GuardBuilder, _: Guard) -> None:
+    holds = f"({a.name} is {b.name}) == {are_one}"
+    builder.object_aliasing_guard_codes.append((holds, f"{holds}  # forward compares the two"))
 
 
 def _has_name(source: Source | None) -> bool:

@@ -1,6 +1,8 @@
 """Which objects are one may change from call to call: a graph holds for those that were."""
 
+import collections
 import copy
+import operator
 
 import pytest
 
@@ -131,6 +133,84 @@ CASES = {
         ],
     ),
 }
+
+
+def same_as_before(module, a):
+    new = a is not module.kept
+    module.kept = a
+    return X * 3 if new else X + 1
+
+
+def equal_to_before(module, a):
+    before, module.kept = module.kept, a
+    return X * 3 if a == before else X + 1
+
+
+def among_those_before(module, a):
+    if a in module.kept:
+        return X - module.kept.index(a)
+    module.kept.append(a)
+    return X * len(module.kept)
+
+
+def same_of_two(_, a, b):
+    return X * 2 if operator.is_(a, b) else X + 1
+
+
+KINDS = {
+    "list": lambda: [1.0],
+    "dict": lambda: {"a": 1.0},
+    "object": lambda: Held(1.0),
+    "tuple": lambda: (Held(1.0), 2.0),
+    "deque": lambda: collections.deque([1.0]),
+    "ordered dict": lambda: collections.OrderedDict(a=1.0),
+    "tensor": lambda: torch.ones(3),
+    "parameter": lambda: torch.nn.Parameter(torch.ones(3)),
+    "module": lambda: torch.nn.Linear(2, 2),
+    "function": lambda: lambda x: x,
+    "class": lambda: type("Made", (), {}),
+}
+
+
+def given_in_turn(make, order):
+    """Calls with two objects: ``order`` "aab" gives the first, the first and the second."""
+    made = {name: make() for name in sorted({*order})}
+    return [lambda _, name=name: (made[name],) for name in order]
+
+
+def given_in_pairs(make, pairs):
+    made = {name: make() for name in "ab"}
+    return [lambda _, pair=pair: (made[pair[0]], made[pair[1]]) for pair in pairs]
+
+
+@pytest.mark.parametrize("order", ["aabaa", "abbbaab"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_objects_that_forward_compares(kind, order):
+    calls = given_in_turn(KINDS[kind], order)
+    pairs = given_in_pairs(KINDS[kind], ["ab", "aa", "ba", "bb"])
+    functions = [(same_as_before, calls), (same_of_two, pairs), (same_of_two, pairs[1:])]
+    if kind == "object":
+        functions += [(equal_to_before, calls)]
+    for function, each in functions:
+        assert gradients(function, each, ORTModule) == gradients(function, each, lambda m: m)
+
+
+def test_objects_that_forward_finds_in_a_list():
+    calls = given_in_turn(KINDS["object"], "abacabb")
+    expected = gradients(among_those_before, calls, lambda m: m)
+    assert gradients(among_those_before, calls, ORTModule) == expected
+
+
+def gradients(function, calls, wrap):
+    module = Of(function)
+    module.kept = []
+    called = wrap(module)
+    found = []
+    for arguments in calls:
+        module.weight.grad = None
+        called(*arguments(module)).sum().backward()
+        found.append(module.weight.grad.tolist())
+    return found
 
 
 def results(function, calls, wrap):
