@@ -15,6 +15,7 @@ from steep.torch_internals.dynamo import (
     VariableTracker,
     unimplemented,
 )
+from steep.torch_internals.tensors import is_view, version_of
 
 CALL_METHOD = Substitution(
     TensorVariable,
@@ -71,7 +72,7 @@ def _up_to_date(call: Callable[..., VariableTracker]) -> Callable[..., VariableT
 
 def _refresh(tensor: VariableTracker, tx: InstructionTranslatorBase) -> None:
     """Let a variable know what its tensor is now, if the tensor or one of its views was written."""
-    if type(tensor) is TensorVariable and tensor.as_proxy().node.meta["example_value"]._version:
+    if type(tensor) is TensorVariable and version_of(tensor.as_proxy().node.meta["example_value"]):
         tensor.synchronize_attributes(tx)
 
 
@@ -106,7 +107,7 @@ def _out_of_place(call: Callable[..., VariableTracker]) -> Callable[..., Variabl
 def _is_refused(example: torch.Tensor, name: str) -> bool:
     """Return whether PyTorch raises an error in place of the change; Dynamo then meets it."""
     if name == "detach_":
-        return bool(example._is_view())
+        return is_view(example)
     return bool(example.is_leaf and example.requires_grad)
 
 

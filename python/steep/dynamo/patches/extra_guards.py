@@ -93,6 +93,11 @@ SAME_IN_CONTAINERS = Substitution(
     "vt_identity_compare",
     "The same for `a == b` and `a in [b]` of objects without a comparison of their own.",
 )
+WRAP = Substitution(
+    builder.VariableBuilder,
+    "__call__",
+    "Dynamo has no guard on which method of a type it got, such as `torch.Tensor.sin`.",
+)
 BIND_ARGUMENTS = Substitution(
     UserFunctionVariable,
     "bind_args",
@@ -109,7 +114,7 @@ _EXISTING = (AttributeMutationExisting, ValueMutationExisting)  # of earlier obj
 @replaces(
     *(EFFECTS_OF_DICT, FIND_IN_CLASS, CALL_MODULE, DUPLICATE_GUARD),
     *(SAVE_EFFECTS, KEYS_GUARD, HAS_NEW_ITEMS, CLASS_OF_LIST, BIND_ARGUMENTS),
-    *(SAME_IN_CODE, SAME_IN_CONTAINERS),
+    *(SAME_IN_CODE, SAME_IN_CONTAINERS, WRAP),
 )
 def extra_guards() -> Iterator[None]:
     """Add guards on state that Dynamo reads without a guard.
@@ -122,6 +127,7 @@ def extra_guards() -> Iterator[None]:
     - whether an argument is the same object as a global variable (a list, a dict, a tensor);
     - that two objects of one type are distinct, if the graph changes one of them;
     - whether two objects that forward compares are one;
+    - which method of a type a variable is, such as ``torch.Tensor.sin``;
     - the order of an OrderedDict's keys, if the graph reads all of them;
     - variables of an enclosing function, and defaults, that methods of an object made in forward
       read. What the methods write there is kept.
@@ -142,6 +148,7 @@ def extra_guards() -> Iterator[None]:
             BIND_ARGUMENTS: _bind_arguments,
             SAME_IN_CODE: _are_same,
             SAME_IN_CONTAINERS: _are_same,
+            WRAP: _wrap_method,
         }
     ):
         yield
@@ -169,6 +176,7 @@ _has_new = ConstDictVariable.has_new_items
 _class = BaseListVariable.cls_for_instance
 _bind = UserFunctionVariable.bind_args
 _same = object_protocol.vt_identity_compare
+_wrap = builder.VariableBuilder.__call__
 
 
 def _find_in_class(
@@ -301,6 +309,22 @@ def _is_object(variable: VariableTracker) -> bool:
 def _stay_same(a: Source, b: Source, are_one: bool, builder: GuardBuilder, _: Guard) -> None:
     holds = f"({a.name} is {b.name}) == {are_one}"
     builder.object_aliasing_guard_codes.append((holds, f"{holds}  # forward compares the two"))
+
+
+_OF_TYPES = (
+    *(types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType),
+    *(types.GetSetDescriptorType, types.MemberDescriptorType),
+)
+
+
+def _wrap_method(self: builder.VariableBuilder, value: object) -> VariableTracker:
+    if isinstance(value, _OF_TYPES):
+        install_guard(self.source.make_guard(GuardBuilder.ID_MATCH))
+    elif isinstance(value, types.MethodWrapperType):  # made anew each time
+        name = AttrSource(self.source, "__name__")
+        install_guard(name.make_guard(GuardBuilder.CONSTANT_MATCH))
+    wrapped: VariableTracker = _wrap(self, value)
+    return wrapped
 
 
 def _has_name(source: Source | None) -> bool:
