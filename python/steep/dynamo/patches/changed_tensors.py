@@ -28,7 +28,7 @@ CALL_FUNCTION = Substitution(
     _Function,
     "call_function",
     "`torch.detach_(x)` changes a tensor as its method does.",
-    order=3,
+    order=4,
 )
 GET_ATTRIBUTE = Substitution(
     TensorVariable,
