@@ -15,6 +15,7 @@ from steep._steep import ProviderChoice
 from steep.dynamo.dynamo_backend import DynamoBackend, RunnableGraph
 from steep.dynamo.forks import refuse_to_capture
 from steep.dynamo.patches.absence_guards import absence_guards
+from steep.dynamo.patches.cached_functions import cached_functions
 from steep.dynamo.patches.causal_masks import causal_masks
 from steep.dynamo.patches.changed_tensors import changed_tensors
 from steep.dynamo.patches.cumulative_batch_norm import means_over_batches
@@ -25,7 +26,9 @@ from steep.dynamo.patches.graph_breaks import graph_breaks, left_this_time, left
 from steep.dynamo.patches.interrupts import interruptible_calls
 from steep.dynamo.patches.layer_frames import layer_frames
 from steep.dynamo.patches.numpy_arrays import arrays
+from steep.dynamo.patches.process_state import process_state
 from steep.dynamo.patches.raise_branches import raise_branches
+from steep.dynamo.patches.reentrant_checkpoints import reentrant_checkpoints
 from steep.dynamo.patches.transformer_layers import drops_padding, layers_as_in_eager
 from steep.dynamo.patches.value_branches import branches
 from steep.dynamo.recompiles import Recaptures, why_again
@@ -210,7 +213,8 @@ class CapturedModule:
             ),
             *(extra_guards(), extra_tracing(self._whole), layer_frames(), trace_autograd_grad()),
             *(interruptible_calls(), layers_as_in_eager(), arrays(), raise_branches()),
-            *(absence_guards(), changed_tensors()),
+            *(absence_guards(), cached_functions(self._whole), changed_tensors()),
+            *(process_state(), reentrant_checkpoints()),
             *([branches()] if self._whole else []),
         ]
 

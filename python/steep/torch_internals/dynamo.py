@@ -87,8 +87,15 @@ from torch._dynamo.variables.base import (
 )
 from torch._dynamo.variables.builtin import SetAttrBuiltinVariable
 from torch._dynamo.variables.dicts import SideEffectsProxyDict
-from torch._dynamo.variables.functions import CollectiveFunctionRewriteVariable
-from torch._dynamo.variables.higher_order_ops import AutogradFunctionApplyVariable
+from torch._dynamo.variables.functions import (
+    CollectiveFunctionRewriteVariable,
+    PolyfilledFunctionVariable,
+    WrapperUserFunctionVariable,
+)
+from torch._dynamo.variables.higher_order_ops import (
+    AutogradFunctionApplyVariable,
+    CheckpointHigherOrderVariable,
+)
 from torch._dynamo.variables.lazy import LazySymNodeFormatString
 from torch._dynamo.variables.tensor import NumpyNdarrayVariable
 from torch._guards import Guard, GuardSource, Source
@@ -105,6 +112,7 @@ __all__ = [
     "BuiltinVariable",
     "CacheEntry",
     "CellVariable",
+    "CheckpointHigherOrderVariable",
     "CollectiveFunctionRewriteVariable",
     "ConstDictVariable",
     "ConstantVariable",
@@ -127,6 +135,7 @@ __all__ = [
     "NumpyVariable",
     "ObservedAttributeError",
     "OutputGraph",
+    "PolyfilledFunctionVariable",
     "RandomVariable",
     "ResumePrologueTracingError",
     "SetAttrBuiltinVariable",
@@ -149,6 +158,7 @@ __all__ = [
     "ValueMutationExisting",
     "ValueMutationNew",
     "VariableTracker",
+    "WrapperUserFunctionVariable",
     "builder",
     "builtin",
     "cached_backends",
@@ -168,6 +178,7 @@ __all__ = [
     "proxy_args_kwargs",
     "register_hook_op",
     "trace_rules",
+    "traced_without_cache",
     "unimplemented",
     "utils",
     "variables",
@@ -177,3 +188,10 @@ __all__ = [
 def note_backend(callback: Callable[..., Any], backend: Callable[..., Any]) -> None:
     """Tell Dynamo which backend a frame callback belongs to."""
     callback._torchdynamo_orig_backend = backend  # type: ignore[attr-defined]
+
+
+def traced_without_cache(function: Callable[..., object]) -> bool:
+    """Return whether Dynamo may ignore the cache of a function: PyTorch's own, and einops'."""
+    home = str(getattr(getattr(function, "__wrapped__", function), "__module__", ""))
+    allowed: bool = utils.is_lru_cache_wrapper_trace_without_warning_allowed(function)
+    return home.partition(".")[0] == "torch" or allowed

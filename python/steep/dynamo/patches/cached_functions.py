@@ -1,0 +1,167 @@
+"""Functions with a cache (``functools.lru_cache``, ``functools.cache``), which Dynamo ignores."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NoReturn
+
+import torch
+
+from steep.patching.substitution import Substitution, replaces, substitute
+from steep.torch_internals.dynamo import (
+    ConstantVariable,
+    GlobalSource,
+    GlobalStateSource,
+    Guard,
+    GuardBuilder,
+    InstructionTranslatorBase,
+    SymNodeVariable,
+    VariableTracker,
+    WrapperUserFunctionVariable,
+    install_guard,
+    traced_without_cache,
+    unimplemented,
+)
+
+CALL_CACHED = Substitution(
+    WrapperUserFunctionVariable,
+    "call_function",
+    "Dynamo would trace a function with a cache anew for each graph: what the cache keeps would "
+    "follow the state that the function reads.",
+)
+
+_call = WrapperUserFunctionVariable.call_function
+_RandomState = tuple[torch.Tensor, tuple[Any, ...]]
+_LITERALS = (int, float, str, bytes, bool, type(None), torch.dtype, torch.device)
+
+
+@replaces(CALL_CACHED)
+def cached_functions(whole: bool = True) -> Iterator[None]:
+    """Call a function with a cache as eager mode does, and guard on what it returns.
+
+    The function itself is called at the capture, so that its cache is filled as in eager mode. The
+    guard calls it again: a cache returns the same object as before. PyTorch runs the call between
+    two graphs if its arguments are made in forward, or if forward has changed an object before,
+    which the function may read. So it does if an argument is a number that changes and there may be
+    several graphs (``whole`` is false); else the graph is specialised to the number.
+
+    Random numbers that the function draws stay drawn after the capture.
+    """
+    drawn: list[_RandomState] = []
+
+    def call(
+        self: WrapperUserFunctionVariable,
+        tx: InstructionTranslatorBase,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> VariableTracker:
+        if self.attr_to_trace != "__wrapped__" or traced_without_cache(self.wrapper_obj):
+            return _call(self, tx, args, kwargs)
+        if whole:
+            args = [_number(a) for a in args]
+            kwargs = {name: _number(a) for name, a in kwargs.items()}
+        return _call_for_real(self, tx, args, kwargs, drawn)
+
+    with substitute({CALL_CACHED: call}):
+        yield
+    for of_torch, of_python in drawn[-1:]:
+        torch.set_rng_state(of_torch)
+        random.setstate(of_python)
+
+
+def _call_for_real(
+    self: WrapperUserFunctionVariable,
+    tx: InstructionTranslatorBase,
+    args: Sequence[VariableTracker],
+    kwargs: dict[str, VariableTracker],
+    drawn: list[_RandomState],
+) -> VariableTracker:
+    function, output = self.wrapper_obj, tx.output
+    effects = output.side_effects
+    if any(effects.is_modified(v) for v in effects.id_to_variable.values() if v.source):
+        _left_to_pytorch(function, "forward has changed an object before, which it may read")
+    operands = [_operand(function, a.realize()) for a in (*self.self_args(), *args)]
+    named = {name: _operand(function, a.realize()) for name, a in kwargs.items()}
+    before = torch.get_rng_state(), random.getstate()
+    try:
+        result = function(*(v for v, _ in operands), **{n: v for n, (v, _) in named.items()})
+    except Exception as e:  # noqa: BLE001 - the user's function may raise anything
+        _left_to_pytorch(function, f"it raises {type(e).__name__}", e)
+    after = torch.get_rng_state(), random.getstate()
+    if before[1] != after[1] or not torch.equal(before[0], after[0]):
+        drawn.append(after)
+    texts = [text for _, text in operands] + [f"{n}={text}" for n, (_, text) in named.items()]
+    if callee := _name_of(self):
+        texts = texts[len(self.self_args()) :]  # the name is that of the bound method
+    else:
+        callee = f"G[{output.install_global_by_id('steep_cached', function)!r}]"
+    call = f"{callee}({', '.join(texts)})"
+    if _is_literal(result):
+        _install(f"repr({call}) == {repr(result)!r}")
+        return VariableTracker.build(tx, result)
+    name = output.install_global_by_id("steep_kept", result)
+    _install(f"{call} is G[{name!r}]")
+    return VariableTracker.build(tx, result, GlobalSource(name))
+
+
+def _number(variable: VariableTracker) -> VariableTracker:
+    variable = variable.realize()
+    if isinstance(variable, SymNodeVariable):
+        return ConstantVariable.create(variable.evaluate_expr())
+    return variable
+
+
+def _operand(function: Callable[..., Any], variable: VariableTracker) -> tuple[Any, str]:
+    """Return the value of an argument, and the expression of it in a guard."""
+    if variable.is_python_constant():
+        value = variable.as_python_constant()
+        if _is_literal(value):
+            return value, _literal(value)
+    elif hasattr(variable, "value") and not variable.is_tensor() and variable.source:
+        value = variable.value
+    else:
+        _left_to_pytorch(function, "an argument is made in forward, or changes")
+    if not (text := _name_of(variable)):
+        _left_to_pytorch(function, "an argument is made in forward")
+    return value, text
+
+
+def _literal(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"({''.join(f'{_literal(v)}, ' for v in value)})"
+    # nan and inf are no literals of Python
+    return f"float({str(value)!r})" if isinstance(value, float) else repr(value)
+
+
+def _is_literal(value: object) -> bool:
+    if type(value) is tuple:
+        return all(_is_literal(v) for v in value)
+    return type(value) in _LITERALS
+
+
+def _name_of(variable: VariableTracker) -> str:
+    try:
+        return str(variable.source.name) if variable.source is not None else ""
+    except NotImplementedError:  # a source that guards cannot read
+        return ""
+
+
+def _install(holds: str) -> None:
+    def hold(builder: GuardBuilder, _: Guard) -> None:
+        builder.object_aliasing_guard_codes.append((holds, f"{holds}  # as cached"))
+
+    install_guard(Guard(GlobalStateSource(), hold))
+
+
+def _left_to_pytorch(
+    function: Callable[..., Any], why: str, e: Exception | None = None
+) -> NoReturn:
+    unimplemented(
+        gb_type="a call of a function with a cache",
+        context=str(getattr(function, "__name__", function)),
+        explanation=f"PyTorch calls it: {why}",
+        hints=[],
+        from_exc=e,
+    )
+    raise AssertionError  # unimplemented raises

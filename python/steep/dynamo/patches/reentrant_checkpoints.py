@@ -1,0 +1,74 @@
+"""``torch.utils.checkpoint.checkpoint(..., use_reentrant=True)``, which Dynamo treats as False."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+
+from steep.patching.substitution import Substitution, replaces, substitute
+from steep.torch_internals.dynamo import (
+    CheckpointHigherOrderVariable,
+    InstructionTranslatorBase,
+    UserFunctionVariable,
+    VariableTracker,
+    unimplemented,
+)
+
+CALL_CHECKPOINT = Substitution(
+    CheckpointHigherOrderVariable,
+    "call_function",
+    "Weights in a reentrant checkpoint whose inputs need no gradient would get one.",
+)
+
+_call = CheckpointHigherOrderVariable.call_function
+_OPTIONS = {"use_reentrant", "preserve_rng_state", "determinism_check", "early_stop"}
+
+
+@replaces(CALL_CHECKPOINT)
+def reentrant_checkpoints() -> Iterator[None]:
+    """Give no gradient where a reentrant checkpoint gives none, with PyTorch's warning.
+
+    Such a checkpoint is a node of autograd, whose inputs are the tensors among the arguments. If
+    none of them requires a gradient, autograd records nothing.
+    """
+    with substitute({CALL_CHECKPOINT: _checkpoint}):
+        yield
+
+
+def _checkpoint(
+    self: VariableTracker,
+    tx: InstructionTranslatorBase,
+    args: Sequence[VariableTracker],
+    kwargs: dict[str, VariableTracker],
+) -> VariableTracker:
+    reentrant = kwargs.get("use_reentrant")
+    if reentrant is not None and reentrant.as_python_constant() is False:
+        return _call(self, tx, args, kwargs)
+    if {*kwargs} - _OPTIONS:
+        unimplemented(
+            gb_type="an option of a reentrant checkpoint",
+            context=", ".join(sorted({*kwargs} - _OPTIONS)),
+            explanation="PyTorch refuses it",
+            hints=[],
+        )
+    if any(_requires_grad(a.realize()) for a in args[1:]):
+        return _call(self, tx, args, kwargs)
+    return UserFunctionVariable(_unrecorded).call_function(tx, list(args), {})
+
+
+def _requires_grad(variable: VariableTracker) -> bool:
+    if not variable.is_tensor():
+        return False
+    example: torch.Tensor = variable.as_proxy().node.meta["example_value"]
+    needs: bool = example.requires_grad
+    return needs
+
+
+def _unrecorded(function: Callable[..., object], *args: object) -> object:
+    warnings.warn(  # the text of torch.utils.checkpoint
+        "None of the inputs have requires_grad=True. Gradients will be None", stacklevel=2
+    )
+    with torch.no_grad():
+        return function(*args)
