@@ -21,6 +21,7 @@ from steep.graph.autograd_node import differentiable
 from steep.graph.captured_graph import copy_graph
 from steep.graph.engine_graph import EngineGraph
 from steep.graph.gradient_order import in_gradient_order, views_in_gradient_order
+from steep.graph.layouts import layout_of
 from steep.graph.lowered import LoweredGraph, NothingToRun
 from steep.inspection import write_log
 from steep.lowering.aliasing import first_writer
@@ -167,6 +168,7 @@ class CompiledGraph:
             inputs_in_place=[tensor.in_place for tensor in lowered.tensors],
             # the results of writes are copied at once
             results_in_place=[True for _ in lowered.writes] + [False for _ in lowered.values],
+            layouts=[None for _ in lowered.writes] + [layout_of(v.example) for v in lowered.values],
         )
         # dtypes and extents at the capture
         self.types = [(str(fakes[i].dtype)[6:], [hint(d) for d in fakes[i].shape]) for i in inputs]

@@ -19,6 +19,7 @@ from steep._steep import (
     return_freed_memory,
 )
 from steep.errors import DataError, ModelError
+from steep.graph.layouts import Layout, laid_out
 from steep.lowering.ops.index_bounds import errors_of_pytorch
 from steep.lowering.ops.stop_gradient import take_again
 from steep.onnx_graph.gradient_reach import (
@@ -58,6 +59,8 @@ class EngineGraph:
         inputs_in_place, results_in_place: likewise, whether backward reads the tensor's own memory.
             By default all. Backward reads copies of the others, so writes that PyTorch's version
             counter misses have no effect.
+        layouts: for each result, its dimensions in the order in which they lie in memory; None for
+            results that are contiguous. By default all are.
 
     Raises ModelError. Calls from several threads are safe.
     """
@@ -79,13 +82,14 @@ class EngineGraph:
         saved_results: Sequence[bool] = (),
         inputs_in_place: Sequence[bool] = (),
         results_in_place: Sequence[bool] = (),
+        layouts: Sequence[Layout] = (),
     ) -> None:
         self.model = model
         places = range(count)
         # positions of the tensors that autograd saves without a copy, and of the others
         self.saved_positions = [i for i in places if not saved_inputs or saved_inputs[i]]
         self.other_positions = sorted({*places}.difference(self.saved_positions))
-        self.saved_results = saved_results
+        self.saved_results, self._layouts = saved_results, layouts
         self.names, self.inputs, self.count = names, inputs, count
         self.reach_of_results = reach_of_results
         self.wanted_inputs = wanted_inputs
@@ -157,7 +161,10 @@ class EngineGraph:
         arrays = self._arrays(tensors)
         with errors_of_pytorch():
             capsules, run, is_read = self.program.forward(arrays, gradients, seed)
-        return [from_dlpack(c) for c in capsules], run, is_read
+        results = [from_dlpack(c) for c in capsules]
+        if any(self._layouts):
+            results = list(map(laid_out, results, self._layouts))
+        return results, run, is_read
 
     def _arrays(self, tensors: Sequence[torch.Tensor]) -> list[object]:
         return [_handed_over(tensors[i].detach().contiguous()) for i in self.inputs]
