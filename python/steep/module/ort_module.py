@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, cast
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from steep import _steep
 from steep.dynamo.report import Report
@@ -196,6 +197,7 @@ class ORTModule(torch.nn.Module):
         own["training"] = module.training
         own["fallback"] = fallback
         own["fallback_calls"] = 0
+        own["_lazy"] = None  # the number of lazy parameters before the last call
         own["_reports"] = []
         own["precision"] = precision
         own["_verify"] = verify
@@ -347,6 +349,8 @@ class ORTModule(torch.nn.Module):
         """Run the wrapped module's ``forward``; this method has the same signature."""
         if torch.compiler.is_dynamo_compiling() or capture_backend.only_observed(args, kwargs):
             return self._called(*args, **kwargs)
+        if self._takes_shapes():
+            return self._called(*args, **kwargs)
         precision, whole = self.precision, self.fallback != "parts"
         # autocast's dtype decides what autocast regions inside forward compute in; Dynamo does not
         # guard it
@@ -373,6 +377,21 @@ class ORTModule(torch.nn.Module):
         if not capture.ran_in_engine and not capture.left_on_purpose:
             self._require_engine_ran(capture.breaks)
         return result
+
+    def _takes_shapes(self) -> bool:
+        """Return whether PyTorch runs this call, in which lazy modules may get their shapes.
+
+        They draw their weights in the course of forward; a capture comes before forward, and has
+        random numbers of its own. A lazy module that the last call has not run is captured.
+        """
+        before = self.__dict__["_lazy"]
+        if before == 0:
+            return False
+        now = self.__dict__["_lazy"] = sum(map(is_lazy, self._module.parameters()))
+        if 0 < now != before:
+            log.info("PyTorch runs a call that gives lazy modules their shapes")
+            return True
+        return False
 
     def _require_engine_ran(self, breaks: list[str]) -> None:
         """Raise ModelError if PyTorch ran all operations; return if there were none to run."""
