@@ -143,6 +143,14 @@ std::optional<Tensor> scale_of(Value scale) {
   return *tensor;
 }
 
+/// The first scale by which nothing can be quantised: 0, NaN or infinity. Nothing if there is none.
+std::optional<float> unusable(const Tensor& scale) {
+  const std::span<const float> all(scale.data<float>(), static_cast<size_t>(scale.size()));
+  const auto found =
+      std::find_if(all.begin(), all.end(), [](float s) { return !std::isfinite(s) || s == 0; });
+  return found == all.end() ? std::nullopt : std::optional<float>(*found);
+}
+
 /// How DequantizeLinear reads the weight; nothing if it cannot be trained, with the reason.
 std::optional<QuantisedWeight> described(Value v, std::span<const Node> users, std::string* why) {
   if (!stores(v.dtype())) {
@@ -160,6 +168,10 @@ std::optional<QuantisedWeight> described(Value v, std::span<const Node> users, s
     const Value zero = n.input_count() > 2 ? n.input(2) : Value();
     if (!scale || (zero && constant(zero) == nullptr)) {
       *why = "has a scale that is no float32 constant, or a computed zero point";
+      return std::nullopt;
+    }
+    if (const std::optional<float> bad = unusable(*scale)) {
+      *why = fmt::format("has the scale {}, by which nothing can be quantised", *bad);
       return std::nullopt;
     }
     QuantisedWeight own{.name = v.name(),
@@ -278,7 +290,8 @@ std::vector<QuantisedWeight> train_quantised(Graph& graph,
       throw ModelError(ErrorParts{
           .what = "The quantised weight cannot be trained.",
           .node = name,
-          .expected = "integers that only DequantizeLinear reads, with one constant scale",
+          .expected =
+              "integers that only DequantizeLinear reads, with one constant scale other than 0",
           .received = fmt::format("{}, which {}", to_string(v.type()), why),
           .remedy = "Train the float original and quantise the result, or leave out the name."});
     }

@@ -34,10 +34,10 @@ def written(nodes, tensors):
     return proto.SerializeToString()
 
 
-def qdq(dtype="int8", *, per_channel=True):
+def qdq(dtype="int8", *, per_channel=True, scales=(0.125, 0.25)):
     """x → fake quantised to int8 → MatMul(w1) → Add(b); w1 in integers, with a few at the ends."""
     low, high = RANGES[dtype]
-    scale = np.array([0.125, 0.25] if per_channel else 0.125, np.float32)
+    scale = np.array(scales if per_channel else scales[0], np.float32)
     zero = np.array([1, 0] if per_channel else 1, np.int32).astype(TYPES[dtype])
     w = np.array([[low, 2], [high, 3], [1, high - 1]]).astype(TYPES[dtype])
     nodes = [
@@ -233,6 +233,27 @@ def test_a_weight_that_is_not_finite_is_not_exported():
     mine.set_weights({"w1": np.full((3, 2), np.nan, np.float32)})
     with pytest.raises(steep.DataError, match="cannot be quantised"):
         mine.export_onnx_bytes()
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.0, np.nan, np.inf])
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_a_scale_by_which_nothing_can_be_quantised(scale, per_channel):
+    model = qdq(per_channel=per_channel, scales=(scale, 0.25))
+    with pytest.raises(steep.ModelError, match="by which nothing can be quantised") as error:
+        session(model, trainable=["w1"])
+    assert error.value.node == "w1"
+
+
+def test_a_negative_scale():
+    """ONNX divides by it, as by any other; so do training and export."""
+    mine = session(qdq(scales=(-0.125, 0.25)), trainable=["w1"])
+    before = mine.weights()["w1"]
+    mine.step(X, T)
+    trained = mine.weights()["w1"]
+    assert np.isfinite(trained).all() and not np.array_equal(trained, before)
+    zero, scale = np.array([1, 0]), np.array([-0.125, 0.25], np.float32)
+    expected = np.clip(np.rint(trained / scale) + zero, -128, 127)
+    np.testing.assert_array_equal(stored(mine.export_onnx_bytes()), expected)
 
 
 def operators(kind):
