@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "model/export/detached.h"
 #include "model/import/import.h"
 #include "model/read/model_file.h"
 #include "ops/onnx_proto.h"
@@ -85,8 +86,11 @@ bool is_own_loss(const TrainingOptions& options) {
 }
 
 void hold_own_loss(TrainingOptions* options) {
-  if (options->loss_model.empty() && is_path(options->loss))
-    options->loss_model = read_file(options->loss, options->limits.max_bytes);
+  if (!options->loss_model.empty() || !is_path(options->loss)) return;
+  const std::string file = read_file(options->loss, options->limits.max_bytes);
+  const std::filesystem::path folder = std::filesystem::absolute(options->loss).parent_path();
+  options->loss_model =
+      DetachedModel(std::as_bytes(std::span(file)), {}, folder, options->limits).whole();
 }
 
 OwnLoss own_loss(const Value& scores, const TrainingOptions& options) {
@@ -100,10 +104,8 @@ OwnLoss own_loss(const Value& scores, const TrainingOptions& options) {
   }
   bind(inputs[0], inputs[1], scores, options);
   const std::string bytes = model.SerializeAsString();
-  std::filesystem::path folder;
-  if (is_path(options.loss)) folder = std::filesystem::absolute(options.loss).parent_path();
-  OwnLoss loss{std::move(
-      import_model(std::as_bytes(std::span(bytes)), {.limits = options.limits}, folder).graph)};
+  OwnLoss loss{
+      std::move(import_model(std::as_bytes(std::span(bytes)), {.limits = options.limits}).graph)};
   if (loss.graph.inputs().size() != 2)
     refuse(options, "a loss that follows from its inputs", "random operators");
   const Type& result = loss.graph.outputs()[0].value.type();

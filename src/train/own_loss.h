@@ -9,8 +9,9 @@ namespace steep {
 /// Whether options.loss names an ONNX model, or options.loss_model is one.
 bool is_own_loss(const TrainingOptions& options);
 
-/// If options.loss is the path of a model, reads it into options.loss_model, so that all graphs of
-/// a session have the same loss. Throws IoError; ModelError if the file is too large.
+/// If options.loss is the path of a model, reads it into options.loss_model with its external data,
+/// so that all graphs of a session have the same loss, whatever becomes of the files. Throws
+/// IoError; ModelError if a file is too large or no model, or its data are unsafe.
 void hold_own_loss(TrainingOptions* options);
 
 /// A loss as a graph: inputs scores and labels, one output.

@@ -121,6 +121,25 @@ def test_a_checkpoint_belongs_to_its_loss(tmp_path):
         steep.TrainingSession(model(), loss=other, optimizer="sgd").load_checkpoint(tmp_path / "c")
 
 
+def test_a_loss_keeps_the_data_that_its_file_had(tmp_path):
+    """The data beside the file are read once: later graphs of the session have the same loss."""
+    loss = parsed(FOCAL)
+    gamma = next(t for t in loss.graph.initializer if t.name == "gamma")
+    gamma.raw_data = np.array([2.0], np.float32).tobytes()
+    gamma.ClearField("float_data")
+    path = tmp_path / "focal.onnx"
+    onnx.save(loss, path, save_as_external_data=True, location="focal.data", size_threshold=0)
+    session = steep.TrainingSession(model(), loss=path, optimizer="sgd")
+    given = steep.TrainingSession(model(), loss=parsed(FOCAL), optimizer="sgd")
+    (tmp_path / "focal.data").write_bytes(b"")
+    for rows in (ROWS, 3):
+        loss_value = session.step(X[:rows], LABELS[:rows]).loss
+        assert loss_value == given.step(X[:rows], LABELS[:rows]).loss
+    session.save_checkpoint(tmp_path / "c")
+    with pytest.raises(steep.ModelError, match="gamma"):
+        steep.TrainingSession(model(), loss=path, optimizer="sgd")
+
+
 def loss_of(inputs: str, body: str, result: str = "float loss") -> onnx.ModelProto:
     return parsed(f"""<ir_version: 10, opset_import: ["": 18]>
     own ({inputs}) => ({result}) {{ {body} }}""")
