@@ -179,6 +179,7 @@ int print_loss(const EvalChoice& choice, TrainingSession& session) {
   }
   print_totals(choice, totals, feed, metric.values(), session.warnings());
   results.write(!choice.json);
+  if (feed.labelled && totals.mean.weight == 0) totals.not_finite = "nan, since no label counts";
   if (totals.not_finite.empty()) return kDone;
   throw DataError(ErrorParts{.what = "The loss is not finite.",
                              .received = totals.not_finite,
@@ -238,9 +239,8 @@ Command add_eval(CLI::App& parent) {
   app.footer(
       "The loss is the mean over rows. With --ignore-index, loss and accuracy are over the labels "
       "that\n"
-      "count. Without labels, or if there is neither --loss nor a loss in the model, the command "
-      "only\n"
-      "writes the outputs.\n"
+      "count. If none counts, or the loss is not finite, the exit code is 3. Without labels, or\n"
+      "if there is neither --loss nor a loss in the model, the command only writes the outputs.\n"
       "Examples:\n"
       "  steep eval trained.onnx --data test.npz --loss softmax_cross_entropy --label-array y\n"
       "  steep eval trained.onnx --data validation.npz --loss mse --metric r2 --json\n"

@@ -310,6 +310,28 @@ def test_a_loss_inside_of_the_model_counts_as_its_labels_weigh(folder: Path) -> 
     assert result.weight == weight.sum() and abs(result.loss - mean) < 1e-5
 
 
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_loss_of_no_labels_is_an_error(folder: Path, inside: bool) -> None:
+    """Labels that are all ignored: in data that are read at once, or found by the model's loss."""
+    if inside:
+        model = classifier()
+        model.graph.CopyFrom(
+            onnx.parser.parse_graph(
+                """g (float[n,3] x, int64[n] label) => (float loss)
+                <float[3,2] w = {0.1, 0.2, 0.3, 0.4, 0.5, 0.6}> {
+                y = MatMul(x, w) l = SoftmaxCrossEntropyLoss<ignore_index=-1>(y, label)
+                loss = Identity(l) }"""
+            )
+        )
+        onnx.save(model, folder / "m.onnx")
+    np.savez("i.npz", x=examples()["x"], label=np.full(ROWS, -1))
+    words = () if inside else (*CROSS_ENTROPY, "--ignore-index", -1)
+    for batch in (4, 10):
+        text = steep("eval", "m.onnx", "--data", "i.npz", "--batch", batch, *words, code=3)
+        assert ("nan, since no label counts" if inside else "ignored value") in text
+        assert "-nan" not in text
+
+
 # --- evaluating without labels, and without a loss ------------------------------------------------
 
 
