@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 
 #include "bindings.h"
 #include "data/convert.h"
@@ -184,7 +185,14 @@ Tensor from_buffer(nb::handle array, const char* name, std::string* unwritable) 
 
 /// NumPy's masked arrays hand out the numbers below their mask, too.
 void refuse_masked(nb::handle array, const char* name) {
-  if (nb::inst_name(array).equal(nb::str("numpy.ndarray"))) return;
+  static std::atomic<PyTypeObject*> plain{nullptr};  // numpy.ndarray, once there was one
+  PyTypeObject* const type = Py_TYPE(array.ptr());
+  if (type == plain.load(std::memory_order_relaxed)) return;
+  if (nb::inst_name(array).equal(nb::str("numpy.ndarray"))) {
+    Py_INCREF(type);  // it is never freed, so no other type gets its address
+    plain.store(type, std::memory_order_relaxed);
+    return;
+  }
   const nb::object mask = nb::getattr(array, "mask", nb::none());
   if (!nb::hasattr(mask, "any") || !nb::cast<bool>(nb::bool_(mask.attr("any")()))) return;
   refuse(name, "an array with masked elements", "Give them a value: array.filled(value)");
