@@ -42,6 +42,25 @@ def require_count(value: object, of: str) -> None:
         )
 
 
+def require_moment(value: torch.Tensor, of: str, *, squares: bool) -> None:
+    """Raise DataError unless a moment is one that training can go on from.
+
+    Args:
+        value: the moment.
+        of: its name, for the message.
+        squares: whether it is a mean of squares, which is not negative.
+    """
+    wrong = ~value.isfinite() | (value < 0) if squares else ~value.isfinite()
+    if bool(wrong.any()):
+        raise DataError(
+            "A moment of the optimizer is not valid.",
+            node=of,
+            expected="finite numbers" + (" of at least 0" if squares else ""),
+            received=str(value[wrong].flatten()[0].item()),
+            remedy="load a state from before the gradients became NaN; nothing was changed",
+        )
+
+
 def require_counts(state: Mapping[str, Any], prefix: str = "") -> None:
     """Raise DataError unless all step counts in a state are valid.
 

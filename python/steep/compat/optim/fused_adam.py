@@ -11,7 +11,7 @@ import torch
 
 from steep import _steep
 from steep.compat.optim.tensor_update import TensorUpdate
-from steep.trainers.optimizer_state import SharedState, require_count
+from steep.trainers.optimizer_state import SharedState, require_count, require_moment
 
 
 class AdamWMode(enum.IntEnum):
@@ -90,6 +90,19 @@ class FusedAdam(torch.optim.Optimizer):
     def __getstate__(self) -> dict[str, Any]:
         own = {"_mode": self._mode, "_set_grad_none": self._set_grad_none}
         return {**super().__getstate__(), **own}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state, as ``torch.optim``, but with moments that training can go on from.
+
+        Raises:
+            DataError: a moment is not finite, or a second moment is negative. Nothing is loaded.
+        """
+        for key, entry in state_dict["state"].items():
+            for name, squares in (("exp_avg", False), ("exp_avg_sq", True)):
+                if (moment := entry.get(name)) is not None:
+                    of = f"{name} of parameter {key}"
+                    require_moment(torch.as_tensor(moment), of, squares=squares)
+        super().load_state_dict(state_dict)
 
     def zero_grad(self, set_to_none: bool | None = None) -> None:
         """Set gradients to None, or fill them with zeros; by default as ``set_grad_none`` says."""

@@ -484,3 +484,31 @@ def test_loss_scalers():
         DynamicLossScaler(loss_scale=0.5)
     with pytest.raises(ValueError, match="window"):
         DynamicLossScaler(up_scale_window=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "valid"),
+    [
+        ("exp_avg", -1.0, True),
+        ("exp_avg", math.nan, False),
+        ("exp_avg", math.inf, False),
+        ("exp_avg_sq", -1.0, False),
+        ("exp_avg_sq", math.nan, False),
+        ("exp_avg_sq", 0.0, True),
+    ],
+)
+def test_fused_adam_refuses_moments_that_are_not_valid(name, value, valid):
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = FusedAdam([weight], lr=0.1)
+    weight.grad = torch.ones(3)
+    optimizer.step()
+    state = copy.deepcopy(optimizer.state_dict())
+    state["state"][0][name][1] = value
+    if valid:
+        optimizer.load_state_dict(state)
+        return
+    before = copy.deepcopy(optimizer.state_dict())
+    with pytest.raises(steep.DataError, match="not valid") as error:
+        optimizer.load_state_dict(state)
+    assert error.value.node == f"{name} of parameter 0"
+    torch.testing.assert_close(optimizer.state_dict()["state"], before["state"])
