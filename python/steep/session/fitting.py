@@ -56,9 +56,8 @@ def fit(
     data: Data,
     options: FitOptions,
 ) -> History:
-    """Train a session. See ``TrainingSession.fit``."""
-    with team.telling():
-        return _Fit(session, team, of, data, options).run()
+    """Train a session. See ``TrainingSession.fit``, which tells ``team`` of errors."""
+    return _Fit(session, team, of, data, options).run()
 
 
 class _Fit:

@@ -11,12 +11,16 @@ import numpy as np
 
 from steep import _steep
 from steep.errors import DataError
-from steep.session.batches import ArrayBatches, Batch, GivenBatches
+from steep.session.batches import ArrayBatches, Batch, GivenBatches, Rows
+from steep.session.destinations import Array
 
 if TYPE_CHECKING:
     from steep.parallel.ranks import Ranks
 
-_SAMPLED_ROWS = 64
+_COMPARED_BYTES = 2**28
+"""Data of more bytes are compared in some rows: at 1 GB/s, this many take a quarter of a second."""
+_FEWEST_ROWS = 64
+_PART_BYTES = 2**22
 
 
 class Team:
@@ -86,7 +90,8 @@ class Team:
     def require_same(self, data: ArrayBatches | GivenBatches, settings: str) -> None:
         """Raise DataError unless all processes have the same arrays: each takes its share of them.
 
-        Some rows are compared, the first and the last among them.
+        All rows are compared, or else, of more than 256 MiB, rows at equal distances, the first
+        and the last among them.
 
         Args:
             data: all rows, those that are held out included.
@@ -127,11 +132,19 @@ class Team:
 
 
 def _checksum(data: ArrayBatches) -> int:
-    """Return the checksum of rows at equal distances."""
-    rows = np.unique(np.linspace(0, data.count - 1, _SAMPLED_ROWS).astype(np.int64))
-    batch, checksum = data.rows(rows), 0
-    for value in batch.named.values() if batch.named else batch.ordered:
-        array = _steep.Tensor(value).numpy()
-        head = f"{array.dtype} {array.shape}".encode()
-        checksum = zlib.crc32(array.tobytes(), zlib.crc32(head, checksum))
+    """Return the checksum of all rows, or of rows at equal distances if there are many bytes."""
+    size = max(1, sum(value.nbytes for value in _arrays(data, np.arange(1))))
+    count = min(data.count, max(_FEWEST_ROWS, _COMPARED_BYTES // size))
+    rows = np.linspace(0, data.count - 1, count).round().astype(np.int64)
+    checksum, part = 0, max(1, _PART_BYTES // size)
+    for first in range(0, count, part):
+        for array in _arrays(data, rows[first : first + part]):
+            head = f"{array.dtype} {array.shape}".encode()
+            checksum = zlib.crc32(array.tobytes(), zlib.crc32(head, checksum))
     return checksum
+
+
+def _arrays(data: ArrayBatches, rows: Rows) -> list[Array]:
+    batch = data.rows(rows)
+    values = batch.named.values() if batch.named else batch.ordered
+    return [_steep.Tensor(value).numpy() for value in values]

@@ -363,8 +363,9 @@ class TrainingSession(SessionSteps):
             restore_best=restore_best,
             progress=progress,
         )
-        with self._alone_in_fit(), self._scheduled(schedule):
-            return fit(self, Team(self._parallel), LossOfSession(*self._of_loss), data, options)
+        team = Team(self._parallel)
+        with self._alone_in_fit(), team.telling(), self._scheduled(schedule):
+            return fit(self, team, LossOfSession(*self._of_loss), data, options)
 
     @property
     def _writes(self) -> bool:

@@ -3,6 +3,7 @@
 import os
 import signal
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -85,6 +86,29 @@ def end_together(rank):
 
 def test_all_end_together():
     in_processes(2, end_together)
+
+
+def are_compared(rank):
+    session = together(**CASES["sgd"])
+    # One element in the middle of 500 rows.
+    x, y = np.tile(X[:10], (50, 1)), np.tile(Y[:10], (50, 1))
+    x[251, 1] += rank
+    with pytest.raises(steep.DataError, match="different data"):
+        session.fit((x, y))
+    # Functions that differ from the first step on, or from the third.
+    for schedule in (lambda step: 1 / (1 + rank), lambda step: 0.5 if rank and step > 1 else 1.0):
+        with pytest.raises(steep.Error, match="learning rate"):
+            session.fit((X, Y), batch=4, schedule=schedule)
+    # A schedule in one process, and an argument that is wrong before anything is compared.
+    with pytest.raises(steep.Error, match="learning rate"):
+        session.fit((X, Y), batch=4, schedule=(lambda step: 0.5) if rank else None)
+    with pytest.raises(steep.Error, match="no schedule"):
+        session.fit((X, Y), batch=4, schedule=0.5 if rank else None)
+    assert len(session.fit((X, Y), batch=4).epochs) == 1
+
+
+def test_data_and_schedules_are_compared():
+    in_processes(2, are_compared)
 
 
 def have_errors(rank):
