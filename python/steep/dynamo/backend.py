@@ -11,6 +11,8 @@ tested.
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,6 +22,8 @@ from steep._steep import check_passes
 from steep.dynamo.dynamo_backend import DynamoBackend
 from steep.lowering.capture_context import autocast_precision
 from steep.providers import choices_of
+
+log = logging.getLogger("steep")
 
 
 def backend(
@@ -39,8 +43,10 @@ def backend(
     Another option raises ValueError.
 
     ``torch.compile``'s configuration decides which guards there are: by default Dynamo does not
-    notice hooks that are added later.
+    notice hooks that are added later. A backend gets a graph when Dynamo has traced it, so it
+    cannot add the guards of ``ORTModule``; one warning in a process says so.
     """
+    _say_whose_guards()
     settings = options or {}
     if unknown := {*settings} - {"verify", "providers", "disabled_passes"}:
         raise ValueError(
@@ -59,6 +65,15 @@ def backend(
         disabled_passes=disabled_passes,
     )
     return compiler(graph_module, examples)
+
+
+@functools.cache
+def _say_whose_guards() -> None:
+    log.warning(
+        'torch.compile(backend="steep") runs a graph again whenever PyTorch\'s own guards hold; '
+        "changes that only ORTModule(model) notices are listed in docs/wrappers.md, under "
+        "torch.compile"
+    )
 
 
 _defaults = {
