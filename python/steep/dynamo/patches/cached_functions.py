@@ -92,17 +92,17 @@ def _call_for_real(
     if before[1] != after[1] or not torch.equal(before[0], after[0]):
         drawn.append(after)
     texts = [text for _, text in operands] + [f"{n}={text}" for n, (_, text) in named.items()]
-    if callee := _name_of(self):
-        texts = texts[len(self.self_args()) :]  # the name is that of the bound method
-    else:
-        callee = f"G[{output.install_global_by_id('steep_cached', function)!r}]"
+    callee = f"G[{output.install_global_by_id('steep_cached', function)!r}]"
     call = f"{callee}({', '.join(texts)})"
+    same = ""  # that the name still leads to this function, alone or as a method
+    if name := _name_of(self):
+        same = f"getattr({name}, '__func__', {name}) is {callee} and "
     if _is_literal(result):
-        _install(f"repr({call}) == {repr(result)!r}")
+        _install(f"{same}repr({call}) == {repr(result)!r}")
         return VariableTracker.build(tx, result)
-    name = output.install_global_by_id("steep_kept", result)
-    _install(f"{call} is G[{name!r}]")
-    return VariableTracker.build(tx, result, GlobalSource(name))
+    kept = output.install_global_by_id("steep_kept", result)
+    _install(f"{same}{call} is G[{kept!r}]")
+    return VariableTracker.build(tx, result, GlobalSource(kept))
 
 
 def _number(variable: VariableTracker) -> VariableTracker:

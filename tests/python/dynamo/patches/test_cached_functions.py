@@ -107,6 +107,16 @@ def test_cache_is_that_of_eager_mode(use):
     assert results[1] == results[0]
 
 
+def test_another_function_of_the_name(monkeypatch):
+    clear()
+    net = ORTModule(Net(USES["number"]))
+    first = net(torch.ones(3, 4))
+    monkeypatch.setitem(globals(), "scaled", functools.lru_cache(lambda k: -1.0 * k))
+    assert torch.equal(net(torch.ones(3, 4)), -3 * torch.ones(3, 4))
+    monkeypatch.undo()
+    assert torch.equal(net(torch.ones(3, 4)), first)
+
+
 @pytest.mark.parametrize("use", [USES["number"], USES["tensor"], USES["of an extent"]])
 def test_whole_module(use):
     clear()
