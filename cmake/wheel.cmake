@@ -4,18 +4,16 @@
 #   steep/bin/steep                       the program; bin/steep of the environment starts it
 #   steep.libs/                           shared libraries that no system has
 #
-# oneDNN comes from a wheel that is there only while this one is built, so that it goes along. The
-# libraries of the build's system (protobuf, Highway, fmt) are put beside it by auditwheel
-# (scripts/wheel): a wheel that stays on this machine needs no copies.
+# oneDNN comes from a wheel that is there only while this one is built, so that it goes along, under
+# a name of its own (cmake/dependencies.cmake). The libraries of the build's system (protobuf,
+# Highway, fmt) are put beside it by auditwheel (scripts/wheel): a wheel that stays on this machine
+# needs no copies.
 #
 # libgomp keeps its name, which auditwheel would change. PyTorch brings one of that name, and the
 # loader takes the one that is there already: with two of them in a process, the threads of one
 # spin while the other's compute.
 
-get_target_property(dnnl_file DNNL::dnnl LOCATION)
-file(REAL_PATH ${dnnl_file} dnnl_file)
-string(REGEX MATCH "lib[^/]+\\.so\\.[0-9]+" dnnl_name ${dnnl_file})  # as the loader looks it up
-install(FILES ${dnnl_file} DESTINATION steep.libs RENAME ${dnnl_name})
+install(FILES ${dnnl_own} DESTINATION steep.libs)
 
 execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=libgomp.so.1
                 OUTPUT_VARIABLE gomp_file OUTPUT_STRIP_TRAILING_WHITESPACE)

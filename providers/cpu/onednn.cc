@@ -1,8 +1,29 @@
 #include "providers/cpu/onednn.h"
 
+#include <fmt/format.h>
+
+#include "providers/cpu/isa.h"
 #include "steep/error.h"
 
 namespace steep::cpu {
+
+void require_own_onednn() {
+#ifdef STEEP_OWN_ONEDNN
+  const dnnl_version_t& v = *dnnl_version();
+  if (v.major == DNNL_VERSION_MAJOR && v.minor == DNNL_VERSION_MINOR &&
+      v.patch == DNNL_VERSION_PATCH && v.cpu_runtime == DNNL_CPU_RUNTIME) {
+    return;
+  }
+  throw ProviderError(
+      {.what = "Another library of oneDNN takes the place of the one that Steep brings.",
+       .expected = fmt::format("oneDNN {}.{}.{} with OpenMP, {}", DNNL_VERSION_MAJOR,
+                               DNNL_VERSION_MINOR, DNNL_VERSION_PATCH, STEEP_OWN_ONEDNN),
+       .received = fmt::format("oneDNN {}.{}.{}{}", v.major, v.minor, v.patch,
+                               v.cpu_runtime == DNNL_CPU_RUNTIME ? "" : " with other threads"),
+       .remedy = "Do not load that library for all: neither by LD_PRELOAD, nor with RTLD_GLOBAL, "
+                 "nor by linking it into the program beside libsteep."});
+#endif
+}
 
 const dnnl::engine& onednn_engine() {
   static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);

@@ -287,6 +287,7 @@ SteepError* devices(SteepDeviceInfo* infos, size_t room, size_t* count) {
 SteepError* open_device(int, const char* const*, void** device) {
   try {
     limit_isa();
+    require_own_onednn();
     *device = nullptr;
     return nullptr;
   } catch (...) {

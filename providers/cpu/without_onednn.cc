@@ -3,10 +3,12 @@
 #include "providers/cpu/build_kernel.h"
 #include "providers/cpu/choice.h"
 #include "providers/cpu/cpu.h"
+#include "providers/cpu/isa.h"
 #include "providers/cpu/matmul.h"
 
 namespace steep::cpu {
 
+void require_own_onednn() {}
 bool has_products(DType) { return false; }
 bool widens_bf16(ProductKind) { return true; }
 std::string product_table(bool) { return {}; }

@@ -139,6 +139,59 @@ def test_a_library_of_the_same_name_that_was_loaded_before(package: Path, tmp_pa
     assert f"remedy:   import steep first, or do not load {other} in this process" in text
 
 
+def other_onednn(folder: Path, code: str) -> Path:
+    """A library of the name that every package but ours gives to oneDNN."""
+    library = folder / "libdnnl.so.3"
+    command = "cc -shared -fPIC -xc -Wl,-soname,libdnnl.so.3 -o libdnnl.so.3 -"
+    subprocess.run(command, shell=True, cwd=folder, check=True, input=code, text=True)
+    return library
+
+
+RUN = """
+import numpy as np, onnx.parser, steep
+model = onnx.parser.parse_model(
+    '<ir_version: 8, opset_import: ["": 17]> g (float[2,3] x, float[3,2] w) => (float[2,2] y)'
+    '{ y = MatMul(x, w) }')
+feed = {"x": np.ones((2, 3), np.float32), "w": np.ones((3, 2), np.float32)}
+try:
+    print(steep.InferenceSession(model).run(None, feed)[0].tolist())
+except steep.ProviderError as error:
+    print(error)
+"""
+
+
+def said_by(code: str, **variables: str) -> str:
+    path = {"PYTHONPATH": str(SOURCES.parent)}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **path, **variables},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+def test_an_onednn_that_another_package_loaded_is_not_ours(tmp_path: Path) -> None:
+    load = f"import ctypes; ctypes.CDLL({str(other_onednn(tmp_path, 'int x;'))!r})\n"
+    maps = "print([line.split('/')[-1] for line in open('/proc/self/maps') if 'libdnnl' in line])"
+    for code in (load + RUN + maps, RUN + load + maps):
+        result, libraries = said_by(code).splitlines()
+        assert result == "[[3.0, 3.0], [3.0, 3.0]]"
+        assert "libdnnl.so.3" in libraries and "libdnnl-" in libraries
+
+
+def test_an_onednn_that_is_loaded_for_all_is_refused(tmp_path: Path) -> None:
+    version = """
+struct { int major, minor, patch; const char* hash; unsigned cpu, gpu; } v = {9, 8, 7, "", 1, 0};
+const void* dnnl_version(void) { return &v; }
+"""
+    said = said_by(RUN, LD_PRELOAD=str(other_onednn(tmp_path, version)))
+    assert said.startswith("Another library of oneDNN takes the place")
+    assert "libdnnl-" in said and "received: oneDNN 9.8.7 with other threads" in said
+    assert "LD_PRELOAD" in said.splitlines()[-1]
+
+
 def test_a_wheel_that_is_not_unpacked(package: Path, tmp_path: Path) -> None:
     archive = Path(shutil.make_archive(str(tmp_path / "steep"), "zip", package.parent))
     text = import_of(archive / "steep")
