@@ -116,8 +116,14 @@ const SteepComm& load(const std::string& way, const std::string& package) {
   void* entry = library == nullptr ? nullptr : dlsym(library, STEEP_COMM_SYMBOL);
   const SteepComm* table = entry == nullptr ? nullptr : reinterpret_cast<SteepCommEntry>(entry)();
   if (table != nullptr && table->size == sizeof(SteepComm)) return *table;
+  if (!found.empty() && library == nullptr) {
+    throw ProviderError(ErrorParts{
+        .what = fmt::format("The plug-in for communication by {} cannot be loaded.", way),
+        .node = found,
+        .received = dlerror(),
+        .remedy = fmt::format("Install the libraries that it was built with ({}).", package)});
+  }
   std::string received = found.empty() ? "no file " + name : found + ": another version";
-  if (!found.empty() && library == nullptr) received = dlerror();
   throw ProviderError(
       ErrorParts{.what = fmt::format("Communication by {} is not installed.", way),
                  .expected = name + " beside the program or in its library folder",

@@ -30,13 +30,14 @@ constexpr const char* kModule = "libsteep_parquet.so";
                              .remedy = failure.remedy});
 }
 
-[[noreturn]] void refuse_module(const std::string& path, const std::string& why) {
+[[noreturn]] void refuse_module(const std::string& path, std::string expected,
+                                const std::string& why, const std::string& or_else = "") {
   throw DataError(ErrorParts{
       .what = path + " is Parquet, which this copy of the program cannot read.",
-      .expected = "a program that was built where Apache Arrow is (pip install pyarrow; cmake "
-                  "-DSTEEP_PARQUET=ON)",
+      .expected = std::move(expected),
       .received = why,
-      .remedy = "Convert it: python -c \"import numpy, pyarrow.parquet as p; t = "
+      .remedy = or_else +
+                "Convert it: python -c \"import numpy, pyarrow.parquet as p; t = "
                 "p.read_table('FILE.parquet'); numpy.savez('FILE.npz', **{c: t[c].to_numpy() for c "
                 "in t.column_names})\""});
 }
@@ -51,9 +52,13 @@ OpenTable load_module(const std::string& path) {
     void* module = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);  // stays
     void* function = module == nullptr ? nullptr : ::dlsym(module, kOpenTable);
     if (function != nullptr) return reinterpret_cast<OpenTable>(function);
-    refuse_module(path, ::dlerror());
+    refuse_module(path, fmt::format("the libraries that {} was built with", file.string()),
+                  ::dlerror(), "Install that release of Apache Arrow where it was. Or: ");
   }
-  refuse_module(path, fmt::format("no {} beside the program", kModule));
+  refuse_module(path,
+                "a program that was built where Apache Arrow is (pip install pyarrow; cmake "
+                "-DSTEEP_PARQUET=ON)",
+                fmt::format("no {} beside the program", kModule));
 }
 
 class Reader {

@@ -94,6 +94,16 @@ def test_contents(wheel: Path) -> None:
     assert not [n for n in names if "for_tests" in n or n.endswith((".cc", ".pyc"))]
 
 
+def test_metadata(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        name = next(n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
+        lines = archive.read(name).decode().partition("\n\n")[0].splitlines()
+    fields = {line.partition(": ")[0] for line in lines}
+    assert fields >= {"Summary", "License-Expression", "Requires-Python", "Keywords"}
+    assert "Classifier: Operating System :: POSIX :: Linux" in lines
+    assert not [line for line in lines if "License ::" in line]  # beside an expression: refused
+
+
 def test_needs_only_libraries_that_every_linux_has(wheel: Path) -> None:
     show = ["auditwheel", "show", wheel]
     said = " ".join(subprocess.run(show, capture_output=True, text=True, check=True).stdout.split())
@@ -191,6 +201,37 @@ session = steep.InferenceSession("digits.onnx", providers=[name, "CPUExecutionPr
 print(name, logits.shape)
 """
     assert environment.python(code, plug_in) == "MirrorExecutionProvider (3, 10)\n"
+
+
+def test_an_onednn_of_another_package_is_loaded_beside_ours(environment: Environment) -> None:
+    """It has the name that all but ours have; whichever comes first."""
+    other = environment.folder / "libdnnl.so.3"
+    command = ["cc", "-shared", "-fPIC", "-xc", f"-Wl,-soname,{other.name}", "-o", other, "-"]
+    subprocess.run(command, input="int x;", text=True, check=True)
+    load, use = f"ctypes.CDLL({str(other)!r})", "steep.InferenceSession('digits.onnx')"
+    for first, second in ((load, use), (use, load)):
+        imports = "import ctypes\nimport steep\n" if first == use else "import ctypes\n"
+        code = f"""{imports}{first}
+import steep
+{second}
+maps = open("/proc/self/maps").read().split()
+print(*sorted({{path.split("/")[-1] for path in maps if "libdnnl" in path}}))
+"""
+        ours, theirs = environment.python(code).split()
+        assert re.fullmatch(r"libdnnl-[0-9a-f]{8}\.so\.3", ours) and theirs == other.name
+
+
+def test_the_program_names_a_removed_library(environment: Environment) -> None:
+    for library in environment.folder.glob("env/lib/python*/site-packages/steep.libs/lib*"):
+        if library.name.startswith("libgomp"):
+            continue  # the system may have another
+        hidden = library.rename(library.with_name("hidden"))
+        try:
+            said = environment.run("steep", "--version", code=1)
+        finally:
+            hidden.rename(library)
+        assert said.startswith("steep: A shared library that Steep needs is missing.\n  name: ")
+        assert library.name in said and "remedy:   install the wheel again: pip install" in said
 
 
 def test_removed_library(environment: Environment) -> None:

@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -158,6 +159,20 @@ def test_exported_symbols_are_those_of_the_list(prefix: Path) -> None:
     headers = "".join((ROOT / "include" / f).read_text() for f in ("steep_c.h", "steep_artifact.h"))
     declared = re.findall(r"^STEEP_API [^;(]*?(steep_\w+)\(", headers, re.M)
     assert sorted(declared) == exported(prefix)
+
+
+def test_the_program_of_an_installation(prefix: Path) -> None:
+    program = prefix / "bin" / "steep"
+    assert output_of(program, "--version").startswith("steep ")
+    for library in prefix.glob("lib*/**/libdnnl*"):  # there is none with a oneDNN of the system
+        hidden = library.rename(library.with_name("hidden"))
+        try:
+            done = subprocess.run([program], capture_output=True, text=True, check=False)
+        finally:
+            hidden.rename(library)
+        assert done.returncode == 1
+        assert done.stderr.startswith("steep: A shared library that Steep needs is missing.")
+        assert library.name in done.stderr and "install Steep again (make install)" in done.stderr
 
 
 CALLS = """

@@ -1,6 +1,8 @@
 """Parquet files as data of the `steep` program."""
 
 import os
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -204,3 +206,49 @@ def test_without_the_module(folder: Path) -> None:
     said = process.read()
     assert process.close() == 3 << 8
     assert "t.parquet is Parquet" in said and "numpy.savez" in said
+
+
+def program_without_libraries(folder: Path, plug_in: str) -> Path:
+    """A copy of the program with a plug-in that needs a library which is not there."""
+    program = Path(shutil.copy(built("steep"), folder))
+    commands = (
+        "echo 'int x;' | cc -shared -fPIC -xc -Wl,-soname,libgone.so.7 -o libgone.so -",
+        f"echo 'int y;' | cc -shared -fPIC -xc -Wl,--no-as-needed -o {plug_in} - -L. -lgone",
+    )
+    for command in commands:
+        subprocess.run(command, shell=True, cwd=folder, check=True)
+    return program
+
+
+@pytest.mark.parametrize(
+    ("plug_in", "words", "parts"),
+    [
+        (
+            "libsteep_parquet.so",
+            ("--data", "t.parquet"),
+            ("expected: the libraries that ", "Apache Arrow", "Or: Convert it: python -c"),
+        ),
+        (
+            "libsteep_comm_gloo.so",
+            ("--data", "t.npz", "--parallel", "gloo"),
+            ("The plug-in for communication by gloo cannot", "libraries", "(libgloo-dev)"),
+        ),
+    ],
+)
+def test_a_library_of_a_plug_in_is_missing(
+    folder: Path, plug_in: str, words: tuple[str, ...], parts: tuple[str, ...]
+) -> None:
+    table = columns()
+    write(table)
+    np.savez("t.npz", x=np.stack([table["a"], table["b"], table["c"]], 1), label=table["label"])
+    program = program_without_libraries(folder, plug_in)
+    done = subprocess.run(
+        [program, "train", "m.onnx", *map(str, (*words, *WORDS))],
+        env={**os.environ, "STEEP_RANK": "0", "STEEP_SIZE": "1", "STEEP_RENDEZVOUS": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode > 0
+    for part in (plug_in, "libgone.so.7", *parts):
+        assert part in done.stderr
