@@ -303,9 +303,10 @@ Wish wish() {
     if (name == "native") return Wish::native;
     if (name == "widened") return Wish::widened;
     throw ProviderError({.what = "The environment variable STEEP_PRODUCTS has an unknown value.",
+                         .node = "STEEP_PRODUCTS",
                          .expected = "measured, native or widened",
                          .received = std::string(name),
-                         .remedy = "See docs/precision.md."});
+                         .remedy = "Correct the variable, or unset it (docs/precision.md)."});
   }();
   return wish;
 }

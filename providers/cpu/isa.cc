@@ -42,8 +42,10 @@ void limit_isa() {
     if (set == std::end(kSets)) {
       throw ProviderError(
           {.what = "The environment variable STEEP_MAX_ISA does not name an instruction set.",
+           .node = "STEEP_MAX_ISA",
            .expected = kNames,
-           .received = name});
+           .received = name,
+           .remedy = "Correct the variable, or unset it to use all that the processor has."});
     }
 #if !HWY_ARCH_WASM  // nothing to choose, and no library of Highway that would know the choice
     hwy::DisableTargets(set->target - 1);

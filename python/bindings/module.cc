@@ -1,5 +1,7 @@
 #include "bindings.h"
 #include "ops/metadata_keys.h"
+#include "runtime/budget.h"
+#include "runtime/memory.h"
 
 // One line per file.
 #define STEEP_BINDINGS(X) \
@@ -31,7 +33,28 @@ STEEP_MORE_BINDINGS(STEEP_DECLARE)
 #undef STEEP_DECLARE
 }  // namespace steep::python
 
+namespace {
+
+/// The attributes of the module that was imported first. A process has one engine, and its types
+/// can be registered once: an import after the module left sys.modules gets the same objects.
+PyObject* first = nullptr;
+
+void copy_first(nanobind::module_& m) {
+  for (auto [name, value] : nanobind::borrow<nanobind::dict>(first)) {
+    if (!nanobind::hasattr(m, name)) m.attr(name) = value;
+  }
+}
+
+}  // namespace
+
 NB_MODULE(_steep, m) {
+  if (first != nullptr) {
+    copy_first(m);
+    return;
+  }
+  // A variable that cannot be read is an error now, before types are made.
+  steep::default_max_bytes();
+  steep::leaves_malloc_alone();
   m.doc() = "Steep's engine. Use the package `steep`; this module is its compiled part.";
   m.attr("__version__") = STEEP_VERSION;  // steep/extension.py compares it with its own version
   // Keys that captures write into the metadata of nodes (src/ops/metadata_keys.h).
@@ -45,4 +68,5 @@ NB_MODULE(_steep, m) {
   STEEP_BINDINGS(STEEP_INIT)
   STEEP_MORE_BINDINGS(STEEP_INIT)
 #undef STEEP_INIT
+  first = nanobind::object(m.attr("__dict__")).release().ptr();
 }

@@ -82,12 +82,9 @@ def _not_read(reason: str) -> DataError:
     """Convert the extension's message about an environment variable to a DataError."""
     what, *lines = reason.splitlines()
     parts = dict(line.strip().split(":", 1) for line in lines if ":" in line)
-    return DataError(
-        what,
-        expected=parts.get("expected", "").strip(),
-        received=parts.get("received", "").strip(),
-        remedy="correct the variable of the environment, or unset it",
-    )
+    words = [parts.get(name, "").strip() for name in ("name", "expected", "received", "remedy")]
+    node, expected, received, remedy = words
+    return DataError(what, node=node, expected=expected, received=received, remedy=remedy)
 
 
 def require(version: str) -> None:

@@ -48,6 +48,15 @@ void refuse_several_processes() {
     return text != nullptr && text == value;
   };
   if (is("STEEP_ALONE", "1")) return;
+  if (const char* alone = std::getenv("STEEP_ALONE");
+      alone != nullptr && *alone != 0 && !is("STEEP_ALONE", "0")) {
+    throw DataError(
+        ErrorParts{.what = "The environment variable STEEP_ALONE has an unknown value.",
+                   .node = "STEEP_ALONE",
+                   .expected = "1, if each process is to train a model of its own, or 0",
+                   .received = alone,
+                   .remedy = "Correct the variable, or unset it."});
+  }
   // SLURM runs the script of a batch job as one process, however many tasks the job has.
   const bool script = is("ENVIRONMENT", "BATCH") && std::getenv("SLURM_STEP_NUM_TASKS") == nullptr;
   for (const Launcher& launcher : kLaunchers) {

@@ -156,7 +156,14 @@ const Provider& linked() {
   static const auto* provider = [] {
     auto* p = new Provider;
     if (const char* path = std::getenv("STEEP_HOST_PROVIDER"); path != nullptr && *path != 0) {
-      *p = load(path);
+      try {
+        *p = load(path);
+      } catch (const ProviderError& e) {
+        ErrorParts parts = e.parts();
+        parts.what += " The environment variable STEEP_HOST_PROVIDER names it.";
+        parts.remedy += " Or unset the variable, to compute with Steep's own kernels.";
+        throw ProviderError(std::move(parts));
+      }
     } else {
       *p = known_fields(*steep_linked_provider(&host_table()));
     }

@@ -60,9 +60,12 @@ size_t default_max_bytes() {
   static const size_t bytes = [] {
     if (const char* text = std::getenv("STEEP_MAX_BYTES")) {
       if (const size_t wish = parse_bytes(text); wish > 0) return wish;
-      throw DataError({.what = "STEEP_MAX_BYTES cannot be read.",
-                       .expected = "a number of bytes, as in 8G",
-                       .received = text});
+      throw DataError(
+          {.what = "STEEP_MAX_BYTES cannot be read.",
+           .node = "STEEP_MAX_BYTES",
+           .expected = "a number of bytes, as in 8G",
+           .received = text,
+           .remedy = "Correct the variable, or unset it: three quarters of the memory."});
     }
     const auto pages = static_cast<size_t>(std::max(sysconf(_SC_PHYS_PAGES), 1L));
     size_t most = pages * static_cast<size_t>(sysconf(_SC_PAGESIZE));

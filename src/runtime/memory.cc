@@ -81,11 +81,21 @@ bool allocation_allowed(size_t bytes) {
   return allocation_hook == nullptr || allocation_hook(bytes);
 }
 
+bool leaves_malloc_alone() {
+  const char* wish = std::getenv("STEEP_MALLOC");
+  if (wish == nullptr || *wish == 0) return false;
+  if (std::strcmp(wish, "system") == 0) return true;
+  throw DataError({.what = "STEEP_MALLOC cannot be read.",
+                   .node = "STEEP_MALLOC",
+                   .expected = "system",
+                   .received = wish,
+                   .remedy = "Correct the variable, or unset it."});
+}
+
 bool keep_freed_memory() {
 #ifdef __GLIBC__
   static const bool done = [] {
-    const char* wish = std::getenv("STEEP_MALLOC");
-    if (wish != nullptr && std::strcmp(wish, "system") == 0) return false;
+    if (leaves_malloc_alone()) return false;
     for (const char* own : {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_MAX_",
                             "MALLOC_TOP_PAD_", "GLIBC_TUNABLES"}) {
       if (std::getenv(own) != nullptr) return false;

@@ -11,6 +11,10 @@
 
 namespace steep {
 
+/// Whether the environment variable STEEP_MALLOC asks for the system's settings of malloc. Throws
+/// DataError for a value other than "system".
+bool leaves_malloc_alone();
+
 /// Makes malloc keep freed memory for later requests. This is for code outside of the engine that
 /// allocates the same large arrays at every step, such as PyTorch's losses. Otherwise glibc returns
 /// them to the system, and touching new pages takes longer than the computation. The process then

@@ -158,7 +158,10 @@ def _limit() -> float:
     except ValueError:
         mib = math.nan
     if not mib >= 0:
-        _say_once(f"STEEP_CACHE_MIB is not a number of MiB: {setting!r}; {_DEFAULT_MIB} are taken")
+        _say_once(
+            f"STEEP_CACHE_MIB is not a number of MiB: {setting!r}; {_DEFAULT_MIB} are taken. "
+            "Correct the variable, or unset it"
+        )
         mib = _DEFAULT_MIB
     return mib * 2**20
 

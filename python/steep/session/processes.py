@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from steep.errors import ModelError, ProviderError
+from steep.errors import DataError, ModelError, ProviderError
 
 if TYPE_CHECKING:
     from steep.parallel.ranks import Ranks
@@ -44,12 +44,23 @@ def find_launcher(environ: Mapping[str, str]) -> str:
 def require_alone(what: str) -> None:
     """Raise ProviderError if there are several processes, and each would train alone.
 
+    DataError: ``STEEP_ALONE`` is neither 0 nor 1.
+
     Launchers are detected by their environment variables, PyTorch's process group by its size.
 
     Args:
         what: the name of what trains, for the message.
     """
-    if os.environ.get(ALONE) == "1":
+    alone = os.environ.get(ALONE, "")
+    if alone not in ("", "0", "1"):
+        raise DataError(
+            "An environment variable has a value that is not supported.",
+            node=ALONE,
+            expected="1, if each process is to train a model of its own, or 0",
+            received=alone,
+            remedy="correct the variable, or unset it",
+        )
+    if alone == "1":
         return
     received = find_launcher(os.environ) or _group()
     if received:

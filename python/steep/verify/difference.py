@@ -40,6 +40,7 @@ def should_verify(verify: bool | None, *, unasked: bool = False) -> bool:
             node="STEEP_VERIFY",
             expected="0 or 1",
             received=setting,
+            remedy="correct the variable, or unset it",
         )
     return setting == "1" if setting else unasked
 

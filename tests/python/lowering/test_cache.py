@@ -302,7 +302,8 @@ def test_odd_settings_are_said_once(monkeypatch, caplog):
     monkeypatch.setenv("STEEP_CACHE", "~nouser/x")
     assert not hit(Net()) and not hit(Net())
     assert [m for m in caplog.messages if "-3" in m] == [
-        "STEEP_CACHE_MIB is not a number of MiB: '-3'; 256 are taken"
+        "STEEP_CACHE_MIB is not a number of MiB: '-3'; 256 are taken. "
+        "Correct the variable, or unset it"
     ]
     assert len([m for m in caplog.messages if m.startswith("there is no cache")]) == 1
 

@@ -117,7 +117,7 @@ def test_the_environment_sets_the_default():
         first = "steep.errors.DataError: STEEP_MAX_BYTES cannot be read."
         assert first in said, bad.stderr
         assert (f"  received: {word}" in said) == (word != "")
-        assert "correct the variable" in said[-1]
+        assert "Correct the variable" in said[-1]
 
 
 def test_a_handler_may_raise_what_it_likes():
