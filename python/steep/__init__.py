@@ -20,6 +20,7 @@ names that need it.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from steep import backends, extension
@@ -74,6 +75,9 @@ _LAZY = {
     "trainer": "steep.trainers.trainer",
 }
 
+# PyPI's brings some 3 GB of CUDA. The releases are those of pyproject.toml.
+_TORCH = 'pip install "torch>=2.13,<2.16" --index-url https://download.pytorch.org/whl/cpu'
+
 _OF_ANY_RELEASE = {"ORTModule"}  # work with any release of PyTorch; others need a tested one
 
 __all__ = [
@@ -121,12 +125,26 @@ __all__ = [
     "trainer",
 ]
 
+# `import *` asks __getattr__ for __all__: names that need PyTorch may be of no use here.
+_PUBLIC = __all__
+del __all__
+
 backends.announce()
 logs("graphs")  # raises DataError now if STEEP_LOGS has an unknown name
 del logs
 
 
+def _is_usable(name: str) -> bool:
+    try:
+        getattr(sys.modules[__name__], name)
+    except (ImportError, ModelError):  # no PyTorch, or not a tested one: said when it is used
+        return False
+    return True
+
+
 def __getattr__(name: str) -> Any:
+    if name == "__all__":
+        return [public for public in _PUBLIC if _is_usable(public)]
     module = _LAZY.get(name)
     if module is None:
         raise AttributeError(f"module 'steep' has no attribute {name!r}")
@@ -140,7 +158,9 @@ def __getattr__(name: str) -> Any:
         if error.name is None or error.name.split(".")[0] != "torch":
             raise
         raise ImportError(
-            f'steep.{name} needs PyTorch: pip install "steep[torch]"', name="torch"
+            f"steep.{name} needs PyTorch, for CPUs alone: {_TORCH}; then, for the rest: "
+            'pip install "steep[torch]"',
+            name="torch",
         ) from error
     globals()[name] = value
     return value

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from steep.errors import ModelError
+from steep.errors import InstallationError, ModelError
 
 T = TypeVar("T")
 
@@ -30,7 +30,24 @@ def release_of(version: str) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-RELEASE = release_of(torch.__version__)
+def _version() -> str:
+    if hasattr(torch, "__version__") and hasattr(torch, "nn"):
+        return str(torch.__version__)
+    found = getattr(torch, "__file__", None) or next(iter(getattr(torch, "__path__", [])), "")
+    raise InstallationError(
+        "The module that was imported as torch is not PyTorch.",
+        node="torch",
+        expected="the package of PyTorch",
+        received=str(found),
+        remedy=f"rename {found}, which hides PyTorch; where it hides none: {_remedy()}",
+    )
+
+
+def _remedy() -> str:
+    return 'pip install "torch>={}.{},<{}.{}"'.format(*OLDEST, NEWEST[0], NEWEST[1] + 1)
+
+
+RELEASE = release_of(_version())
 """Major and minor number of the installed PyTorch."""
 
 
@@ -64,10 +81,6 @@ def require_tested(version: str = torch.__version__) -> None:
         received=f"PyTorch {version}",
         remedy=_remedy(),
     )
-
-
-def _remedy() -> str:
-    return 'pip install "torch>={}.{},<{}.{}"'.format(*OLDEST, NEWEST[0], NEWEST[1] + 1)
 
 
 def lacks(name: str) -> ModelError:

@@ -1,10 +1,12 @@
 """Steep shares a process with the packages that carry ONNX, protobuf or OpenMP of their own."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from checkout import ROOT
 
 import steep
 
@@ -103,4 +105,83 @@ FINDERS = [f if f is not importlib.machinery.PathFinder else Modules for f in sy
 def test_without_torch_the_extra_is_named(name):
     code = "import sys; sys.modules['torch'] = None\nimport steep\n"
     code += f"try: steep.{name}\nexcept ImportError as error: print(error)"
-    assert run(code) == f'steep.{name} needs PyTorch: pip install "steep[torch]"\n'
+    said = run(code)
+    assert said.startswith(f"steep.{name} needs PyTorch") and 'pip install "steep[torch]"' in said
+    (torch,) = re.findall('^torch = \\["(.+?)"', (ROOT / "pyproject.toml").read_text(), re.M)
+    command = f'pip install "{torch}" --index-url https://download.pytorch.org/whl/cpu'
+    assert command in said and command in (ROOT / "docs" / "install.md").read_text()
+
+
+STAR = """
+from steep import *
+print("TrainingSession" in globals(), "ORTModule" in globals(), "ORTTrainer" in globals())
+"""
+
+
+def test_star_import_brings_what_works_here(tmp_path):
+    assert run(f"import sys; sys.modules['torch'] = None\n{STAR}") == "True False False\n"
+    outside = "import torch; torch.__version__ = '9.9.0'\n"
+    shadow = "import sys; sys.path.insert(0, {!r})\n"
+    (tmp_path / "torch.py").write_text("")
+    assert run(shadow.format(str(tmp_path)) + STAR) == "True False False\n"
+    pytest.importorskip("torch")
+    assert run(STAR) == "True True True\n"
+    assert run(outside + STAR) == "True True False\n"
+
+
+@pytest.mark.parametrize("form", ["torch.py", "torch/__init__.py"])
+def test_what_hides_pytorch_is_named(form, tmp_path):
+    path = tmp_path / form
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("")
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        + """
+import steep
+for name in ("ORTModule", "trainer"):
+    try: getattr(steep, name)
+    except steep.InstallationError as error: print(error.received, error.remedy)
+"""
+    )
+    first, second = run(code).splitlines()
+    assert first == second and first.startswith(f"{path} rename {path}, which hides PyTorch")
+
+
+PURGED = """
+import sys, warnings, steep
+warnings.simplefilter("error")
+before = steep.Tensor
+for name in [n for n in sys.modules if n.partition(".")[0] == "steep"]: del sys.modules[name]
+import steep, steep._steep
+assert steep.Tensor is before
+try: steep.InferenceSession("nothing.onnx")
+except steep.IoError: pass
+import numpy as np, onnx
+"""
+
+
+def test_import_after_the_modules_were_dropped():
+    run(PURGED + USE)
+
+
+def test_import_after_one_that_failed():
+    run(
+        "import os\nos.environ['STEEP_MAX_BYTES'] = 'much'\n"
+        "try: import steep\nexcept ValueError: pass\nelse: raise SystemExit(1)\n"
+        "del os.environ['STEEP_MAX_BYTES']\nimport numpy as np, onnx, steep\n" + USE
+    )
+
+
+def test_second_import_of_the_front_of_pytorch_is_refused():
+    pytest.importorskip("torch")
+    code = """
+import sys, torch
+def use():
+    import steep
+    steep.ORTModule(torch.nn.Linear(3, 2))(torch.ones(2, 3))
+use()
+for name in [n for n in sys.modules if n.partition(".")[0] == "steep"]: del sys.modules[name]
+try: use()
+except ImportError as error: print(type(error).__name__, error.remedy)
+"""
+    assert run(code).startswith("InstallationError start a new process")

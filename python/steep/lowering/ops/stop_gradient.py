@@ -7,11 +7,21 @@ import torch
 from onnxscript import ir, opset18
 
 from steep._steep import STOP_GRADIENT_KEY
+from steep.errors import InstallationError
 from steep.lowering.ops.values import Translation, Value
 from steep.torch_internals.operators import OpOverload
 
 _AGAIN = "steep.slope_or_again"
-_OPERATORS = torch.library.Library("steep", "DEF")
+try:
+    _OPERATORS = torch.library.Library("steep", "DEF")
+except RuntimeError as error:
+    raise InstallationError(
+        "PyTorch has Steep's operators already, from an earlier import in this process.",
+        node="steep",
+        expected="one import: no later code takes steep's modules from sys.modules",
+        received=str(error),
+        remedy="start a new process; importlib.reload and deleted modules cannot undo an import",
+    ) from None
 _OPERATORS.define("stop_gradient(Tensor x) -> Tensor")
 _OPERATORS.impl("stop_gradient", lambda x: x.detach().clone(), "CompositeExplicitAutograd")
 # otherwise autograd would record a node without a derivative, and the result would need a gradient
