@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from steep import _steep
 from steep.errors import DataError
@@ -17,7 +17,7 @@ from steep.session.source import ModelProto, source_of
 if TYPE_CHECKING:
     from steep.session.destinations import Destinations
 
-Arrays = Mapping[str, Any] | Sequence[Any]
+Arrays = Mapping[str, object] | Sequence[object]
 
 
 class GradientSession(_steep.GradientSession):
@@ -94,7 +94,7 @@ class GradientSession(_steep.GradientSession):
         self._wrt, self._borrow = list(wrt), borrow
 
     def forward(
-        self, inputs: Arrays, *, out: Mapping[str, Any] | None = None
+        self, inputs: Arrays, *, out: Mapping[str, object] | None = None
     ) -> tuple[list[_steep.Tensor], _steep.GradientRun]:
         """Run the model, and keep what its backward needs.
 
@@ -123,14 +123,16 @@ class GradientSession(_steep.GradientSession):
             places.write(dict(zip(self._outputs, outputs, strict=True)))
         return outputs, run
 
-    def _outputs_into(self, out: Mapping[str, Any] | None) -> Destinations | None:
+    def _outputs_into(self, out: Mapping[str, object] | None) -> Destinations | None:
         if out is None:
             return None
         from steep.session.destinations import Destinations, types_of  # they need NumPy
 
         return Destinations(out, types_of(self.output_info()))
 
-    def eval(self, inputs: Arrays, *, out: Mapping[str, Any] | None = None) -> list[_steep.Tensor]:
+    def eval(
+        self, inputs: Arrays, *, out: Mapping[str, object] | None = None
+    ) -> list[_steep.Tensor]:
         """Run the model without dropout, only for its outputs.
 
         Args:
@@ -237,7 +239,7 @@ class GradientSession(_steep.GradientSession):
         return record_profile(self.start_profile, self.write_profile, path)
 
 
-def _by_name(call: str, names: Sequence[str], arrays: Arrays) -> dict[str, Any]:
+def _by_name(call: str, names: Sequence[str], arrays: Arrays) -> dict[str, object]:
     if isinstance(arrays, Mapping):
         return dict(arrays)
     if isinstance(arrays, (str, bytes)) or not isinstance(arrays, (list, tuple)):

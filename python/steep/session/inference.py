@@ -9,13 +9,16 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from steep import _steep
 from steep.errors import DataError
 from steep.inspection import StrPath, make_dump, record_profile
 from steep.providers import choices_of
 from steep.session.source import ModelProto, source_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 log = logging.getLogger("steep")
 
@@ -160,11 +163,11 @@ class InferenceSession:
     def run(
         self,
         output_names: Sequence[str] | None,
-        input_feed: Mapping[str, Any],
+        input_feed: Mapping[str, object],
         run_options: object = None,
         *,
-        out: Mapping[str, Any] | None = None,
-    ) -> list[Any]:
+        out: Mapping[str, object] | None = None,
+    ) -> list[NDArray[Any] | Any]:  # nearly always arrays; a union with lists would be in the way
         """Run the model.
 
         Args:
@@ -201,7 +204,7 @@ class InferenceSession:
         places.write({n: r for n, r in zip(names, results, strict=True) if n in out})
         return [out.get(name, result) for name, result in zip(names, results, strict=True)]
 
-    def plan(self, input_feed: Mapping[str, Any]) -> _steep.StepPlan:
+    def plan(self, input_feed: Mapping[str, object]) -> _steep.StepPlan:
         """Return the memory and the kernels of a run of all outputs for these input shapes.
 
         All numbers are zero if shapes depend on data: such a graph is planned while it runs.
@@ -215,7 +218,7 @@ class InferenceSession:
 
     def dump(
         self,
-        input_feed: Mapping[str, Any],
+        input_feed: Mapping[str, object],
         *,
         html: StrPath | None = None,
         passes: bool = False,

@@ -237,7 +237,7 @@ class TrainingSession(SessionSteps):
         disabled_passes: Sequence[str] = (),
         limits: _steep.Limits | None = None,
         providers: Providers | None = None,
-        weights: Mapping[str, Any] | None = None,
+        weights: Mapping[str, object] | None = None,
         parallel: str | Ranks | None = None,
         zero: int = 0,
     ) -> None:
