@@ -10,7 +10,7 @@ FROM debian:12-slim
 RUN apt-get update && apt-get install -y --no-install-recommends python3-venv libstdc++6 \
     && rm -rf /var/lib/apt/lists/* && python3 -m venv /opt/steep
 COPY --from=build /steep/dist /tmp/dist
-RUN /opt/steep/bin/pip install --no-cache-dir /tmp/dist/steep-*.whl && rm -r /tmp/dist
+RUN /opt/steep/bin/pip install --no-cache-dir /tmp/dist/steep-*-cp311-*.whl && rm -r /tmp/dist
 ENV PATH=/opt/steep/bin:$PATH
 WORKDIR /work
 ENTRYPOINT ["steep"]
