@@ -33,6 +33,7 @@ namespace steep {
   X(FusedMatMulActivation) \
   X(GatedAdd) \
   X(GatedRMSNorm) \
+  X(GRUTraining) \
   X(GatherND) \
   X(Gelu) \
   X(GemmFastGelu) \
@@ -41,6 +42,7 @@ namespace steep {
   X(GroupQueryAttention) \
   X(Inverse) \
   X(Irfft) \
+  X(LSTMTraining) \
   X(LayerNormalization) \
   X(LinearAttentionGate) \
   X(MatMulNBits) \

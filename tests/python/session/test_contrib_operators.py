@@ -349,6 +349,27 @@ REFUSED = {
         "int32[N, 3] i, float[5, 4] w, float[4] g",
         "segment_embedding",
     ),
+    "activations": (
+        'y = com.microsoft.GRUTraining <hidden_size = 2, activations = ["Relu", "Tanh"]> (x, w, r)',
+        "float[N, 3, 4] x, float[1, 6, 4] w, float[1, 6, 2] r",
+        "sigmoid | Relu",
+    ),
+    "directions": (
+        'y = com.microsoft.LSTMTraining <hidden_size = 2, direction = "up"> (x, w, r)',
+        "float[N, 3, 4] x, float[1, 8, 4] w, float[1, 8, 2] r",
+        "direction = up",
+    ),
+    "gates of lengths": (
+        "y, h, z = com.microsoft.GRUTraining <hidden_size = 2> (x, w, r, , n)  s = Neg (z)",
+        "float[N, 3, 4] x, float[1, 6, 4] w, float[1, 6, 2] r, int32[3] n",
+        "sequence lengths",
+    ),
+    "gates of a clipped layer": (
+        "y, h, c, a, z = com.microsoft.LSTMTraining <hidden_size = 2, clip = 3.0> (x, w, r)"
+        "  s = Neg (z)",
+        "float[N, 3, 4] x, float[1, 8, 4] w, float[1, 8, 2] r",
+        "clip = 3",
+    ),
 }
 
 
