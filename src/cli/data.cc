@@ -222,10 +222,10 @@ Assignment assign(const DataArguments& choice, std::span<const TensorInfo> input
     for (const std::string& part : CLI::detail::split(array->second, ',')) {
       const auto refused = data.refused.find(part);
       if (refused != data.refused.end()) throw DataError(refused->second);
-    }
-    if (const auto other = data.not_read.find(array->second); other != data.not_read.end()) {
+      const auto other = data.not_read.find(part);
+      if (other == data.not_read.end()) continue;
       throw DataError(
-          ErrorParts{.what = fmt::format("Column '{}' of {} is not read.", other->first, data.text),
+          ErrorParts{.what = fmt::format("Column '{}' of {} is not read.", part, data.text),
                      .node = input.name,
                      .expected = "numbers, bools, or lists of them of one length",
                      .received = other->second,

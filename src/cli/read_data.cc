@@ -29,17 +29,10 @@ std::vector<std::string> names_of(const Arrays& arrays) {
 
 namespace {
 
-/// Converts parts to one dtype: a CSV column may be whole numbers in one file, and floats in the
-/// next.
-std::vector<Tensor> of_one_dtype(std::vector<Tensor> parts) {
-  const bool mixed = std::any_of(parts.begin(), parts.end(), [&](const Tensor& part) {
-    return part.dtype() != parts[0].dtype();
-  });
-  for (Tensor& part : parts) {
-    const bool numbers = part.dtype() == DType::i64 || part.dtype() == DType::f64;
-    if (mixed && numbers) part = convert(part, DType::f64, "column");
-  }
-  return parts;
+/// Whether arrays differ at most in their first extent and in their dtype.
+bool same_but_rows(const Tensor& a, const Tensor& b) {
+  return !a.dims().empty() && !b.dims().empty() &&
+         std::equal(a.dims().begin() + 1, a.dims().end(), b.dims().begin() + 1, b.dims().end());
 }
 
 /// Files of more than 1/kShare of the memory limit are mapped.
@@ -162,6 +155,35 @@ DataFile read_file(const std::string& path, const Limits& limits, Loaded* result
 
 using Group = std::vector<DataFile>;
 
+/// Takes the same array out of several files, one behind the other. A text file has no types, and
+/// other readers have their own: numbers of several types become float64, or int64 if all are
+/// whole.
+Tensor take_joined(Group* files, const std::string& name) {
+  Group& group = *files;
+  std::vector<Tensor> parts;
+  bool mixed = false, floats = false;
+  for (DataFile& file : group) {
+    const Tensor next = parts.emplace_back(std::exchange(file.arrays.at(name), {}));
+    const Tensor& first = parts[0];
+    mixed = mixed || next.dtype() != first.dtype();
+    floats = floats || !converts(next.dtype(), DType::i64);
+    if (same_but_rows(first, next)) continue;
+    throw ShapeError(
+        ErrorParts{.what = fmt::format("Array '{}' of {} cannot be joined with that of {}.", name,
+                                       file.path, group[0].path),
+                   .node = name,
+                   .expected = describe(first) + ", but for the first extent",
+                   .received = describe(next),
+                   .remedy = "Give both the same extents; or rename one, if it is another array."});
+  }
+  if (mixed) {
+    const DType common = floats ? DType::f64 : DType::i64;
+    for (size_t i = 0; i < parts.size(); ++i)
+      parts[i] = convert(parts[i], common, fmt::format("{} of {}", name, group[i].path));
+  }
+  return parts.size() == 1 ? parts[0] : join_rows(parts, name);
+}
+
 void add_to_groups(std::vector<Group>* groups, DataFile file) {
   for (Group& group : *groups) {
     if (same_names(group[0].arrays, file.arrays)) return group.push_back(std::move(file));
@@ -170,10 +192,12 @@ void add_to_groups(std::vector<Group>* groups, DataFile file) {
     for (const auto& [name, array] : file.arrays) {
       if (group[0].arrays.count(name) == 0) continue;
       throw DataError(ErrorParts{
-          .what = fmt::format("{} shares some arrays with another file of --data.", file.path),
+          .what =
+              fmt::format("{} shares some arrays with {}, but not all.", file.path, group[0].path),
           .node = name,
           .expected = "the same arrays in each file, or none that another has",
-          .received = list_names(names_of(file.arrays)),
+          .received = fmt::format("{} in {}; {} in {}", list_names(names_of(group[0].arrays)),
+                                  group[0].path, list_names(names_of(file.arrays)), file.path),
           .remedy = "Leave arrays out, or rename them."});
     }
   }
@@ -209,8 +233,7 @@ Tensor join_rows(const std::vector<Tensor>& parts, const std::string& name) {
   Dims dims = parts[0].dims();
   int64_t rows = 0;
   for (const Tensor& part : parts) {
-    if (part.dtype() != parts[0].dtype() || part.dims().empty() || dims.empty() ||
-        !std::equal(part.dims().begin() + 1, part.dims().end(), dims.begin() + 1, dims.end())) {
+    if (part.dtype() != parts[0].dtype() || !same_but_rows(part, parts[0])) {
       throw ShapeError(ErrorParts{.what = "Arrays cannot be concatenated.",
                                   .node = name,
                                   .expected = describe(parts[0]) + ", but for the first extent",
@@ -257,10 +280,7 @@ void take(Loaded* data, const std::set<std::string>& names, const Limits& limits
     }
     for (const std::string& name : names_of(group[0].arrays)) {
       if (names.count(name) == 0) continue;
-      std::vector<Tensor> parts;
-      for (DataFile& file : group) parts.push_back(std::move(file.arrays.at(name)));
-      data->arrays[name] =
-          parts.size() == 1 ? parts[0] : join_rows(of_one_dtype(std::move(parts)), name);
+      data->arrays[name] = take_joined(&group, name);
     }
   }
   data->groups.clear();

@@ -145,6 +145,48 @@ def test_columns_of_some_files(folder: Path) -> None:
     assert f"{2 * ROWS} rows" in said
 
 
+def test_a_column_of_several_types(folder: Path) -> None:
+    """Numbers in text have no type; each reader has its own."""
+    table = columns()
+    halves = [{name: v[rows] for name, v in table.items()} for rows in (slice(5), slice(5, ROWS))]
+    np.savez("t.npz", x=np.stack([table["a"], table["b"], table["c"]], 1), label=table["label"])
+    train("--out", "a.onnx", data="t.npz")
+    lines = [",".join(halves[0])]
+    for row in zip(*halves[0].values(), strict=True):
+        lines.append(",".join(repr(float(v)) if v != int(v) else str(int(v)) for v in row))
+    Path("1.csv").write_text("\n".join(lines))
+    pq.write_table(pa.table(halves[0]), "1.parquet")
+    np.savez("1.npz", **halves[0])
+    for label in (np.int64, np.uint8, np.bool_, np.float32):
+        second = {**halves[1], "label": halves[1]["label"].astype(label)}
+        pq.write_table(pa.table({k: pa.array(v) for k, v in second.items()}), "2.parquet")
+        for first in ("1.csv", "1.parquet"):
+            steep("train", "m.onnx", "--data", first, "2.parquet", *WORDS, "--out", "p.onnx")
+            made = weights(folder / "p.onnx")["w"]
+            np.testing.assert_array_equal(made, weights(folder / "a.onnx")["w"], f"{first} {label}")
+    said = steep("train", "m.onnx", "--data", "1.csv", "1.npz", *WORDS)
+    assert f"{ROWS} rows" in said
+
+
+def test_files_that_cannot_be_joined(folder: Path) -> None:
+    write({"a": [[1.0, 2.0]], "label": [1]})
+    Path("t.csv").write_text("a,label\n1,1\n")
+    said = steep("train", "m.onnx", "--data", "t.csv", "t.parquet", *WORDS, "--map", "x=a", code=3)
+    assert "Array 'a' of t.parquet cannot be joined with that of t.csv" in said
+    assert "float64[1, 2]" in said and "rename one" in said
+    Path("t.csv").write_text("a,b,label\n1,2,1\n")
+    said = steep("train", "m.onnx", "--data", "t.csv", "t.parquet", *WORDS, code=3)
+    assert "t.parquet shares some arrays with t.csv, but not all" in said
+    assert "a, b, label in t.csv; a, label in t.parquet" in said.replace("'", "")
+
+
+@pytest.mark.parametrize("named", ["x=c", "x=a,b,c"])
+def test_a_named_column_that_is_not_numbers(folder: Path, named: str) -> None:
+    write({**columns(), "c": ["text"] * ROWS})
+    said = train("--map", named, code=3)
+    assert "Column 'c' of t.parquet is not read" in said and "received: string" in said
+
+
 def test_errors_name_file_row_and_column(folder: Path) -> None:
     table = columns()
     holes = table["b"].astype(object)

@@ -313,7 +313,10 @@ def test_files_that_do_not_go_together(line: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "3.npz", x=X[:, :2], label=Y)
     first = tmp_path / "1.npz"
     assert "shares some arrays" in train(line, "--data", first, tmp_path / "2.npz", code=3)
-    assert "cannot be concatenated" in train(line, "--data", first, tmp_path / "3.npz", code=3)
+    said = train(line, "--data", first, tmp_path / "3.npz", code=3)
+    assert "Array 'x' of" in said and "3.npz cannot be joined with that of" in said
+    assert "received: float64" in said or "received: float32" in said
+    assert "rename one" in said
 
 
 @pytest.mark.parametrize(
