@@ -32,8 +32,8 @@
  *
  * Threads    Any function may be called from any thread. Calls on one session run one after the
  *            other; calls on different sessions run in parallel. Do not set options while another
- *            thread uses them. Do not write to arrays that a running call reads. The settings of
- *            OpenMP (OMP_NUM_THREADS, omp_set_num_threads) determine the number of threads.
+ *            thread uses them. Do not write to arrays that a running call reads. The option
+ *            `threads`, or else OpenMP (OMP_NUM_THREADS, omp_set_num_threads), sets their number.
  *
  * Arrays     Dense and row-major; the outermost extent comes first, and a scalar has none. The
  *            element type is a steep_dtype, the number of ONNX's TensorProto.DataType. A bool is
@@ -197,7 +197,7 @@ typedef enum steep_options_kind {
  *               clip_norm, clip_value, loss_scale, loss_scale_min, loss_scale_max, huber_delta,
  *               label_smoothing, ema_decay, beta2_decay, clip_threshold, lora_alpha
  *     integers  ignore_index, warmup_steps, total_steps, seed, loss_scale_window, ns_steps,
- *               lora_rank
+ *               lora_rank, threads
  *     0 or 1    maximize, nesterov, amsgrad, decoupled_weight_decay, centered, bias_correction,
  *               grad_norm, master_weights, stochastic_rounding, check_finite, bound_to_graph
  *   inference  InferenceOptions (steep/inference.h)
@@ -208,8 +208,8 @@ typedef enum steep_options_kind {
  *     numbers   lr_multiplier, weight_decay; or the string `optimizer` and its settings, as above
  *   export     ExportOptions (steep/export.h)
  *     0 or 1    for_inference, external_data, merge_adapters;  integers  max_file_bytes
- *   gradients  GradientSessionOptions (steep/gradient_session.h)
- *     lists     wrt, outputs, disabled_passes;  strings  precision, memory_limit;  integers  seed
+ *   gradients  GradientSessionOptions (steep/gradient_session.h);  integers  seed, threads
+ *     lists     wrt, outputs, disabled_passes;  strings  precision, memory_limit
  *
  * Training, inference, gradient and gradients also have limits (steep/limits.h), as integers:
  * max_bytes, max_nodes, max_inlined, max_depth, max_iterations, max_arrays. A value is checked when

@@ -36,6 +36,8 @@ struct GradientSessionOptions {
   /// to them.
   bool borrow = false;
   uint64_t seed = 0;  ///< seed of dropout and other random operators
+  /// As TrainingOptions::threads.
+  int64_t threads = 0;
   /// Arithmetic of matrix products: "fp32", "bf16" or "fp16".
   std::string precision = "fp32";
   /// As TrainingOptions::memory_limit, of one forward and its backward: inputs, weights, constants,

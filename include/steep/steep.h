@@ -197,6 +197,8 @@ struct TrainingOptions {
   /// value is more probable in proportion to the distance, so that small updates count on average.
   /// float16 is rounded to nearest.
   bool stochastic_rounding = false;
+  /// Threads that compute in the session's calls, at most 1,024; 0: the number of OpenMP.
+  int64_t threads = 0;
   /// Check the gradients before any weight changes, and the weights after the update: a step with
   /// gradients or weights that are not finite is then an error, which names the first node that
   /// produced NaN or infinity. Without this option only the loss is checked: a step may leave

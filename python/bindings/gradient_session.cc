@@ -85,6 +85,7 @@ void init_gradient_session(nb::module_& m) {
       .def_rw("outputs", &GradientSessionOptions::outputs)
       .def_rw("borrow", &GradientSessionOptions::borrow)
       .def_rw("seed", &GradientSessionOptions::seed)
+      .def_rw("threads", &GradientSessionOptions::threads)
       .def_rw("precision", &GradientSessionOptions::precision)
       .def_rw("memory_limit", &GradientSessionOptions::memory_limit)
       .def_rw("disabled_passes", &GradientSessionOptions::disabled_passes)

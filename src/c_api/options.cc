@@ -86,7 +86,8 @@ Fields fields_of(GradientSessionOptions& o) {
                    {"precision", &o.precision},
                    {"memory_limit", &o.memory_limit},
                    {"disabled_passes", &o.disabled_passes},
-                   {"seed", &o.seed}};
+                   {"seed", &o.seed},
+                   {"threads", &o.threads}};
   fields.merge(fields_of(o.limits));
   return fields;
 }

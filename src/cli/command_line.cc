@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/threads.h"
 #include "train/name_suggestions.h"
 
 namespace steep::cli {
@@ -106,7 +107,6 @@ CLI::Validator one_of(std::vector<std::string> words) {
 }
 
 void add_threads_option(CLI::App& app, int64_t& threads) {
-  constexpr int64_t kMostThreads = 1024;
   app.add_option("--threads", threads,
                  "Threads that compute (default: the cores there are, or OMP_NUM_THREADS)")
       ->transform(whole(1, kMostThreads));

@@ -30,7 +30,6 @@ struct FindChoice {
   int64_t steps = 100;
   std::string plot;
   bool json = false;
-  int64_t threads = 0;
 };
 
 struct Trial {
@@ -227,7 +226,6 @@ void add_options(CLI::App& app, FindChoice& choice) {
       ->transform(whole(2 * kFirst, kMostSteps));
   add_picture_option(app, "--plot", choice.plot, "Draw the losses into this file, a name in .svg");
   app.add_flag("--json", choice.json, "Print each step, and the suggestion, as a line of JSON");
-  add_threads_option(app, choice.threads);
 }
 
 }  // namespace
@@ -254,7 +252,7 @@ Command add_lr_find(CLI::App& parent) {
       throw CLI::ValidationError("--to", "expected a rate above that of --from");
     }
     say_when_files_shrink();
-    use_threads(choice->threads);
+    use_threads(choice->model.options.threads);
     if (!choice->plot.empty()) check_destination(choice->plot);
     const Budget budget(choice->model.options.limits);
     choice->model.options.optimizer.lr = choice->from;

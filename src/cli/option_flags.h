@@ -33,7 +33,10 @@ CLI::Option* add_flag_of(CLI::App& app, const OptionRow& row, Field& field) {
                          std::is_same_v<Field, std::optional<double>>) {
       option->transform(real(row.low, row.high));
     } else if constexpr (std::is_same_v<Field, int64_t>) {
-      option->transform(whole(static_cast<int64_t>(row.low)));
+      const bool bounded = row.high < static_cast<double>(std::numeric_limits<int64_t>::max());
+      option->transform(bounded
+                            ? whole(static_cast<int64_t>(row.low), static_cast<int64_t>(row.high))
+                            : whole(static_cast<int64_t>(row.low)));
     } else if constexpr (std::is_same_v<Field, uint64_t>) {
       option->transform(whole(static_cast<int64_t>(row.low), std::numeric_limits<int64_t>::max()));
     } else {

@@ -580,7 +580,7 @@ Command add_train(CLI::App& parent, std::vector<std::string> command_line) {
       if (team.leads()) check_destinations(*choice);
       outlive_failing_writes();
       say_when_files_shrink();
-      use_threads(choice->threads);
+      use_threads(choice->model.options.threads);
       const Budget budget(choice->model.options.limits);  // applies to the data, too
       run = std::make_unique<Run>(*choice, team);
       return run->go();

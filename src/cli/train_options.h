@@ -20,7 +20,6 @@ struct TrainArguments {
   std::vector<std::string> rates;   ///< "PATTERN=X"
   int64_t accumulate = 1;
   bool json = false;
-  int64_t threads = 0;
   std::string parallel;  ///< "", "gloo" or "mpi"
   int64_t zero = 0;      ///< 1: the optimizer's states are divided among the processes
   int64_t epochs = 1;

@@ -66,7 +66,7 @@ Facts facts_of(const TrainingSession& session) {
   TrainingOptions options = session.options();
   visit_fields(options, [&](const OptionRow& row, const auto& field) {
     // The learning rate of each step is compared, since it may change.
-    constexpr std::array kOwn{"seed", "lr", "offload_folder", "offload"};
+    constexpr std::array kOwn{"seed", "lr", "threads", "offload_folder", "offload"};
     if (std::find(kOwn.begin(), kOwn.end(), row.key) == kOwn.end()) {
       facts[fmt::format("option {}", row.key)] = value_text(field);
     }

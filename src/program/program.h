@@ -35,6 +35,7 @@ struct ProgramOptions {
   /// has NaN.
   bool check_finite = false;
   uint64_t seed = 0;           ///< of dropout and other random ops
+  int64_t threads = 0;         ///< of the owner's calls, as ThreadBound takes it
   MemoryLimit memory_limit{};  ///< for each run; graphs that run in segments are refused
   Limits limits{};
   Devices devices{};

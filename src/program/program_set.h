@@ -24,7 +24,9 @@ class ProgramSet {
  public:
   /// Keeps the `most` most recently used programs.
   explicit ProgramSet(ProgramOptions options, size_t most = SIZE_MAX)
-      : options_(std::move(options)), most_(most) {}
+      : options_(std::move(options)), most_(most) {
+    call_lock.bound_threads(options_.threads);
+  }
 
   /// The lock of the owner's calls, held while another member or a program is in use.
   CallLock call_lock;

@@ -1,5 +1,6 @@
 #include "runtime/threads.h"
 
+#include <fmt/format.h>
 #include <omp.h>
 #include <pthread.h>
 #include <unistd.h>
@@ -10,6 +11,7 @@
 #include <cstdlib>
 #include <exception>
 #include <latch>
+#include <string>
 #include <system_error>
 #include <vector>
 
@@ -135,8 +137,14 @@ int settle_threads(int count) {
   return caller.most;
 }
 
-ThreadBound::ThreadBound(int most) : before_(most > 0 ? omp_get_max_threads() : 0) {
-  if (most > 0) omp_set_num_threads(most);
+ThreadBound::ThreadBound(int64_t most) : before_(most > 0 ? omp_get_max_threads() : 0) {
+  if (most < 0 || most > kMostThreads) {
+    throw ModelError({.what = "No session can have this number of threads.",
+                      .node = "threads",
+                      .expected = fmt::format("1 to {}, or 0 for OpenMP's", kMostThreads),
+                      .received = std::to_string(most)});
+  }
+  if (most > 0) omp_set_num_threads(static_cast<int>(most));
 }
 
 ThreadBound::~ThreadBound() {
@@ -163,12 +171,19 @@ void CallLock::lock() {
   }
   enter_call();  // a waiting thread counts as in a call, because the holder of the lock is
   mutex_.lock();
+  if (threads_ > 0) bound_.emplace(threads_);
   holder_ = std::this_thread::get_id();
 }
 
 void CallLock::hold_process() { process_ = getpid(); }
 
+void CallLock::bound_threads(int64_t most) {
+  const ThreadBound checked(most);
+  threads_ = most;
+}
+
 void CallLock::unlock() {
+  bound_.reset();
   holder_ = std::thread::id();
   mutex_.unlock();
   leave_call();

@@ -4,7 +4,9 @@
 #include <sys/types.h>
 
 #include <atomic>
+#include <cstdint>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 namespace steep {
@@ -17,10 +19,14 @@ namespace steep {
 /// the number of threads that the plan to be run assumes.
 int settle_threads(int count);
 
+/// The most threads that options and the program accept.
+constexpr int64_t kMostThreads = 1024;
+
 /// Limits the number of OpenMP's threads, a setting of the calling thread, during its lifetime.
 class ThreadBound {
  public:
-  explicit ThreadBound(int most);  ///< 0: no change
+  /// 0: no change. Throws ModelError for a number below 0 or above kMostThreads.
+  explicit ThreadBound(int64_t most);
   ~ThreadBound();
   ThreadBound(const ThreadBound&) = delete;
   ThreadBound& operator=(const ThreadBound&) = delete;
@@ -51,10 +57,14 @@ class CallLock {
   /// From now on lock() throws ProviderError in a process that is forked from this one, which
   /// shares memory that calls write.
   void hold_process();
+  /// From now on each holder of the lock has this ThreadBound. Throws as its constructor does.
+  void bound_threads(int64_t most);
 
  private:
   std::mutex mutex_;
-  pid_t process_ = 0;  // 0: any
+  int64_t threads_ = 0;
+  std::optional<ThreadBound> bound_{};  // of the holder
+  pid_t process_ = 0;                   // 0: any
   std::atomic<std::thread::id> holder_{};
 };
 

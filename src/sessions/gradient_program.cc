@@ -57,6 +57,7 @@ GradientProgram::GradientProgram(Graph graph, GradientProgramOptions options)
       inputs_stay_(options.inputs_stay),
       programs_({.disabled_passes = std::move(options.disabled_passes),
                  .precision = options.precision,
+                 .threads = options.threads,
                  .memory_limit = options.memory_limit,
                  .limits = options.limits,
                  .devices = std::move(options.devices)}) {

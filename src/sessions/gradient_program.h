@@ -29,6 +29,7 @@ struct GradientProgramOptions {
   Precision precision = Precision::fp32;
   MemoryLimit memory_limit{};
   std::set<std::string> disabled_passes{};  ///< by name
+  int64_t threads = 0;                      ///< as ThreadBound takes it
   Devices devices{};
 };
 

@@ -159,6 +159,7 @@ struct GradientSession::Run::State {
 
 GradientSession::Impl::Impl(ImportedModel model, GradientSessionOptions with)
     : options(std::move(with)) {
+  const ThreadBound threads(options.threads);
   Graph& g = model.graph;
   for (const std::string& name : options.outputs) model.require(name);
   if (options.outputs.empty() && !model.left_out.empty())
@@ -183,6 +184,7 @@ GradientSession::Impl::Impl(ImportedModel model, GradientSessionOptions with)
       .precision = precision_from(options.precision),
       .memory_limit = memory_limit_from(options.memory_limit),
       .disabled_passes = {options.disabled_passes.begin(), options.disabled_passes.end()},
+      .threads = options.threads,
       .devices = Devices::of(options.providers)};
   evaluation = std::make_unique<GradientProgram>(std::move(without), how);
   how.input_gradients = options.wrt;

@@ -16,7 +16,6 @@
 #include "passes/pipeline.h"
 #include "program/program_set.h"
 #include "runtime/memory.h"
-#include "runtime/threads.h"
 #include "sessions/step_plan.h"
 #include "steep/error.h"
 #include "steep/inference.h"
@@ -37,6 +36,7 @@ ImportOptions import_options(const InferenceOptions& options) {
 ProgramOptions program_options(const InferenceOptions& options) {
   ProgramOptions settings{.check_finite = options.check_finite,
                           .seed = options.seed,
+                          .threads = options.threads,
                           .limits = options.limits,
                           .devices = Devices::of(options.providers)};
   settings.disabled_passes = {options.disabled_passes.begin(), options.disabled_passes.end()};
@@ -230,7 +230,6 @@ struct InferenceSession::Impl {
       types.push_back({d.tensor().dtype(), to_shape(d.tensor().dims())});
     }
     const Chosen choice = own.choose({});
-    const ThreadBound threads(options.threads);
     return use(programs.get({&own, choice}, [&] { return own.part(choice); }), types);
   }
 
@@ -294,7 +293,6 @@ std::vector<Datum> InferenceSession::run_data(const std::map<std::string, Datum>
   const Impl& own = s.fed_with(inputs);
   const std::vector<Datum> data = own.in_order(inputs);
   const Impl::Chosen choice = own.choose(outputs);
-  const ThreadBound threads(s.options.threads);
   Program& program = s.programs.get({&own, choice}, [&] { return own.part(choice); });
   program.set_run_count(s.runs++);
   return program.forward_data(data).outputs;

@@ -96,10 +96,12 @@ TrainingSession::Impl::Impl(std::string model_bytes, std::filesystem::path model
       programs({.disabled_passes = {options.disabled_passes.begin(), options.disabled_passes.end()},
                 .precision = precision_from(options.precision),
                 .seed = options.seed,
+                .threads = options.threads,
                 .memory_limit = memory_limit_from(options.memory_limit),
                 .limits = options.limits,
                 .devices = Devices::of(options.providers)}) {
   const Budget budget(options.limits);
+  const ThreadBound threads(options.threads);  // of the constants that import folds
   check_passes(programs.options().disabled_passes);
   hold_own_optimizers(&options);
   hold_own_loss(&options);

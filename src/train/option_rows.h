@@ -10,6 +10,7 @@
 #include <limits>
 #include <string_view>
 
+#include "runtime/threads.h"
 #include "steep/steep.h"
 
 namespace steep {
@@ -328,6 +329,47 @@ void visit_model_options(Visit&& visit) {
         &O::lora_targets);
 }
 
+/// The same for the fields of TrainingOptions that say what a step may use.
+template <typename Visit>
+void visit_resource_options(Visit&& visit) {
+  using O = TrainingOptions;
+  visit(OptionRow{.field = "threads",
+                  .key = "threads",
+                  .flag = "--threads",
+                  .help = "Threads that compute (default: the cores there are, or "
+                          "OMP_NUM_THREADS)",
+                  .low = 1,
+                  .high = kMostThreads,
+                  .says_default = false},
+        &O::threads);
+  visit(OptionRow{.field = "memory_limit",
+                  .key = "memory_limit",
+                  .flag = "--memory-limit",
+                  .help = "The most memory of a step, as in 2GiB: backward computes again what "
+                          "does not fit",
+                  .says_default = false},
+        &O::memory_limit);
+  visit(OptionRow{.field = "offload_folder",
+                  .key = "offload_folder",
+                  .flag = "--offload-folder",
+                  .help = "Folder of a temporary file for states that do not fit in memory, as in "
+                          "/var/tmp",
+                  .says_default = false},
+        &O::offload_folder);
+  visit(OptionRow{.field = "offload",
+                  .key = "offload",
+                  .flag = "--offload",
+                  .help = "States in that file: moments of the optimizer, or all with parameters",
+                  .choices = "moments,all"},
+        &O::offload);
+  visit(OptionRow{.field = "disabled_passes",
+                  .key = "disabled_passes",
+                  .flag = "--disable-pass",
+                  .help = "Leave out a rewrite of the graph; may be given several times, or with "
+                          "commas"},
+        &O::disabled_passes);
+}
+
 /// The same for the fields of TrainingOptions that define how a step is made and run.
 template <typename Visit>
 void visit_step_options(Visit&& visit) {
@@ -399,32 +441,7 @@ void visit_step_options(Visit&& visit) {
                   .help = "A checkpoint loads only for a model with the same operators; without "
                           "it, for one with the same parameters"},
         &O::bound_to_graph);
-  visit(OptionRow{.field = "memory_limit",
-                  .key = "memory_limit",
-                  .flag = "--memory-limit",
-                  .help = "The most memory of a step, as in 2GiB: backward computes again what "
-                          "does not fit",
-                  .says_default = false},
-        &O::memory_limit);
-  visit(OptionRow{.field = "offload_folder",
-                  .key = "offload_folder",
-                  .flag = "--offload-folder",
-                  .help = "Folder of a temporary file for states that do not fit in memory, as in "
-                          "/var/tmp",
-                  .says_default = false},
-        &O::offload_folder);
-  visit(OptionRow{.field = "offload",
-                  .key = "offload",
-                  .flag = "--offload",
-                  .help = "States in that file: moments of the optimizer, or all with parameters",
-                  .choices = "moments,all"},
-        &O::offload);
-  visit(OptionRow{.field = "disabled_passes",
-                  .key = "disabled_passes",
-                  .flag = "--disable-pass",
-                  .help = "Leave out a rewrite of the graph; may be given several times, or with "
-                          "commas"},
-        &O::disabled_passes);
+  visit_resource_options(visit);
 }
 
 /// Calls visit(row, field) for every field of `options`, those of nested structs included.

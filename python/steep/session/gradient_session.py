@@ -50,6 +50,7 @@ class GradientSession(_steep.GradientSession):
         borrow: copy nothing. Inputs, bound arrays and outputs must then not be written until the
             run's backward, which reads their memory.
         seed: seed of dropout.
+        threads: number of threads that compute in the session's calls; 0: the number of OpenMP.
         precision: "fp32", or "bf16" or "fp16" for matrix products.
         memory_limit: the most memory that a forward and its backward may hold, as "2GiB" or a
             number of bytes. Backward recomputes values that do not fit (docs/memory.md). "" for
@@ -74,6 +75,7 @@ class GradientSession(_steep.GradientSession):
         outputs: Sequence[str] | None = None,
         borrow: bool = False,
         seed: int = 0,
+        threads: int = 0,
         precision: str = "fp32",
         memory_limit: str | int = "",
         disabled_passes: Sequence[str] = (),
@@ -83,6 +85,7 @@ class GradientSession(_steep.GradientSession):
         options = _steep.GradientSessionOptions()
         options.wrt, options.outputs = list(wrt), list(outputs or ())
         options.borrow, options.seed, options.precision = borrow, seed, precision
+        options.threads = threads
         options.memory_limit = limit_text(memory_limit)
         options.disabled_passes = list(disabled_passes)
         if limits is not None:

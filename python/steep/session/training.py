@@ -19,7 +19,7 @@ from steep.session.processes import join_processes, require_alone, require_whole
 from steep.session.schedule import RateFunction, engine_rate, take_function
 from steep.session.source import ModelProto, source_of
 from steep.session.steps import SessionSteps
-from steep.session.training_options import Loss, group_of, options_of, take_loss
+from steep.session.training_options import Group, Loss, groups_of, options_of, take_loss
 
 if TYPE_CHECKING:
     from steep.parallel.ranks import Ranks
@@ -95,7 +95,8 @@ class TrainingSession(SessionSteps):
             "adam", "adamw" and "lamb". Updates are computed in float32. Moments of weights of fewer
             than 4,096 elements, and of float64, stay as they are (docs/memory.md).
         groups: parameters with other settings, as pairs of names and settings:
-            ``(names, {"lr_multiplier": 0.1})`` or ``(names, {"weight_decay": 0.0})``; or with an
+            ``(names, {"lr_multiplier": 0.1})``, ``(names, {"lr": 1e-4})``, which is a multiple of
+            the session's rate too, or ``(names, {"weight_decay": 0.0})``; or with an
             optimizer of their own, whose numbers ``set_group`` may change: ``(names,
             {"optimizer": "adamw", "lr": 1e-4})``, with the settings of optimizers above, or
             ``(names, OptimizerOptions)``. A name may be in one group only.
@@ -111,6 +112,7 @@ class TrainingSession(SessionSteps):
         grad_norm: report that norm even without clipping.
         step_outputs: outputs that ``step`` returns besides the loss.
         seed: seed of dropout, and of the initial values of adapters.
+        threads: number of threads that compute in the session's calls; 0: the number of OpenMP.
         precision: "fp32", or "bf16" or "fp16": matrix products read bfloat16 or float16, everything
             else (weights, moments, norms, softmax, losses, sums, updates) stays float32.
         loss_scale: initial scale of the loss with "fp16". A step whose gradients overflow is
@@ -212,7 +214,7 @@ class TrainingSession(SessionSteps):
         adjust_lr_fn: str = "",
         state_precision: str = "float32",
         attributes: Mapping[str, float] | None = None,
-        groups: Sequence[tuple[Sequence[str], Mapping[str, Any] | _steep.OptimizerOptions]] = (),
+        groups: Sequence[Group] = (),
         updates: Mapping[str, str] | None = None,
         schedule: str | RateFunction = "constant",
         warmup_steps: int = 0,
@@ -224,6 +226,7 @@ class TrainingSession(SessionSteps):
         grad_norm: bool = False,
         step_outputs: Sequence[str] = (),
         seed: int = 0,
+        threads: int = 0,
         precision: str = "fp32",
         loss_scale: float = 2.0**16,
         loss_scale_window: int = 2000,
@@ -257,7 +260,7 @@ class TrainingSession(SessionSteps):
         scaling = options.loss_scale
         scaling.min, scaling.max = min(scaling.min, loss_scale), max(scaling.max, loss_scale)
         options.updates = dict(updates or {})
-        options.groups = [group_of(names, settings) for names, settings in groups]
+        options.groups = groups_of(groups, lr)
         options.optimizer.attributes = dict(attributes or {})
         source = source_of(model)
         if weights:

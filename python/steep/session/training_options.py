@@ -15,6 +15,11 @@ Loss = str | os.PathLike[str] | bytes | ModelProto
 
 # What a keyword takes, by the type of its default.
 _KINDS = {bool: "True or False", int: "a whole number", float: "a number", str: "text"}
+# The settings of a parameter group without an optimizer of its own.
+_OF_GROUPS = {
+    "lr_multiplier": "the learning rate is that of the session, times this",
+    "weight_decay": "weight decay",
+}
 _REMEDIES = {
     "loss": "Name a loss, or give its ONNX model. For one in Python, pass gradients of outputs: "
     "steep.GradientSession (docs/forward_backward.md), or steep.trainer for PyTorch.",
@@ -50,27 +55,74 @@ def take_loss(options: _steep.TrainingOptions, loss: Loss) -> str:
     return os.fspath(loss) if isinstance(loss, os.PathLike) else loss
 
 
-def group_of(
-    names: Sequence[str], settings: Mapping[str, Any] | _steep.OptimizerOptions
-) -> _steep.ParameterGroup:
-    """Return a group of parameters with settings of their own.
+Group = tuple[Sequence[str], Mapping[str, Any] | _steep.OptimizerOptions]
+
+
+def groups_of(groups: Sequence[Group], lr: float) -> list[_steep.ParameterGroup]:
+    """Return groups of parameters with settings of their own.
+
+    Args:
+        groups: as for ``TrainingSession``.
+        lr: the session's learning rate, of which rates of groups become multiples.
 
     Raises:
-        ValueError: there is no such setting.
+        ModelError: an entry is not a pair of names and settings; there is no such setting, or it
+            has a value of the wrong type.
     """
+    return [_group_of(entry, lr) for entry in groups]
+
+
+def _group_of(entry: Group, lr: float) -> _steep.ParameterGroup:
+    pair = isinstance(entry, tuple | list) and len(entry) == 2 and not isinstance(entry[0], str)
+    if not pair or not isinstance(entry[1], Mapping | _steep.OptimizerOptions):
+        raise ModelError(
+            "A parameter group is no pair of names and settings.",
+            node="groups",
+            expected="(names, settings), as in (['head.*'], {'lr': 0.01})",
+            received=repr(entry),
+            remedy="Name the group's parameters; * stands for any characters. Parameters in no "
+            "group have the settings of the session.",
+        )
+    names, settings = entry
     group = _steep.ParameterGroup()
     group.names = list(names)
     if isinstance(settings, _steep.OptimizerOptions):
         group.optimizer = settings
-        return group
-    if "optimizer" in settings:
+    elif "optimizer" in settings:
         group.optimizer = _optimizer_of(settings)
-        return group
-    for name, value in settings.items():
-        if name not in ("lr_multiplier", "weight_decay"):
-            raise ValueError(f"a parameter group has no setting {name!r}")
-        setattr(group, name, value)
+    else:
+        for name, value in _with_multiplier(settings, lr).items():
+            _assign(group, name, name, value, _OF_GROUPS[name])
     return group
+
+
+def _with_multiplier(settings: Mapping[str, Any], lr: float) -> dict[str, Any]:
+    """Return the settings of a group, with a multiple of the session's rate in place of ``lr``."""
+    for name in settings:
+        if name != "lr" and name not in _OF_GROUPS:
+            raise ModelError(
+                "A parameter group has no such setting.",
+                node="groups",
+                expected=", ".join(["lr", *_OF_GROUPS]),
+                received=name,
+                remedy="For all settings of optimizers, give the group one of its own: "
+                "{'optimizer': 'adamw', …}.",
+            )
+    values = dict(settings)
+    if "lr" not in values:
+        return values
+    rate = values.pop("lr")
+    if not isinstance(rate, int | float) or not lr or "lr_multiplier" in values:
+        raise ModelError(
+            "A parameter group cannot have this lr.",
+            node="groups",
+            expected="a number, without lr_multiplier, and a session whose lr is not 0",
+            received=f"lr={rate!r}, lr_multiplier={values.get('lr_multiplier', 1)!r}, and lr={lr} "
+            "of the session",
+            remedy="Give lr or lr_multiplier. For rates that do not follow the session's, give the "
+            "group an optimizer of its own: {'optimizer': 'adamw', 'lr': …}.",
+        )
+    return {**values, "lr_multiplier": rate / lr}
 
 
 def _optimizer_of(settings: Mapping[str, Any]) -> _steep.OptimizerOptions:
@@ -86,7 +138,13 @@ def _optimizer_of(settings: Mapping[str, Any]) -> _steep.OptimizerOptions:
         if part == "optimizer" and keyword in values:
             _assign(options, field, keyword, values.pop(keyword), text)
     for name in values:
-        raise ValueError(f"an optimizer has no setting {name!r}")
+        keywords = {row[2] for row in _steep.option_rows() if row[0] == "optimizer"}
+        raise ModelError(
+            "An optimizer has no such setting.",
+            node="groups",
+            expected=", ".join(sorted(keywords - {"beta1", "beta2", "epsilon"} | {"betas", "eps"})),
+            received=name,
+        )
     return options
 
 

@@ -82,14 +82,15 @@ def test_trainers(name: str, other: dict[str, Any]) -> None:
     assert {k: v for k, v in given.items() if k not in own} == {
         k: other.get(k, v) for k, v in table.items() if k in given
     }
-    # Of the rest, the optimizer says some, and some are what the model says.
+    # Of the rest, the optimizer says some, some are what the model says, and PyTorch's number of
+    # threads is the engine's too.
     assert {*table} - {*given} == {
         *("loss", "output", "label", "ignore_index", "trainable", "frozen", "bound_to_graph"),
         *("huber_delta", "label_smoothing", "class_weights", "ema_decay"),
         *("lora_rank", "lora_alpha", "lora_targets", "offload"),
         *("schedule", "warmup_steps", "total_steps", "min_lr_ratio", "grad_norm", "step_outputs"),
         *({k for p, _, k, _, _ in ROWS if p == "optimizer" and k in table} - {*given}),
-        *("betas", "eps"),
+        *("betas", "eps", "threads"),
     }
 
 

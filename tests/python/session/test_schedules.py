@@ -119,3 +119,40 @@ def test_options_of_another_type(options, expected, remedy):
     with pytest.raises(steep.ModelError) as error:
         session(**options)
     assert error.value.node and expected in error.value.expected and remedy in error.value.remedy
+
+
+def test_a_group_with_a_rate_has_a_multiple_of_the_session_s():
+    ours = session(groups=[(["b"], {"lr": 0.1, "weight_decay": 0.5})])
+    theirs = session(groups=[(["b"], {"lr_multiplier": 2.0, "weight_decay": 0.5})])
+    for of in (ours, theirs):
+        of.step(X, Y)
+        of.lr = 0.01
+        of.step(X, Y)
+    same(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("group", "words"),
+    [
+        ({"lr": 0.1}, "no pair"),
+        ({"params": ["b"], "lr": 0.1}, "no pair"),
+        ("b", "no pair"),
+        (("b", {"lr": 0.1}), "no pair"),
+        ((["b"],), "no pair"),
+        ((["b"], 0.1), "no pair"),
+        ((["b"], {"rate": 0.1}), "no such setting"),
+        ((["b"], {"lr": "fast"}), "cannot have this lr"),
+        ((["b"], {"lr": 0.1, "lr_multiplier": 2.0}), "cannot have this lr"),
+        ((["b"], {"weight_decay": "much"}), "cannot have this value"),
+        ((["b"], {"optimizer": "sgd", "rate": 0.1}), "no such setting"),
+    ],
+)
+def test_a_group_that_is_none(group, words):
+    with pytest.raises(steep.ModelError, match=words) as caught:
+        session(groups=[group])
+    assert caught.value.expected
+
+
+def test_a_rate_of_a_group_needs_one_of_the_session():
+    with pytest.raises(steep.ModelError, match="lr is not 0"):
+        session(lr=0.0, groups=[(["b"], {"lr": 0.1})])
