@@ -160,7 +160,7 @@ wasm: setup ## the same runtime for browsers and node, in build/wasm, by emscrip
 test-wasm: build wasm ## programs that train with it in node, against the whole library here
 	@$(step) -v build/test-wasm.log "WebAssembly" $(bin)/python -m pytest -m wasm tests/python/program
 
-fuzz: build build-sanitize ## FUZZ_SECONDS of fuzzing, shared between the targets; FUZZ_SEED=N repeats a run
+fuzz: build build-sanitize ## FUZZ_SECONDS (60) of fuzzing for each target; FUZZ_SEED=N repeats a run
 	@scripts/fuzz build/sanitize $(FUZZ_SECONDS) $(JOBS) $(FUZZ_SEED)
 
 fuzz-corpus: ## add to tests/fuzz/corpus what earlier fuzzing found
