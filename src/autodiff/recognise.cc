@@ -231,6 +231,24 @@ bool make_layer_normalization(const Match& m, Value& result) {
   return true;
 }
 
+/// 1 / (1 + e^power) = sigmoid(-power). Where the power overflows, the gradient of the parts is
+/// 0 · infinity.
+bool make_sigmoid(const Match& m, Value& result) {
+  static constexpr Pattern kNegative("Neg(x)"), kTimes("Mul(a, b)");
+  const Value power = m["power"];
+  const Type &from = power.type(), &to = m.node("y").output(0).type();
+  if (!from.shape || !to.shape || from.shape->size() != to.shape->size()) return false;
+  Value x = -power;
+  if (const auto negative = match(kNegative, power)) {
+    x = (*negative)["x"];
+  } else if (const auto times = match(kTimes, power)) {
+    if (factor((*times)["a"]) == -1.0) x = (*times)["b"];
+    if (factor((*times)["b"]) == -1.0) x = (*times)["a"];
+  }
+  result = apply("Sigmoid", {x});
+  return true;
+}
+
 /// x · wᵀ for each group of rows, from a product with a transposed copy of w.
 bool read_transposed(const Match& m, Value& result) {
   if (m.node("copy").attrs().ints("perm") != Ints{0, 2, 1}) return false;
@@ -258,6 +276,14 @@ constexpr PatternRule<Value&> kRules[] = {
      .pattern = "y: Add{Mul{Div(Sub(x, mean: ReduceMean(x, _)), Sqrt(Add(variance: ReduceMean("
                 "Mul(d, d: Sub(x, mean_again: ReduceMean(x, _))), _), epsilon))), scale}, bias}",
      .then = make_layer_normalization},
+    {.name = "recognise/sigmoid",
+     .reason = "Exporters write a sigmoid in parts; its own gradient is finite everywhere.",
+     .pattern = "y: Reciprocal(Add{Exp(power), 1.0})",
+     .then = make_sigmoid},
+    {.name = "recognise/sigmoid_by_quotient",
+     .reason = "The reciprocal may be a quotient.",
+     .pattern = "y: Div(1.0, Add{Exp(power), 1.0})",
+     .then = make_sigmoid},
     {.name = "recognise/grouped_product_of_transposed",
      .reason =
          "A grouped product reads its matrices in either order, without a copy of all of them.",

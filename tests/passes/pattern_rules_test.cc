@@ -50,6 +50,13 @@ void layer_normalization(Graph& g, bool by_power) {
   g.add_output("y", d / sqrt(variance + 1e-5) * scale + scale);
 }
 
+/// A sigmoid in parts, of numbers at which these overflow too.
+void sigmoid(Graph& g, bool reciprocal) {
+  const Value x = g.add_input("x", matrix(3, 4));
+  const Value sum = apply("Exp", {reciprocal ? x * -1.0 : -x}) + 1.0;
+  g.add_output("y", reciprocal ? apply("Reciprocal", {sum}) : 1.0 / sum);
+}
+
 /// An attention with its gradients; `of_scores` and `of_weights` change the scores and the weights.
 void attention(Graph& g, const Maskers& of_scores = {}, const Maskers& of_weights = {},
                const char* softmax = "Softmax", bool turned = false) {
@@ -267,6 +274,8 @@ const std::vector<Case>& cases_of_other_passes() {
       {{"recognise/layer_normalization_by_power"}, [](Graph& g) { layer_normalization(g, true); }},
       {{"recognise/layer_normalization_by_product"},
        [](Graph& g) { layer_normalization(g, false); }},
+      {{"recognise/sigmoid"}, [](Graph& g) { sigmoid(g, true); }},
+      {{"recognise/sigmoid_by_quotient"}, [](Graph& g) { sigmoid(g, false); }},
       {{"recognise/grouped_product_of_transposed"},
        [](Graph& g) {
          const Value w = g.add_input("w", {DType::f32, Shape{2, 3, 4}});

@@ -180,3 +180,24 @@ def test_classes_on_the_last_of_three_axes():
 def test_options_that_do_not_fit(options, text):
     with pytest.raises((steep.ModelError, steep.ShapeError), match=text):
         steep.TrainingSession(model(), **options)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "n = Mul (s, minus)  e = Exp (n)  a = Add (e, one)  y = Reciprocal (a)",
+        "n = Neg (s)  e = Exp (n)  a = Add (one, e)  y = Div (one, a)",
+    ],
+)
+def test_a_sigmoid_in_parts_has_a_finite_gradient(nodes: str) -> None:
+    """Where its power overflows, that of the parts is 0 · infinity: skl2onnx's SGDClassifier."""
+    text = f"""<ir_version: 8, opset_import: ["": 17]> g (float[n,1] x) => (float[n,1] y)
+        <float[1,1] w = {{100}}, float one = {{1}}, float minus = {{-1}}>
+        {{ s = MatMul (x, w)  {nodes} }}"""
+    session = steep.TrainingSession(
+        onnx.parser.parse_model(text), loss="mse", optimizer="sgd", lr=1000.0
+    )
+    x = np.array([[-10], [0.01], [10]], np.float32)
+    session.step(x, np.array([[0], [0.5], [1]], np.float32))
+    assert np.isfinite(session.weights()["w"].numpy()).all()
+    assert session.weights()["w"].numpy() != 100
