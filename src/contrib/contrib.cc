@@ -31,9 +31,9 @@ namespace steep {
   X(FusedGemm) \
   X(FusedMatMul) \
   X(FusedMatMulActivation) \
+  X(GRUTraining) \
   X(GatedAdd) \
   X(GatedRMSNorm) \
-  X(GRUTraining) \
   X(GatherND) \
   X(Gelu) \
   X(GemmFastGelu) \

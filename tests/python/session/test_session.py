@@ -183,7 +183,7 @@ def test_bad_models(tmp_path):
     assert isinstance(e.value, OSError)
     with pytest.raises(steep.ModelError, match="nowhere"):
         steep.TrainingSession(linear(), loss="mse", trainable=["nowhere"])
-    with pytest.raises(ValueError, match="momentum"):
+    with pytest.raises(steep.ModelError, match="momentum"):
         steep.TrainingSession(linear(), loss="mse", groups=[(["w"], {"momentum": 1})])
     for groups in ([["w"], ["b", "w"]], [["w", "w"]]):
         with pytest.raises(steep.ModelError, match="named twice"):
