@@ -8,7 +8,7 @@ import logging
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from steep import _steep
 from steep.errors import DataError, ModelError
