@@ -76,7 +76,7 @@ struct OptimizerOptions {
   std::vector<double> ns_coefficients{};
   int64_t ns_steps = 5;
   /// muon: the factor of the rate for a matrix [n, m]: "original" or "" max(1, n/m)^½,
-  /// "match_rms_adamw" 0.2 · max(n, m)^½
+  /// "match_rms_adamw" 0.2 · max(n, m)^½, "spectral_unclamped" (n/m)^½
   std::string adjust_lr_fn{};
   /// How the moments of weights of at least 4,096 elements are kept between steps: "float32";
   /// "bfloat16"; or "int8", floats of 8 bits with one scale for each block of 256 (docs/memory.md).

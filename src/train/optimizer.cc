@@ -126,6 +126,7 @@ constexpr Number kNumbers[] = {
     {"clip_threshold", &OptimizerOptions::clip_threshold, 1},
 };
 constexpr const char* kMatchRms = "match_rms_adamw";
+constexpr const char* kUnclamped = "spectral_unclamped";  // in PyTorch since 2.14
 constexpr double kMostSteps = 99;  // as in PyTorch
 /// The attributes of steep.Muon for ns_coefficients, with the defaults.
 constexpr struct {
@@ -267,10 +268,13 @@ void check_newton_schulz(const OptimizerOptions& o) {
   for (const double c : o.ns_coefficients)
     check_range("ns_coefficients", c, -INFINITY, INFINITY, false);
   check_range("ns_steps", static_cast<double>(o.ns_steps), 0, kMostSteps, true);
-  if (o.adjust_lr_fn.empty() || o.adjust_lr_fn == "original" || o.adjust_lr_fn == kMatchRms) return;
-  throw ModelError(ErrorParts{.what = "The optimizer's adjust_lr_fn is unknown.",
-                              .expected = fmt::format("original or {}", kMatchRms),
-                              .received = o.adjust_lr_fn});
+  if (const auto& chosen = o.adjust_lr_fn; !chosen.empty() && chosen != "original" &&
+                                           chosen != kMatchRms && chosen != kUnclamped) {
+    throw ModelError(
+        ErrorParts{.what = "The optimizer's adjust_lr_fn is unknown.",
+                   .expected = fmt::format("original, {} or {}", kMatchRms, kUnclamped),
+                   .received = chosen});
+  }
 }
 
 }  // namespace
@@ -453,6 +457,7 @@ void add_update(Value parameter, const UpdateInputs& in, const OptimizerOptions&
   if (is_muon(o)) {
     attrs.set("ns_steps", o.ns_steps);
     attrs.set("match_rms", int64_t{o.adjust_lr_fn == kMatchRms});
+    attrs.set("unclamped", int64_t{o.adjust_lr_fn == kUnclamped});
   }
   const std::vector<Value> results =
       apply_n(op, operands, static_cast<int>(states.size()) + 1, std::move(attrs));

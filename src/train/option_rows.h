@@ -163,9 +163,9 @@ void visit_optimizer_options(Visit&& visit) {
   visit(OptionRow{.field = "adjust_lr_fn",
                   .key = "adjust_lr_fn",
                   .flag = "--adjust-lr-fn",
-                  .help = "Factor of the rate for the shape of a matrix: original (default) or\n"
-                          "match_rms_adamw (muon)",
-                  .choices = "original,match_rms_adamw",
+                  .help = "Factor of the rate for the shape of a matrix: original (default),\n"
+                          "match_rms_adamw or spectral_unclamped (muon)",
+                  .choices = "original,match_rms_adamw,spectral_unclamped",
                   .says_default = false},
         &O::adjust_lr_fn);
   visit(OptionRow{.field = "state_precision",

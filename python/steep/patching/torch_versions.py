@@ -155,3 +155,18 @@ CLAMP_IS_FLAT_AT_BOUNDS = RELEASE >= (2, 14)
 
 With tensors as bounds, it then shares the gradient with an equal bound.
 """
+
+FMAX_SHARES_TIES = RELEASE >= (2, 14)
+"""Whether equal operands of ``torch.fmax`` and ``fmin`` get half of the gradient each.
+
+Before, the first one gets it whole.
+"""
+
+FMAX_HAS_SLOPES_BESIDE_NAN = RELEASE == (2, 14)
+"""Whether both operands of ``torch.fmax`` and ``fmin`` get the whole gradient if one is NaN.
+
+In other releases, only the operand that is the result gets it.
+"""
+
+SOFTSHRINK_ROUNDS_ITS_ENDS = RELEASE >= (2, 14)
+"""Whether ``softshrink`` of 16-bit tensors subtracts ``lambd`` as that type rounds it."""

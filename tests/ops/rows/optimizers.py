@@ -362,8 +362,8 @@ def muon(param, grad, lr, step, scale, buf, **attrs):
     shrunk = param * (1 - rate * attrs.get("weight_decay", 0.0))
     if attrs.get("match_rms"):
         rate *= 0.2 * max(rows, columns) ** 0.5
-    else:
-        rate *= max(1, rows / columns if columns else 1) ** 0.5
+    elif columns:
+        rate *= max(0 if attrs.get("unclamped") else 1, rows / columns) ** 0.5
     return shrunk - rate * x, buf
 
 
@@ -388,6 +388,7 @@ def muon_row(shape, attrs, scale=None, fed_numbers=False, grad=None):
 for _shape in MATRICES:
     muon_row(_shape, {**MUON, "nesterov": 1}, SCALE)
     muon_row(_shape, {**MUON, "weight_decay": 0.125, "match_rms": 1}, fed_numbers=True)
+    muon_row(_shape, {**MUON, "unclamped": 1})
 for _attrs in (
     {"nesterov": 0},
     {"nesterov": 1, "maximize": 1, "weight_decay": 0.125},

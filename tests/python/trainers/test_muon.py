@@ -13,12 +13,14 @@ torch = pytest.importorskip("torch")
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import steep  # noqa: E402
+from steep.patching import torch_versions  # noqa: E402
 
 STEPS = 5
 CHOICES = {
     "as it is": {},
     "match_rms_adamw": {"adjust_lr_fn": "match_rms_adamw", "weight_decay": 0.0},
     "without nesterov": {"nesterov": False, "momentum": 0.5},
+    "spectral_unclamped": {"adjust_lr_fn": "spectral_unclamped"},
     "another iteration": {"ns_steps": 3, "ns_coefficients": (2.0, -1.5, 0.5), "eps": 1e-3},
 }
 
@@ -95,6 +97,8 @@ def assert_same(net, twin, optimizers):
 @pytest.mark.usefixtures("in_float32")
 @pytest.mark.parametrize("choice", CHOICES)
 def test_muon_is_that_of_pytorch(choice):
+    if choice == "spectral_unclamped" and torch_versions.RELEASE < (2, 14):
+        pytest.skip("PyTorch has it since 2.14")
     net, twin = nets()
     ours, theirs = (torch.optim.Muon(n.matrices(), lr=0.02, **CHOICES[choice]) for n in (twin, net))
     trainer, step = steep.trainer(twin, torch.nn.MSELoss(), ours), step_of(net, theirs)

@@ -22,7 +22,13 @@ from onnxscript.function_libs.torch_lib.ops.core import (
 from steep.lowering.ops.steep_nodes import with_changes, with_gradient_of, with_slopes
 from steep.lowering.ops.stop_gradient import detach
 from steep.lowering.ops.values import Number, Operator, Slopes, Translation, Value
-from steep.patching.torch_versions import CLAMP_IS_FLAT_AT_BOUNDS, operators
+from steep.patching.torch_versions import (
+    CLAMP_IS_FLAT_AT_BOUNDS,
+    FMAX_HAS_SLOPES_BESIDE_NAN,
+    FMAX_SHARES_TIES,
+    SOFTSHRINK_ROUNDS_ITS_ENDS,
+    operators,
+)
 from steep.torch_internals.operators import OpOverload
 
 
@@ -165,9 +171,10 @@ def _without_slope(where: Value, x: Value, otherwise: Value) -> Value:
 def _softshrink(self: Value, lambd: float = 0.5) -> Value:
     """Softshrink; the gradient is 0 between both ends, including the ends, and at NaN.
 
-    For 16-bit tensors PyTorch rounds the ends for the gradient, but not for the result.
+    For 16-bit tensors PyTorch rounds the ends for the gradient; for the result only since 2.14.
     """
-    if self.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16):
+    is_half = self.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+    if is_half and not SOFTSHRINK_ROUNDS_ITS_ENDS:
         result = opset18.CastLike(
             _softshrink(opset18.Cast(self, to=ir.DataType.FLOAT), lambd), self
         )
@@ -291,12 +298,21 @@ def _atan2(self: Value, other: Value) -> Value:
 def _ignoring_nan(wins: Operator) -> Operator:
     """Return ``fmax`` or ``fmin``: NaN only if both operands are.
 
-    ``wins`` compares the operands. As in PyTorch, the first has the whole gradient of a tie.
+    ``wins`` compares the operands. The gradients at ties and beside NaN are those of the installed
+    PyTorch.
     """
 
     def extreme(self: Value, other: Value) -> Value:
         first = opset18.Or(wins(self, other), is_nan(other))
-        return opset18.Where(first, self, other)
+        result = opset18.Where(first, self, other)
+        if not FMAX_SHARES_TIES or (self.dtype is not None and self.dtype.is_integer()):
+            return result
+        both = opset18.Add(self, other)
+        tie = opset18.Equal(self, other)
+        source = opset18.Where(tie, opset18.Mul(both, number(0.5, self)), result)
+        if FMAX_HAS_SLOPES_BESIDE_NAN:
+            source = opset18.Where(opset18.Or(is_nan(self), is_nan(other)), both, source)
+        return with_gradient_of(detach(result), source)
 
     return extreme
 

@@ -1,6 +1,6 @@
 // steep.Muon{momentum, epsilon, weight_decay, ns_a, ns_b, ns_c, ns_steps, nesterov, match_rms,
-// maximize}, state buf, for matrices: Jordan et al. 2024, as torch.optim.Muon, except that the
-// products are in the precision of the update, not always in bfloat16.
+// unclamped, maximize}, state buf, for matrices: Jordan et al. 2024, as torch.optim.Muon, except
+// that the products are in the precision of the update, not always in bfloat16.
 #include <algorithm>
 #include <cmath>
 
@@ -24,9 +24,11 @@ Value orthogonal(Node n, const Settings& settings, Value x, bool tall) {
 }
 
 /// The factor of the rate for a matrix of these extents.
-double adjustment(double rows, double columns, bool match_rms) {
-  if (match_rms) return 0.2 * std::sqrt(std::max(rows, columns));
-  return columns > 0 ? std::sqrt(std::max(1.0, rows / columns)) : 1;
+double adjustment(Node n, double rows, double columns) {
+  if (integer_of(n, "match_rms") != 0) return 0.2 * std::sqrt(std::max(rows, columns));
+  if (columns == 0) return 1;  // nothing to update
+  const double least = integer_of(n, "unclamped") != 0 ? 0.0 : 1.0;
+  return std::sqrt(std::max(least, rows / columns));
 }
 
 std::vector<Value> muon_decompose(Node n) {
@@ -40,7 +42,7 @@ std::vector<Value> muon_decompose(Node n) {
   const Value direction = nesterov ? moving_average(momentum, buffer, gradient) : buffer;
   const Value step = orthogonal(n, settings, direction, rows > columns);
   const Value lr = settings.exact("lr");
-  const Value rate = lr * adjustment(rows, columns, integer_of(n, "match_rms") != 0);
+  const Value rate = lr * adjustment(n, rows, columns);
   const Value shrink = 1.0 - lr * settings.exact("weight_decay");
   const Value start = settings.is_zero("weight_decay") ? param : param * cast_like(shrink, param);
   // A sum of products, so that the pass precision_bf16 does not round the last product of a step.
@@ -59,6 +61,7 @@ extern const OpDef kSteepMuon = {.name = "steep.Muon",
                                                 {"ns_steps", 5},
                                                 {"nesterov", 0},
                                                 {"match_rms", 0},
+                                                {"unclamped", 0},
                                                 {"maximize", 0}},
                                  .ranks = "2 2",
                                  .infer = updated_types,
