@@ -127,7 +127,7 @@ constexpr Number kNumbers[] = {
 };
 constexpr const char* kMatchRms = "match_rms_adamw";
 constexpr const char* kUnclamped = "spectral_unclamped";  // in PyTorch since 2.14
-constexpr double kMostSteps = 99;  // as in PyTorch
+constexpr double kMostSteps = 99;                         // as in PyTorch
 /// The attributes of steep.Muon for ns_coefficients, with the defaults.
 constexpr struct {
   const char* name;
@@ -268,8 +268,8 @@ void check_newton_schulz(const OptimizerOptions& o) {
   for (const double c : o.ns_coefficients)
     check_range("ns_coefficients", c, -INFINITY, INFINITY, false);
   check_range("ns_steps", static_cast<double>(o.ns_steps), 0, kMostSteps, true);
-  if (const auto& chosen = o.adjust_lr_fn; !chosen.empty() && chosen != "original" &&
-                                           chosen != kMatchRms && chosen != kUnclamped) {
+  if (const auto& chosen = o.adjust_lr_fn;
+      !chosen.empty() && chosen != "original" && chosen != kMatchRms && chosen != kUnclamped) {
     throw ModelError(
         ErrorParts{.what = "The optimizer's adjust_lr_fn is unknown.",
                    .expected = fmt::format("original, {} or {}", kMatchRms, kUnclamped),

@@ -24,8 +24,6 @@ from steep.lowering.ops.stop_gradient import detach
 from steep.lowering.ops.values import Number, Operator, Slopes, Translation, Value
 from steep.patching.torch_versions import (
     CLAMP_IS_FLAT_AT_BOUNDS,
-    FMAX_HAS_SLOPES_BESIDE_NAN,
-    FMAX_SHARES_TIES,
     SOFTSHRINK_ROUNDS_ITS_ENDS,
     operators,
 )
@@ -295,28 +293,6 @@ def _atan2(self: Value, other: Value) -> Value:
     )
 
 
-def _ignoring_nan(wins: Operator) -> Operator:
-    """Return ``fmax`` or ``fmin``: NaN only if both operands are.
-
-    ``wins`` compares the operands. The gradients at ties and beside NaN are those of the installed
-    PyTorch.
-    """
-
-    def extreme(self: Value, other: Value) -> Value:
-        first = opset18.Or(wins(self, other), is_nan(other))
-        result = opset18.Where(first, self, other)
-        if not FMAX_SHARES_TIES or (self.dtype is not None and self.dtype.is_integer()):
-            return result
-        both = opset18.Add(self, other)
-        tie = opset18.Equal(self, other)
-        source = opset18.Where(tie, opset18.Mul(both, number(0.5, self)), result)
-        if FMAX_HAS_SLOPES_BESIDE_NAN:
-            source = opset18.Where(opset18.Or(is_nan(self), is_nan(other)), both, source)
-        return with_gradient_of(detach(result), source)
-
-    return extreme
-
-
 def _hypot(self: Value, other: Value) -> Value:
     """√(x² + y²), without overflow; infinite if an operand is infinite, even beside NaN.
 
@@ -580,8 +556,6 @@ AS_IN_TORCH: dict[OpOverload, Translation] = operators(
             aten_isfinite, lambda self: opset18.Equal(self, self)
         ),
         "aten.atan2.default": _atan2,
-        "aten.fmax.default": _ignoring_nan(opset18.GreaterOrEqual),
-        "aten.fmin.default": _ignoring_nan(opset18.LessOrEqual),
         "aten.hypot.default": _hypot,
         "aten.linspace.default": _linspace,
         "aten.logaddexp.default": logaddexp,
