@@ -167,14 +167,15 @@ Tensor take_joined(Group* files, const std::string& name) {
     const Tensor& first = parts[0];
     mixed = mixed || next.dtype() != first.dtype();
     floats = floats || !converts(next.dtype(), DType::i64);
-    if (same_but_rows(first, next)) continue;
-    throw ShapeError(
-        ErrorParts{.what = fmt::format("Array '{}' of {} cannot be joined with that of {}.", name,
-                                       file.path, group[0].path),
-                   .node = name,
-                   .expected = describe(first) + ", but for the first extent",
-                   .received = describe(next),
-                   .remedy = "Give both the same extents; or rename one, if it is another array."});
+    if (parts.size() == 1 || same_but_rows(first, next)) continue;
+    throw ShapeError(ErrorParts{
+        .what = fmt::format("Array '{}' of {} cannot be joined with that of {}.", name, file.path,
+                            group[0].path),
+        .node = name,
+        .expected = first.dims().empty() ? "rows along a first axis"
+                                         : describe(first) + ", but for the first extent",
+        .received = describe(next),
+        .remedy = "Give both the same extents; or rename one, if it is another array."});
   }
   if (mixed) {
     const DType common = floats ? DType::f64 : DType::i64;
