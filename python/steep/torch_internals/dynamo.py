@@ -168,6 +168,7 @@ __all__ = [
     "get_closure_vars",
     "get_guard_fail_reason",
     "graph_break_reasons",
+    "guard_that",
     "higher_order_ops",
     "install_guard",
     "is_from_defaults",
@@ -188,6 +189,21 @@ __all__ = [
 def note_backend(callback: Callable[..., Any], backend: Callable[..., Any]) -> None:
     """Tell Dynamo which backend a frame callback belongs to."""
     callback._torchdynamo_orig_backend = backend  # type: ignore[attr-defined]
+
+
+def guard_that(expression: str, why: str = "") -> None:
+    """Add a guard to the graph that is traced: its calls need that a Python expression is true.
+
+    Args:
+        expression: of the names of sources, and of ``G``, the globals of the graph.
+        why: what PyTorch's logs say beside it.
+    """
+    text = f"{expression}  # {why}" if why else expression
+
+    def add(builder: GuardBuilder, _: Guard) -> None:
+        builder.object_aliasing_guard_codes.append((expression, text))
+
+    install_guard(Guard(GlobalStateSource(), add))
 
 
 def traced_without_cache(function: Callable[..., object]) -> bool:

@@ -12,14 +12,11 @@ from steep.patching.substitution import Substitution, replaces, substitute
 from steep.torch_internals.dynamo import (
     ConstantVariable,
     GlobalSource,
-    GlobalStateSource,
-    Guard,
-    GuardBuilder,
     InstructionTranslatorBase,
     SymNodeVariable,
     VariableTracker,
     WrapperUserFunctionVariable,
-    install_guard,
+    guard_that,
     traced_without_cache,
     unimplemented,
 )
@@ -98,10 +95,10 @@ def _call_for_real(
     if name := _name_of(self):
         same = f"getattr({name}, '__func__', {name}) is {callee} and "
     if _is_literal(result):
-        _install(f"{same}repr({call}) == {repr(result)!r}")
+        guard_that(f"{same}repr({call}) == {repr(result)!r}", "as cached")
         return VariableTracker.build(tx, result)
     kept = output.install_global_by_id("steep_kept", result)
-    _install(f"{same}{call} is G[{kept!r}]")
+    guard_that(f"{same}{call} is G[{kept!r}]", "as cached")
     return VariableTracker.build(tx, result, GlobalSource(kept))
 
 
@@ -145,13 +142,6 @@ def _name_of(variable: VariableTracker) -> str:
         return str(variable.source.name) if variable.source is not None else ""
     except NotImplementedError:  # a source that guards cannot read
         return ""
-
-
-def _install(holds: str) -> None:
-    def hold(builder: GuardBuilder, _: Guard) -> None:
-        builder.object_aliasing_guard_codes.append((holds, f"{holds}  # as cached"))
-
-    install_guard(Guard(GlobalStateSource(), hold))
 
 
 def _left_to_pytorch(

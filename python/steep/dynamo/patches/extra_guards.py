@@ -35,6 +35,7 @@ from steep.torch_internals.dynamo import (
     VariableTracker,
     builder,
     builtin,
+    guard_that,
     install_guard,
     object_protocol,
 )
@@ -296,19 +297,13 @@ def _are_same(left: VariableTracker, right: VariableTracker) -> VariableTracker 
         return _same(left, right)
     output = InstructionTranslator.current_tx().output
     are_one = output.resolve_source_value(a.source) is output.resolve_source_value(b.source)
-    guard = functools.partial(_stay_same, a.source, b.source, are_one)
-    install_guard(Guard(GlobalStateSource(), guard))
+    guard_that(f"({a.source.name} is {b.source.name}) == {are_one}", "forward compares the two")
     return ConstantVariable.create(are_one)
 
 
 def _is_object(variable: VariableTracker) -> bool:
     """Return whether a variable is an object that was there before, and no number or string."""
     return _has_name(variable.source) and not isinstance(variable, (CellVariable, ConstantVariable))
-
-
-def _stay_same(a: Source, b: Source, are_one: bool, builder: GuardBuilder, _: Guard) -> None:
-    holds = f"({a.name} is {b.name}) == {are_one}"
-    builder.object_aliasing_guard_codes.append((holds, f"{holds}  # forward compares the two"))
 
 
 _OF_TYPES = (

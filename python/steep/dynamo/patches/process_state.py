@@ -7,13 +7,10 @@ from collections.abc import Callable, Iterator
 
 from steep.patching.substitution import Substitution, replaces, substitute
 from steep.torch_internals.dynamo import (
-    GlobalStateSource,
-    Guard,
-    GuardBuilder,
     InstructionTranslatorBase,
     PolyfilledFunctionVariable,
     VariableTracker,
-    install_guard,
+    guard_that,
     unimplemented,
 )
 
@@ -46,12 +43,7 @@ def _guarded(
 ) -> VariableTracker:
     if self.fn in _READ:
         value = self.fn()
-        holds = f"__load_module('sys').{self.fn.__name__}() == {value}"
-
-        def stays(builder: GuardBuilder, _: Guard) -> None:
-            builder.object_aliasing_guard_codes.append((holds, holds))
-
-        install_guard(Guard(GlobalStateSource(), stays))
+        guard_that(f"__load_module('sys').{self.fn.__name__}() == {value}")
         return VariableTracker.build(tx, value)
     if self.fn in _WRITTEN:
         unimplemented(
