@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
@@ -10,16 +11,19 @@ import torch
 
 from steep.patching.substitution import Substitution, replaces, substitute
 from steep.torch_internals.dynamo import (
+    BaseListVariable,
     ConstantVariable,
     GlobalSource,
     InstructionTranslatorBase,
     SymNodeVariable,
+    TupleVariable,
     VariableTracker,
     WrapperUserFunctionVariable,
     guard_that,
     traced_without_cache,
     unimplemented,
 )
+from steep.torch_internals.tensors import version_of
 
 CALL_CACHED = Substitution(
     WrapperUserFunctionVariable,
@@ -33,17 +37,23 @@ _RandomState = tuple[torch.Tensor, tuple[Any, ...]]
 _LITERALS = (int, float, str, bytes, bool, type(None), torch.dtype, torch.device)
 
 
+_asked: weakref.WeakKeyDictionary[Callable[..., Any], set[str]] = weakref.WeakKeyDictionary()
+"""For each function with a cache, the arguments with which graphs call it."""
+
+
 @replaces(CALL_CACHED)
 def cached_functions(whole: bool = True) -> Iterator[None]:
     """Call a function with a cache as eager mode does, and guard on what it returns.
 
     The function itself is called at the capture, so that its cache is filled as in eager mode. The
     guard calls it again: a cache returns the same object as before. PyTorch runs the call between
-    two graphs if its arguments are made in forward, or if forward has changed an object before,
-    which the function may read. So it does if an argument is a number that changes and there may be
-    several graphs (``whole`` is false); else the graph is specialised to the number.
+    two graphs if its arguments are made in forward; if forward has changed an object or written a
+    tensor before, which the function may read; or if the cache keeps fewer results than graphs
+    ask for. So it does if an argument is a number that changes and there may be several graphs
+    (``whole`` is false); else the graph is specialised to the number.
 
-    Random numbers that the function draws stay drawn after the capture.
+    Random numbers that the function draws stay drawn after the capture. At the capture it draws
+    them before all that forward itself draws. A function that raises is called once more.
     """
     drawn: list[_RandomState] = []
 
@@ -78,8 +88,14 @@ def _call_for_real(
     effects = output.side_effects
     if any(effects.is_modified(v) for v in effects.id_to_variable.values() if v.source):
         _left_to_pytorch(function, "forward has changed an object before, which it may read")
+    if any(_is_written(node) for node in output.root_tracer.graph.find_nodes(op="placeholder")):
+        _left_to_pytorch(function, "forward has written a tensor before, which it may read")
     operands = [_operand(function, a.realize()) for a in (*self.self_args(), *args)]
     named = {name: _operand(function, a.realize()) for name, a in kwargs.items()}
+    texts = [text for _, text in operands] + [f"{n}={text}" for n, (_, text) in named.items()]
+    callee = f"G[{output.install_global_by_id('steep_cached', function)!r}]"
+    call = f"{callee}({', '.join(texts)})"
+    _require_kept(function, ", ".join(texts))
     before = torch.get_rng_state(), random.getstate()
     try:
         result = function(*(v for v, _ in operands), **{n: v for n, (v, _) in named.items()})
@@ -88,9 +104,6 @@ def _call_for_real(
     after = torch.get_rng_state(), random.getstate()
     if before[1] != after[1] or not torch.equal(before[0], after[0]):
         drawn.append(after)
-    texts = [text for _, text in operands] + [f"{n}={text}" for n, (_, text) in named.items()]
-    callee = f"G[{output.install_global_by_id('steep_cached', function)!r}]"
-    call = f"{callee}({', '.join(texts)})"
     same = ""  # that the name still leads to this function, alone or as a method
     if name := _name_of(self):
         same = f"getattr({name}, '__func__', {name}) is {callee} and "
@@ -102,8 +115,25 @@ def _call_for_real(
     return VariableTracker.build(tx, result, GlobalSource(kept))
 
 
+def _require_kept(function: Callable[..., Any], arguments: str) -> None:
+    """Leave a call to PyTorch if guards would evict what other guards ask for."""
+    asked = _asked.setdefault(function, set())
+    asked.add(arguments)
+    most = function.cache_parameters()["maxsize"]  # type: ignore[attr-defined]
+    if most is not None and len(asked) > most:
+        _left_to_pytorch(function, f"its cache keeps {most} results, and graphs ask for more")
+
+
+def _is_written(placeholder: torch.fx.Node) -> bool:
+    example = placeholder.meta.get("example_value")
+    return isinstance(example, torch.Tensor) and version_of(example) > 0
+
+
 def _number(variable: VariableTracker) -> VariableTracker:
+    """Return a number that changes as the one of this call, also within a tuple."""
     variable = variable.realize()
+    if isinstance(variable, TupleVariable):
+        return variable.clone(items=[_number(v) for v in variable.items])
     if isinstance(variable, SymNodeVariable):
         return ConstantVariable.create(variable.evaluate_expr())
     return variable
@@ -115,7 +145,7 @@ def _operand(function: Callable[..., Any], variable: VariableTracker) -> tuple[A
         value = variable.as_python_constant()
         if _is_literal(value):
             return value, _literal(value)
-    elif hasattr(variable, "value") and not variable.is_tensor() and variable.source:
+    elif variable.source and _is_object(variable):
         value = variable.value
     else:
         _left_to_pytorch(function, "an argument is made in forward, or changes")
@@ -124,15 +154,21 @@ def _operand(function: Callable[..., Any], variable: VariableTracker) -> tuple[A
     return value, text
 
 
+def _is_object(variable: VariableTracker) -> bool:
+    # the value of a list with a number that changes raises an error
+    is_array = variable.is_tensor() or isinstance(variable, BaseListVariable)
+    return not is_array and hasattr(variable, "value")
+
+
 def _literal(value: object) -> str:
-    if isinstance(value, tuple):
+    if type(value) is tuple:
         return f"({''.join(f'{_literal(v)}, ' for v in value)})"
     # nan and inf are no literals of Python
     return f"float({str(value)!r})" if isinstance(value, float) else repr(value)
 
 
 def _is_literal(value: object) -> bool:
-    if type(value) is tuple:
+    if isinstance(value, tuple) and type(value) in (tuple, torch.Size):
         return all(_is_literal(v) for v in value)
     return type(value) in _LITERALS
 
