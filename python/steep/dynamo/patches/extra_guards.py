@@ -148,7 +148,7 @@ def extra_guards() -> Iterator[None]:
             CLASS_OF_LIST: staticmethod(_class_for),
             BIND_ARGUMENTS: _bind_arguments,
             SAME_IN_CODE: _are_same,
-            SAME_IN_CONTAINERS: _are_same,
+            SAME_IN_CONTAINERS: _are_equal,
             WRAP: _wrap_method,
         }
     ):
@@ -295,10 +295,33 @@ def _are_same(left: VariableTracker, right: VariableTracker) -> VariableTracker 
     a, b = left.realize(), right.realize()
     if a is b or not (_is_object(a) and _is_object(b)):
         return _same(left, right)
-    output = InstructionTranslator.current_tx().output
-    are_one = output.resolve_source_value(a.source) is output.resolve_source_value(b.source)
+    if _is_made_anew(a.source) or _is_made_anew(b.source):  # such as a method of an object
+        return ConstantVariable.create(False)
+    are_one = _value_of(a.source) is _value_of(b.source)
     guard_that(f"({a.source.name} is {b.source.name}) == {are_one}", "forward compares the two")
     return ConstantVariable.create(are_one)
+
+
+def _are_equal(left: VariableTracker, right: VariableTracker) -> VariableTracker | None:
+    """Compare objects without a comparison of their own, and methods, which have one."""
+    a, b = left.realize(), right.realize()
+    if not (_is_object(a) and _is_object(b)):
+        return _same(left, right)
+    if all(isinstance(_value_of(v.source), types.MethodType) for v in (a, b)):
+        are_equal = _value_of(a.source) == _value_of(b.source)
+        guard_that(f"({a.source.name} == {b.source.name}) == {are_equal}", "forward compares them")
+        return ConstantVariable.create(are_equal)
+    if _is_made_anew(a.source) or _is_made_anew(b.source):
+        return _same(left, right)
+    return _are_same(left, right)
+
+
+def _value_of(source: Source) -> object:
+    return InstructionTranslator.current_tx().output.resolve_source_value(source)
+
+
+def _is_made_anew(source: Source) -> bool:
+    return _value_of(source) is not _value_of(source)
 
 
 def _is_object(variable: VariableTracker) -> bool:
