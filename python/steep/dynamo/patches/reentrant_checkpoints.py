@@ -15,6 +15,7 @@ from steep.torch_internals.dynamo import (
     VariableTracker,
     unimplemented,
 )
+from steep.torch_internals.pytree import tree_map_only
 
 CALL_CHECKPOINT = Substitution(
     CheckpointHigherOrderVariable,
@@ -70,5 +71,5 @@ def _unrecorded(function: Callable[..., object], *args: object) -> object:
     warnings.warn(  # the text of torch.utils.checkpoint
         "None of the inputs have requires_grad=True. Gradients will be None", stacklevel=2
     )
-    with torch.no_grad():
-        return function(*args)
+    with torch.no_grad():  # which the function may leave
+        return tree_map_only(torch.Tensor, torch.Tensor.detach, function(*args))
