@@ -30,7 +30,8 @@ def laid_out(result: torch.Tensor, layout: Layout) -> torch.Tensor:
     """Return a contiguous result, or else a copy of it in this layout."""
     if layout is None:
         return result
-    return torch.empty_permuted(result.shape, layout, dtype=result.dtype).copy_(result)
+    empty = torch.empty_permuted(result.shape, layout, dtype=result.dtype, device=result.device)
+    return empty.copy_(result)
 
 
 def _strides(extents: list[int], order: tuple[int, ...] | list[int] | range) -> list[int]:

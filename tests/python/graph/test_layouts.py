@@ -78,6 +78,14 @@ def test_what_depends_on_strides():
     assert z.ne(0).any()
 
 
+def test_default_device():
+    net = ORTModule(Net(lambda m, x: m.conv(x)))
+    x = torch.randn(2, 3, 4, 4).contiguous(memory_format=LAST)
+    expected = net(x)
+    with torch.device("meta"):
+        assert torch.equal(net(x), expected)
+
+
 def test_write_to_a_result_before_backward():
     """A result that backward reads, in another layout, is saved as any other."""
     net = ORTModule(Net(lambda m, x: m.conv(x).exp()))
