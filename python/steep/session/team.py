@@ -135,10 +135,10 @@ def _checksum(data: ArrayBatches) -> int:
     """Return the checksum of all rows, or of rows at equal distances if there are many bytes."""
     size = max(1, sum(value.nbytes for value in _arrays(data, np.arange(1))))
     count = min(data.count, max(_FEWEST_ROWS, _COMPARED_BYTES // size))
-    rows = np.linspace(0, data.count - 1, count).round().astype(np.int64)
     checksum, part = 0, max(1, _PART_BYTES // size)
     for first in range(0, count, part):
-        for array in _arrays(data, rows[first : first + part]):
+        places = np.arange(first, min(first + part, count))
+        for array in _arrays(data, places * (data.count - 1) // max(count - 1, 1)):
             head = f"{array.dtype} {array.shape}".encode()
             checksum = zlib.crc32(array.tobytes(), zlib.crc32(head, checksum))
     return checksum

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import numbers
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from steep import _steep
@@ -73,8 +74,10 @@ def groups_of(groups: Sequence[Group], lr: float) -> list[_steep.ParameterGroup]
 
 
 def _group_of(entry: Group, lr: float) -> _steep.ParameterGroup:
-    pair = isinstance(entry, tuple | list) and len(entry) == 2 and not isinstance(entry[0], str)
-    if not pair or not isinstance(entry[1], Mapping | _steep.OptimizerOptions):
+    pair = isinstance(entry, tuple | list) and len(entry) == 2
+    names = entry[0] if pair else ""
+    is_list = isinstance(names, Iterable) and not isinstance(names, str)
+    if not is_list or not isinstance(entry[1], Mapping | _steep.OptimizerOptions):
         raise ModelError(
             "A parameter group is no pair of names and settings.",
             node="groups",
@@ -83,7 +86,7 @@ def _group_of(entry: Group, lr: float) -> _steep.ParameterGroup:
             remedy="Name the group's parameters; * stands for any characters. Parameters in no "
             "group have the settings of the session.",
         )
-    names, settings = entry
+    settings = entry[1]
     group = _steep.ParameterGroup()
     group.names = list(names)
     if isinstance(settings, _steep.OptimizerOptions):
@@ -112,7 +115,8 @@ def _with_multiplier(settings: Mapping[str, Any], lr: float) -> dict[str, Any]:
     if "lr" not in values:
         return values
     rate = values.pop("lr")
-    if not isinstance(rate, int | float) or not lr or "lr_multiplier" in values:
+    is_number = isinstance(rate, numbers.Real) and not isinstance(rate, bool)
+    if not is_number or not lr or "lr_multiplier" in values:
         raise ModelError(
             "A parameter group cannot have this lr.",
             node="groups",
@@ -122,7 +126,7 @@ def _with_multiplier(settings: Mapping[str, Any], lr: float) -> dict[str, Any]:
             remedy="Give lr or lr_multiplier. For rates that do not follow the session's, give the "
             "group an optimizer of its own: {'optimizer': 'adamw', 'lr': …}.",
         )
-    return {**values, "lr_multiplier": rate / lr}
+    return {**values, "lr_multiplier": float(rate) / lr}
 
 
 def _optimizer_of(settings: Mapping[str, Any]) -> _steep.OptimizerOptions:
@@ -144,6 +148,7 @@ def _optimizer_of(settings: Mapping[str, Any]) -> _steep.OptimizerOptions:
             node="groups",
             expected=", ".join(sorted(keywords - {"beta1", "beta2", "epsilon"} | {"betas", "eps"})),
             received=name,
+            remedy="Leave it out; docs/options.md lists them all.",
         )
     return options
 

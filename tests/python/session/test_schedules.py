@@ -139,6 +139,8 @@ def test_a_group_with_a_rate_has_a_multiple_of_the_session_s():
         ("b", "no pair"),
         (("b", {"lr": 0.1}), "no pair"),
         ((["b"],), "no pair"),
+        ((None, {"lr": 0.1}), "no pair"),
+        ((["b"], {"lr": True}), "cannot have this lr"),
         ((["b"], 0.1), "no pair"),
         ((["b"], {"rate": 0.1}), "no such setting"),
         ((["b"], {"lr": "fast"}), "cannot have this lr"),
@@ -151,6 +153,14 @@ def test_a_group_that_is_none(group, words):
     with pytest.raises(steep.ModelError, match=words) as caught:
         session(groups=[group])
     assert caught.value.expected
+
+
+def test_a_rate_of_a_group_as_numpys_number():
+    ours = session(groups=[(["b"], {"lr": np.float32(0.1)})])
+    theirs = session(groups=[(["b"], {"lr": float(np.float32(0.1))})])
+    for of in (ours, theirs):
+        of.step(X, Y)
+    same(ours, theirs)
 
 
 def test_a_rate_of_a_group_needs_one_of_the_session():
