@@ -67,6 +67,7 @@ const std::vector<MemoryPoint>& MemoryPlanner::search() {
   if (points_.empty()) {
     looks_left_ = looks_for(nodes_);
     descend();
+    ascend();
     refine();
   }
   return points_;
@@ -318,6 +319,64 @@ void MemoryPlanner::descend() {
       ++failures;
     }
   }
+}
+
+/// Entries by which each node of backward computes all that it needs again, and nothing is kept for
+/// the next one, in the order of backward. Nothing if there are more than `most`.
+RecomputedNodes MemoryPlanner::everything(size_t most) const {
+  RecomputedNodes all;
+  uint32_t place = 0;
+  for (Node reader : graph_.nodes()) {
+    if (reader.phase() != Phase::backward) continue;
+    std::unordered_set<uint32_t> seen;
+    std::vector<Node> todo{reader};
+    while (!todo.empty()) {
+      const Node n = todo.back();
+      todo.pop_back();
+      for (int i = 0; i < n.input_count(); ++i) {
+        const Node p = n.input(i) ? root(n.input(i)).producer() : Node();
+        if (!p || !can_[p.id()] || !seen.insert(p.id()).second) continue;
+        all.push_back({p.id(), place});
+        todo.push_back(p);
+      }
+      if (all.size() > most) return {};
+    }
+    ++place;
+  }
+  return all;
+}
+
+/// Takes entries away, in this order, again and again while the plan does not grow by it.
+void MemoryPlanner::keep_what_is_free(std::span<const RecomputedNode> order) {
+  const int reserve = looks_left_ / 2;  // layouts for what follows
+  RecomputedNodes now(order.begin(), order.end());
+  std::sort(now.begin(), now.end());
+  size_t least = look(now).point.bytes;
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (const RecomputedNode& entry : order) {
+      if (looks_left_ <= reserve) return;
+      if (!std::binary_search(now.begin(), now.end(), entry)) continue;
+      RecomputedNodes fewer = without(now, {entry});
+      const MemoryPoint point = look(fewer).point;
+      note(point);
+      if (point.bytes > least) continue;
+      least = point.bytes;
+      now = std::move(fewer);
+      changed = true;
+    }
+  }
+}
+
+/// Starts where backward keeps nothing, and keeps what costs no byte. The descent gives up one
+/// value at a time: it does not find values that free memory only together.
+void MemoryPlanner::ascend() {
+  constexpr int kLooksOfEach = 8;
+  RecomputedNodes all = everything(static_cast<size_t>(looks_left_ / kLooksOfEach));
+  if (all.empty()) return;
+  keep_what_is_free(all);
+  std::reverse(all.begin(), all.end());
+  keep_what_is_free(all);
 }
 
 void MemoryPlanner::try_choice(const RecomputedNodes& recomputed) {

@@ -28,7 +28,8 @@ double modelled_ms(Node n, const NodeKernel* kernel);
 /// that a greater limit never gives a slower plan. It is greedy: it first gives up the values that
 /// free the most bytes at the peak per millisecond, a few at a time, and lays out each variant. A
 /// value may be given up between forward and backward or between two readers in backward, so a node
-/// may run several times. Then the search adds and removes single choices of the best variants.
+/// may run several times. In small graphs it also starts at the other end, where backward keeps
+/// nothing. Then the search adds and removes single choices of the best variants.
 /// REQUIRES: graph and `on` outlive it.
 class MemoryPlanner {
  public:
@@ -92,6 +93,9 @@ class MemoryPlanner {
   RecomputedNodes unneeded(const State& s) const;
   Batch choose(const State& now, double relief, const std::set<RecomputedNodes>& rejects) const;
   void descend();
+  RecomputedNodes everything(size_t most) const;
+  void ascend();
+  void keep_what_is_free(std::span<const RecomputedNode> order);
   std::vector<RecomputedNodes> additions(const State& s) const;
   void expand(const RecomputedNodes& recomputed, size_t width);
   void refine();
