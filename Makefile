@@ -64,7 +64,7 @@ test-all: test ## and more of each kind, the zoo at every opset, operators with 
 patterns: build ## 291 patterns of PyTorch code by every front door (15 minutes)
 	@$(step) -v build/patterns.log "Patterns" $(bin)/python -m pytest -n $(JOBS) --dist worksteal -m patterns
 
-torch-versions: build ## tests of capture with other releases of PyTorch (6 GB and an hour each): RELEASES="2.14.1 2.15.0"
+torch-versions: build ## tests of capture with other releases of PyTorch (6 GB and an hour each): RELEASES="2.14.1 2.15.0 ./ENVIRONMENT"
 	@scripts/torch_versions $(RELEASES)
 
 op_db: build ## PyTorch's own operator database, by dtype and with extents that change (hours)

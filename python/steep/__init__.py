@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from steep import backends, extension
 from steep._steep import Limits, Tensor, logs, pass_names, set_logs
+from steep.dependencies import require_not_hidden
 from steep.errors import (
     CheckpointError,
     DataError,
@@ -62,6 +63,10 @@ if TYPE_CHECKING:
     from steep.trainers.trainer import trainer
 
 __version__ = extension.VERSION
+
+# Nothing imports them yet, and what fails later would not name the file.
+for _library in ("numpy", "onnx"):
+    require_not_hidden(_library)
 
 # Names that need PyTorch: they are imported on first use.
 _LAZY = {

@@ -113,7 +113,7 @@ class IoError(Error, OSError):
 
 
 class InstallationError(Error, ImportError):
-    """The compiled part of Steep is missing, cannot be loaded, or is of another version."""
+    """The compiled part of Steep, or a library it needs, is missing, hidden or another version."""
 
 
 class InternalError(Error):

@@ -2,6 +2,8 @@
 
 A child process does not have that thread: the tracer's lock would stay held, and PyTorch would stay
 patched. If the wait is too long, the child refuses to capture, with an error.
+
+PyTorch's autograd is started, too, before anything is captured.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ import sys
 import threading
 import time
 from typing import Any
+
+import torch
 
 from steep.errors import ModelError
 
@@ -72,4 +76,16 @@ def _enter_child() -> None:
         _fork.torn = True
 
 
+def _start_autograd() -> None:
+    """Run a backward, at whose first time in a process autograd starts a thread for each GPU.
+
+    A capture has one GPU too many on a machine without any: for PyTorch's build for CUDA, tensors
+    without data need it. With a thread for it, no backward would run in a forked child.
+    """
+    with torch.inference_mode(False), torch.enable_grad():
+        one = torch.ones((), device="cpu", requires_grad=True)
+        torch.autograd.grad(one.clone(), one)
+
+
+_start_autograd()
 os.register_at_fork(before=_wait, after_in_parent=_go_on, after_in_child=_enter_child)

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import random
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy
 import torch
+from torch.autograd.function import BackwardCFunction
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import CheckpointFunction
 
@@ -30,16 +30,15 @@ from steep.patching.signals import DelayedSignals
 from steep.patching.substitution import Substitution, substitute
 from steep.torch_internals.autograd import (
     DisableTorchFunction,
-    is_setup_context_defined,
     set_grad_enabled,
 )
 from steep.torch_internals.pytree import tree_leaves, tree_map_only
 from steep.torch_internals.tensors import is_view
 
-SETUP_CONTEXT = Substitution(
-    torch.autograd.function,
-    "_is_setup_context_defined",
-    "Every `torch.autograd.Function` asks it: a function whose backward would get lost is refused.",
+MAKE_CONTEXT = Substitution(
+    BackwardCFunction,
+    "__init__",
+    "Every call of a `torch.autograd.Function` makes one: its backward would get lost.",
 )
 APPLY_CHECKPOINT = Substitution(
     CheckpointFunction,
@@ -56,12 +55,10 @@ def keep_semantics() -> Iterator[Watch]:
     """
     watch, thread = Watch(), threading.get_ident()
 
-    def refuse_function(setup: object) -> bool:
-        cls = sys._getframe(1).f_locals.get("cls")
-        name = getattr(cls, "__name__", str(cls))
-        if threading.get_ident() != thread or name.startswith(_DERIVATIVES):
-            return _is_setup_context_defined(setup)
-        raise_inexpressible(f"the backward of {name}, a torch.autograd.Function,")
+    def refuse_function(context: BackwardCFunction) -> None:
+        name = type(context).__name__.removesuffix("Backward")
+        if threading.get_ident() == thread and not name.startswith(_DERIVATIVES):
+            raise_inexpressible(f"the backward of {name}, a torch.autograd.Function,")
 
     def run_checkpointed(run: Callable[..., object], preserve: bool, *args: object) -> object:
         """Run a checkpointed region as plain operations: the engine plans recomputation itself."""
@@ -71,10 +68,10 @@ def keep_semantics() -> Iterator[Watch]:
 
     with (
         DelayedSignals() as signals,
-        # Every apply() calls this, however the module obtained the function.
+        # Every apply() makes a context, however the module obtained the function.
         substitute(
             {
-                SETUP_CONTEXT: refuse_function,
+                MAKE_CONTEXT: refuse_function,
                 APPLY_CHECKPOINT: run_checkpointed,
             }
         ),
@@ -194,7 +191,6 @@ def _works_in_place(func: Callable[..., Any]) -> bool:
     return name.endswith("_") and name != "requires_grad_"  # writes no values
 
 
-_is_setup_context_defined: Callable[[object], bool] = is_setup_context_defined
 _checkpoint = CheckpointFunction.apply
 # names of the classes that torch.library makes of an operator's backward
 _DERIVATIVES = (

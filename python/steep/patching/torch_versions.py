@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from steep.errors import InstallationError, ModelError
+from steep.dependencies import require_not_hidden
+from steep.errors import ModelError
 
 T = TypeVar("T")
 
@@ -31,16 +32,9 @@ def release_of(version: str) -> tuple[int, int]:
 
 
 def _version() -> str:
-    if hasattr(torch, "__version__") and hasattr(torch, "nn"):
-        return str(torch.__version__)
-    found = getattr(torch, "__file__", None) or next(iter(getattr(torch, "__path__", [])), "")
-    raise InstallationError(
-        "The module that was imported as torch is not PyTorch.",
-        node="torch",
-        expected="the package of PyTorch",
-        received=str(found),
-        remedy=f"rename {found}, which hides PyTorch; where it hides none: {_remedy()}",
-    )
+    for library in ("torch", "onnxscript"):
+        require_not_hidden(library)
+    return str(torch.__version__)
 
 
 def _remedy() -> str:

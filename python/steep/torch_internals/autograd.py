@@ -26,7 +26,6 @@ from torch.amp.autocast_mode import (
     _exit_autocast as exit_autocast,
 )
 from torch.autograd import forward_ad
-from torch.autograd.function import _is_setup_context_defined as is_setup_context_defined
 
 __all__ = [
     "DisableTorchFunction",
@@ -37,7 +36,6 @@ __all__ = [
     "forward_level",
     "get_data_attr",
     "graph_is_kept",
-    "is_setup_context_defined",
     "pop_saved_tensors_default_hooks",
     "push_saved_tensors_default_hooks",
     "saved_tensors_hooks_disable",

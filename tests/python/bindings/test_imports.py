@@ -129,8 +129,9 @@ def test_star_import_brings_what_works_here(tmp_path):
     assert run(outside + STAR) == "True True False\n"
 
 
-@pytest.mark.parametrize("form", ["torch.py", "torch/__init__.py"])
+@pytest.mark.parametrize("form", ["torch.py", "torch/__init__.py", "onnxscript.py"])
 def test_what_hides_pytorch_is_named(form, tmp_path):
+    pytest.importorskip("torch")
     path = tmp_path / form
     path.parent.mkdir(exist_ok=True)
     path.write_text("")
@@ -144,7 +145,26 @@ for name in ("ORTModule", "trainer"):
 """
     )
     first, second = run(code).splitlines()
-    assert first == second and first.startswith(f"{path} rename {path}, which hides PyTorch")
+    library = form.partition("/")[0].removesuffix(".py")
+    assert first == second and first.startswith(f"{path} rename {path}, which hides {library}")
+
+
+@pytest.mark.parametrize("form", ["numpy.py", "onnx.py", "onnx/__init__.py"])
+def test_what_hides_a_library_is_named_at_once(form, tmp_path):
+    path = tmp_path / form
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("raise SystemExit('it was imported')")
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+    code += "try: import steep\nexcept ImportError as error: print(type(error).__name__, error)"
+    said = run(code)
+    assert said.startswith("InstallationError") and f"rename {path}, which hides" in said
+
+
+def test_a_folder_without_code_hides_nothing(tmp_path):
+    """Python prefers a library to a folder of its name that contains no ``__init__.py``."""
+    for name in ("numpy", "onnx", "onnxscript", "torch"):
+        (tmp_path / name).mkdir()
+    run(f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nimport steep; steep.TrainingSession")
 
 
 PURGED = """

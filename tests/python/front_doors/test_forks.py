@@ -10,7 +10,7 @@ import pytest
 from checkout import SUPPORT
 
 HEAD = """
-import os, resource, sys, threading, time
+import os, resource, sys, threading, time, traceback
 sys.path.insert(0, {folder!r})
 import numpy as np, onnx, steep
 from session_models import linear
@@ -29,6 +29,8 @@ def in_child(work):
         try:
             work()
             code = 0
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(code)
     for _ in range(400):

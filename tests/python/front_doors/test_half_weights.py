@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -12,6 +10,7 @@ import onnx
 import pytest
 import torch
 from onnx import TensorProto, helper
+from steep_program import built
 
 import steep
 
@@ -183,10 +182,9 @@ def test_the_program_trains_float16(tmp_path):
     onnx.save(linear(np.float16, weight()), tmp_path / "m.onnx")
     x, y = batch(np.float16)
     np.savez(tmp_path / "d.npz", x=x, label=y)
-    program = Path(sys.executable).parent / "steep"
-    command = [program, "train", "m.onnx", "--data", "d.npz", "--loss", "mse", "--epochs", "3"]
+    command = [built("steep"), "train", "m.onnx", "--data", "d.npz", "--loss", "mse"]
     done = subprocess.run(
-        [*command, "--batch", "4", "--out", "t.onnx"],
+        [*command, "--epochs", "3", "--batch", "4", "--out", "t.onnx"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -204,8 +202,7 @@ def test_the_program_writes_no_weights_that_are_not_finite(tmp_path):
     onnx.save(linear(np.float16, weight()), tmp_path / "m.onnx")
     x, y = batch(np.float16)
     np.savez(tmp_path / "d.npz", x=x, label=y)
-    program = Path(sys.executable).parent / "steep"
-    command = [program, "train", "m.onnx", "--data", "d.npz", "--loss", "mse", "--lr", "1e7"]
+    command = [built("steep"), "train", "m.onnx", "--data", "d.npz", "--loss", "mse", "--lr", "1e7"]
     done = subprocess.run(
         [*command, "--optimizer", "sgd", "--epochs", "1", "--batch", "8", "--out", "t.onnx"],
         cwd=tmp_path,

@@ -316,7 +316,6 @@ OTHERS_PRIVATE = {
     "backends.py: registry._BACKENDS": "it is asked for only if PyTorch is loaded, and may be gone",
     "compat/data/data_schema.py: kind._make": "of named tuples, documented",
     "lowering/fingerprint.py: hashlib._Hash": "of Python, for annotations",
-    "lowering/training_semantics.py: sys._getframe": "of Python, documented",
     "compat/trainer/described_trainer.py: self.options._internal_use": "an option has this name",
     "lowering/ops/resize.py: nn._aten_upsample_output_size": "of onnxscript",
     "module/ort_module.py: super()._call_impl": "ORTModule is an nn.Module, and overrides it",
