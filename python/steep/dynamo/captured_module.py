@@ -15,6 +15,7 @@ from steep._steep import ProviderChoice
 from steep.dynamo.dynamo_backend import DynamoBackend, RunnableGraph
 from steep.dynamo.forks import refuse_to_capture
 from steep.dynamo.patches.absence_guards import absence_guards
+from steep.dynamo.patches.answer_guards import answer_guards
 from steep.dynamo.patches.cached_functions import cached_functions
 from steep.dynamo.patches.causal_masks import causal_masks
 from steep.dynamo.patches.changed_tensors import changed_tensors
@@ -217,7 +218,7 @@ class CapturedModule:
             *(interruptible_calls(), layers_as_in_eager(), arrays(), raise_branches()),
             *(absence_guards(), cached_functions(self._whole), changed_tensors()),
             *(process_state(), reentrant_checkpoints(), exact_numbers()),
-            class_guards(),
+            *(class_guards(), answer_guards()),
             *([branches()] if self._whole else []),
         ]
 

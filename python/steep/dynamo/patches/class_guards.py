@@ -97,6 +97,7 @@ class Methods:
     def __init__(self, kind: type) -> None:
         entries = dict(vars(kind))
         self._names = frozenset(entries)
+        self._order = kind.__mro__  # another tuple once bases change
         # `__getattr__` is asked for what the class does not have
         self._answers = any(
             "__getattr__" in vars(k) and not _is_of_pytorch(k) for k in kind.__mro__
@@ -111,6 +112,8 @@ class Methods:
     def are_in(self, kind: type) -> bool:
         """Return whether the class has these methods and no others."""
         entries = vars(kind)
+        if kind.__mro__ is not self._order:
+            return False
         for name, entry, function, code in self._methods:
             if entries.get(name) is not entry or getattr(function, "__code__", None) is not code:
                 return False

@@ -11,12 +11,14 @@ import numpy as np
 from steep.patching.dynamo_settings import ZERO, values_of
 from steep.patching.substitution import Substitution, replaces, substitute
 from steep.torch_internals.dynamo import (
+    GlobalStateSource,
     Guard,
     GuardBuilder,
     VariableTracker,
     builder,
     config,
     guard_that,
+    install_guard,
     unimplemented,
 )
 
@@ -38,7 +40,8 @@ FLOAT = Substitution(
 OF_NUMPY = Substitution(
     builder.VariableBuilder,
     "wrap_numpy_ndarray",
-    "The same for NumPy's numbers, which Dynamo takes for arrays.",
+    "The same for NumPy's numbers, which Dynamo takes for arrays; and Dynamo has no guard that two "
+    "arrays are distinct.",
 )
 
 _NUMBERS = (bool, int, float, complex)
@@ -119,8 +122,24 @@ def _wrap_number(self: builder.VariableBuilder, value: np.ndarray) -> VariableTr
                 hints=[],
             )
         guard_that(f"not __load_module({__name__!r}).is_negative_zero({self.source.name})")
+    elif value.ndim:
+        _guard_apart(self)
     wrapped: VariableTracker = _of_numpy(self, value)
     return wrapped
+
+
+def _guard_apart(array: builder.VariableBuilder) -> None:
+    """Guard that an array is none of the graph's other arrays, once for all of them."""
+    arrays: list[str] = vars(array.tx.output).setdefault("steep_arrays", [])
+    arrays.append(array.source.name)
+    if len(arrays) == 2:
+
+        def add(builder: GuardBuilder, _: Guard) -> None:
+            ids = ", ".join(f"id({name})" for name in dict.fromkeys(arrays))
+            holds = f"len({{{ids}}}) == {len(set(arrays))}"
+            builder.object_aliasing_guard_codes.append((holds, f"{holds}  # no two arrays are one"))
+
+        install_guard(Guard(GlobalStateSource(), add))
 
 
 def is_negative_zero(value: np.generic | np.ndarray) -> bool:
