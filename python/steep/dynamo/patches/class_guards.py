@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from typing import Any
 
 from steep.patching.substitution import Substitution, replaces, substitute
 from steep.patching.torch_versions import TENSOR_GETATTR
@@ -49,30 +48,33 @@ _slots = inspect.unwrap(getattr(object_protocol, SLOTS.name, type))
 def class_guards() -> Iterator[None]:
     """Guard on the methods of classes, and of their bases, whose objects forward makes or uses.
 
-    So it does for a class of which forward reads an attribute. For PyTorch's own classes,
-    ``extra_guards.py`` guards on the methods that forward looks up, if it did not make the object.
+    So it does for a class of which forward reads an attribute. PyTorch's own classes are left out,
+    since Dynamo and Steep change some during a capture: of these, ``extra_guards.py`` guards on the
+    methods that forward looks up in objects that it did not make.
     """
     with substitute({OBJECT: _make_object, CLASS: _attribute_of, SLOTS: _slots}):
         yield
 
 
-def _make_object(self: UserDefinedObjectVariable, value: object, *args: Any, **named: Any) -> None:
+def _make_object(
+    self: UserDefinedObjectVariable, value: object, *args: object, **named: object
+) -> None:
     _init(self, value, *args, **named)
-    _guard_class(InstructionTranslator.current_tx(), type(value), made=self.source is None)
+    _guard_class(InstructionTranslator.current_tx(), type(value))
 
 
 def _attribute_of(
     self: UserDefinedClassVariable, tx: InstructionTranslatorBase, name: str
 ) -> VariableTracker:
-    _guard_class(tx, self.value, made=False)
+    _guard_class(tx, self.value)
     found: VariableTracker = _attribute(self, tx, name)
     return found
 
 
-def _guard_class(tx: InstructionTranslatorBase, of: type, *, made: bool) -> None:
+def _guard_class(tx: InstructionTranslatorBase, of: type) -> None:
     output = tx.output
-    for kind in (*of.__mro__, *type(of).__mro__):
-        if not kind.__flags__ & _CAN_CHANGE or (not made and _is_of_pytorch(kind)):
+    for kind in [*inspect.getmro(of), *inspect.getmro(type(of))]:
+        if not kind.__flags__ & _CAN_CHANGE or _is_of_pytorch(kind):
             continue
         known = len(output.installed_globals)
         name = output.install_global_by_id("steep_class", kind)

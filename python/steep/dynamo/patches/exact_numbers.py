@@ -46,7 +46,7 @@ OF_NUMPY = Substitution(
 
 _NUMBERS = (bool, int, float, complex)
 _ORDERED = (tuple, list)
-_UNORDERED = (set, frozenset, type({}.keys()))
+_UNORDERED: tuple[type, ...] = (set, frozenset, type({}.keys()))
 
 _equals = GuardBuilder.EQUALS_MATCH
 _keys = GuardBuilder.DICT_KEYS_MATCH
