@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections.abc
 import contextlib
 import functools
 from collections.abc import Collection, Iterator
@@ -46,7 +47,7 @@ OF_NUMPY = Substitution(
 
 _NUMBERS = (bool, int, float, complex)
 _ORDERED = (tuple, list)
-_UNORDERED: tuple[type, ...] = (set, frozenset, type({}.keys()))
+_UNORDERED = (set, frozenset, collections.abc.KeysView)
 
 _equals = GuardBuilder.EQUALS_MATCH
 _keys = GuardBuilder.DICT_KEYS_MATCH
