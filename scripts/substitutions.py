@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 import steep
-from steep.patching.dynamo_settings import AUTOGRAD_GRAD, CAPTURE, REFUSED_ARRAYS
+from steep.patching.dynamo_settings import AUTOGRAD_GRAD, CAPTURE, REFUSED_ARRAYS, ZERO
 from steep.patching.substitution import DECLARED, Substitution
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "substitutions.md"
@@ -99,7 +99,7 @@ def text() -> str:
         lines.append(f"| `{target}` | {order} | `{file}` | {releases_of_pytorch} | {why} |\n")
     settings = [
         f"| `{s.name}` | `{'sys.maxsize' if s.value == sys.maxsize else s.value}` | {s.why} |\n"
-        for s in (*CAPTURE, *AUTOGRAD_GRAD, *REFUSED_ARRAYS)
+        for s in (*CAPTURE, *AUTOGRAD_GRAD, *REFUSED_ARRAYS, *ZERO)
     ]
     return HEAD + "".join(lines) + SETTINGS + "".join(settings) + LASTING
 

@@ -15,11 +15,14 @@ from steep._steep import ProviderChoice
 from steep.dynamo.dynamo_backend import DynamoBackend, RunnableGraph
 from steep.dynamo.forks import refuse_to_capture
 from steep.dynamo.patches.absence_guards import absence_guards
+from steep.dynamo.patches.answer_guards import answer_guards
 from steep.dynamo.patches.cached_functions import cached_functions
 from steep.dynamo.patches.causal_masks import causal_masks
 from steep.dynamo.patches.changed_tensors import changed_tensors
+from steep.dynamo.patches.class_guards import class_guards
 from steep.dynamo.patches.cumulative_batch_norm import means_over_batches
 from steep.dynamo.patches.ddp_buckets import buckets
+from steep.dynamo.patches.exact_numbers import exact_numbers
 from steep.dynamo.patches.extra_guards import extra_guards
 from steep.dynamo.patches.extra_tracing import extra_tracing
 from steep.dynamo.patches.graph_breaks import graph_breaks, left_this_time, left_to_pytorch
@@ -214,7 +217,8 @@ class CapturedModule:
             *(extra_guards(), extra_tracing(self._whole), layer_frames(), trace_autograd_grad()),
             *(interruptible_calls(), layers_as_in_eager(), arrays(), raise_branches()),
             *(absence_guards(), cached_functions(self._whole), changed_tensors()),
-            *(process_state(), reentrant_checkpoints()),
+            *(process_state(), reentrant_checkpoints(), exact_numbers()),
+            *(class_guards(), answer_guards()),
             *([branches()] if self._whole else []),
         ]
 

@@ -94,6 +94,15 @@ REFUSED_ARRAYS = (
 )
 """Settings while Dynamo traces a call with such a tensor (``dynamo/patches/numpy_arrays.py``)."""
 
+ZERO = (
+    DynamoSetting(
+        "specialize_float",
+        True,
+        "A zero would become a symbol, which has no sign: -0.0 would be 0.0.",
+    ),
+)
+"""Settings while Dynamo wraps a float that is zero (``dynamo/patches/exact_numbers.py``)."""
+
 
 def values_of(settings: tuple[DynamoSetting, ...]) -> dict[str, object]:
     """Return settings as keyword arguments of ``torch._dynamo.config.patch``."""

@@ -203,7 +203,8 @@ def guard_that(expression: str, why: str = "") -> None:
     text = f"{expression}  # {why}" if why else expression
 
     def add(builder: GuardBuilder, _: Guard) -> None:
-        builder.object_aliasing_guard_codes.append((expression, text))
+        if (expression, text) not in builder.object_aliasing_guard_codes:
+            builder.object_aliasing_guard_codes.append((expression, text))
 
     install_guard(Guard(GlobalStateSource(), add))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -297,9 +297,42 @@ def _are_same(left: VariableTracker, right: VariableTracker) -> VariableTracker 
         return _same(left, right)
     if _is_made_anew(a.source) or _is_made_anew(b.source):  # such as a method of an object
         return ConstantVariable.create(False)
-    are_one = _value_of(a.source) is _value_of(b.source)
-    guard_that(f"({a.source.name} is {b.source.name}) == {are_one}", "forward compares the two")
-    return ConstantVariable.create(are_one)
+    _guard_which_are_one(a.source, b.source)
+    return ConstantVariable.create(_value_of(a.source) is _value_of(b.source))
+
+
+def _guard_which_are_one(a: Source, b: Source) -> None:
+    """Guard on which of the objects that forward compares are one: one guard for each group.
+
+    Two objects are in a group if they are compared, perhaps through others: `layer in layers` for
+    each layer compares all pairs, but the guard grows with their number only.
+    """
+    output = InstructionTranslator.current_tx().output
+    pairs: dict[tuple[Source, Source], None] = vars(output).setdefault("steep_compared", {})
+    pairs[a, b] = None
+    if len(pairs) == 1:
+        install_guard(Guard(GlobalStateSource(), functools.partial(_stay_one_or_apart, pairs)))
+
+
+def _stay_one_or_apart(
+    pairs: Iterable[tuple[Source, Source]], builder: GuardBuilder, _: Guard
+) -> None:
+    group_of: dict[Source, list[Source]] = {}
+    for a, b in pairs:
+        left, right = group_of.setdefault(a, [a]), group_of.setdefault(b, [b])
+        if left is not right:
+            left += right
+            group_of.update(dict.fromkeys(right, left))
+    for group in {id(sources): sources for sources in group_of.values()}.values():
+        first: dict[int, str] = {}
+        for source in group:
+            name = first.setdefault(id(builder.get(source)), source.name)
+            if name != source.name:
+                holds = f"{source.name} is {name}"
+                builder.object_aliasing_guard_codes.append((holds, f"{holds}  # they are compared"))
+        ids = ", ".join(f"id({name})" for name in first.values())
+        holds = f"len({{{ids}}}) == {len(first)}"
+        builder.object_aliasing_guard_codes.append((holds, f"{holds}  # they are compared"))
 
 
 def _are_equal(left: VariableTracker, right: VariableTracker) -> VariableTracker | None:

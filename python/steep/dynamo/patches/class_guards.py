@@ -1,0 +1,130 @@
+"""Guards on the methods of classes whose objects forward makes or uses."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+
+from steep.patching.substitution import Substitution, replaces, substitute
+from steep.patching.torch_versions import TENSOR_GETATTR
+from steep.torch_internals.dynamo import (
+    InstructionTranslator,
+    InstructionTranslatorBase,
+    UserDefinedClassVariable,
+    UserDefinedObjectVariable,
+    VariableTracker,
+    guard_that,
+    object_protocol,
+)
+
+OBJECT = Substitution(
+    UserDefinedObjectVariable,
+    "__init__",
+    "Dynamo has no guard on the methods of an object that forward makes, nor on the class methods "
+    "and special methods of others.",
+)
+CLASS = Substitution(
+    UserDefinedClassVariable,
+    TENSOR_GETATTR,
+    "Dynamo has no guard that a class gets no static method in place of one that it inherits.",
+)
+SLOTS = Substitution(
+    object_protocol,
+    "_get_cached_slots",
+    "Dynamo keeps which special methods a class has, though a class may get others.",
+    absent=True,
+    like="vt_identity_compare",
+)
+
+_init = UserDefinedObjectVariable.__init__
+_attribute = getattr(UserDefinedClassVariable, TENSOR_GETATTR)
+
+_CAN_CHANGE = 1 << 9  # a flag of Python: a class that a `class` statement made
+
+_slots = inspect.unwrap(getattr(object_protocol, SLOTS.name, type))
+
+
+@replaces(OBJECT, CLASS, SLOTS)
+def class_guards() -> Iterator[None]:
+    """Guard on the methods of classes, and of their bases, whose objects forward makes or uses.
+
+    So it does for a class of which forward reads an attribute. PyTorch's own classes are left out,
+    since Dynamo and Steep change some during a capture: of these, ``extra_guards.py`` guards on the
+    methods that forward looks up in objects that it did not make.
+    """
+    with substitute({OBJECT: _make_object, CLASS: _attribute_of, SLOTS: _slots}):
+        yield
+
+
+def _make_object(
+    self: UserDefinedObjectVariable, value: object, *args: object, **named: object
+) -> None:
+    _init(self, value, *args, **named)
+    _guard_class(InstructionTranslator.current_tx(), type(value))
+
+
+def _attribute_of(
+    self: UserDefinedClassVariable, tx: InstructionTranslatorBase, name: str
+) -> VariableTracker:
+    _guard_class(tx, self.value)
+    found: VariableTracker = _attribute(self, tx, name)
+    return found
+
+
+def _guard_class(tx: InstructionTranslatorBase, of: type) -> None:
+    output = tx.output
+    for kind in [*inspect.getmro(of), *inspect.getmro(type(of))]:
+        if not kind.__flags__ & _CAN_CHANGE or _is_of_pytorch(kind):
+            continue
+        known = len(output.installed_globals)
+        name = output.install_global_by_id("steep_class", kind)
+        if len(output.installed_globals) > known:
+            methods = output.install_global("steep_methods", Methods(kind))
+            guard_that(
+                f"G[{methods!r}].are_in(G[{name!r}])", f"no method of {kind.__qualname__} changes"
+            )
+
+
+def _is_of_pytorch(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] == "torch"
+
+
+class Methods:
+    """The methods that a class has of its own, and the code that they run.
+
+    Args:
+        kind: the class as it is now; values of it that are no methods are left out.
+    """
+
+    def __init__(self, kind: type) -> None:
+        entries = dict(vars(kind))
+        self._names = frozenset(entries)
+        self._order = kind.__mro__  # another tuple once bases change
+        # `__getattr__` is asked for what the class does not have
+        self._answers = any(
+            "__getattr__" in vars(k) and not _is_of_pytorch(k) for k in kind.__mro__
+        )
+        self._methods = [
+            (name, entry, function, getattr(function, "__code__", None))
+            for name, entry in entries.items()
+            if _is_method(name, entry)
+            for function in [getattr(entry, "__func__", getattr(entry, "fget", entry))]
+        ]
+
+    def are_in(self, kind: type) -> bool:
+        """Return whether the class has these methods and no others."""
+        entries = vars(kind)
+        if kind.__mro__ is not self._order:
+            return False
+        for name, entry, function, code in self._methods:
+            if entries.get(name) is not entry or getattr(function, "__code__", None) is not code:
+                return False
+        if entries.keys() == self._names:
+            return True
+        new = entries.keys() - self._names
+        return not self._answers and not any(_is_method(name, entries[name]) for name in new)
+
+
+def _is_method(name: str, entry: object) -> bool:
+    # `__hash__ = None` takes a method away
+    return hasattr(type(entry), "__get__") or (entry is None and name.startswith("__"))
