@@ -54,5 +54,7 @@ def draw_times(times: Mapping[str, float], title: str, path: Path) -> bool:
             return False
         bars = axes.barh(list(times), list(times.values()), color=BLUE)
         axes.bar_label(bars, fmt="%.3g", padding=3)
+        axes.margins(x=0.12)  # for the label of the longest bar
+        axes.grid(visible=False, axis="y")  # whose lines would cross out the labels
         axes.invert_yaxis()
     return True

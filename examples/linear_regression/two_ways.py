@@ -46,7 +46,8 @@ if __name__ == "__main__":
     ends = []
     for title, fit in (("training_session", by_steps), ("gradient_session", by_gradients)):
         losses, weights = fit(data["x"], data["label"])
-        drawn = draw({title: losses}, title.replace("_", " "), folder / f"{title}.png")
+        name = f"Linear regression, {title.replace('_', ' ')}"
+        drawn = draw({title: losses}, name, folder / f"{title}.png")
         print(f"{title}: loss {losses[0]:.3g} → {losses[-1]:.3g}", "" if drawn else "(no picture)")
         ends.append(weights)
     for name, weight in ends[0].items():

@@ -17,6 +17,8 @@
   X(gradient)             \
   X(gradient_session)     \
   X(custom_ops)           \
+  X(curves)               \
+  X(images)               \
   X(disk)                 \
   X(logs)
 

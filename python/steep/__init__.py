@@ -47,6 +47,7 @@ from steep.session.deploy import model_for_inference
 from steep.session.gradient import grad
 from steep.session.gradient_session import GradientSession
 from steep.session.history import Epoch, History
+from steep.session.images import ImageFolder
 from steep.session.inference import (
     GraphOptimizationLevel,
     InferenceSession,
@@ -94,6 +95,7 @@ __all__ = [
     "GraphOptimizationLevel",
     "History",
     "IODescription",
+    "ImageFolder",
     "InferenceSession",
     "InstallationError",
     "InternalError",

@@ -9,8 +9,8 @@ namespace steep::cli {
 Curves::Curves(const std::string& metrics, const std::string& tensorboard, int64_t step,
                Keeper& keeper)
     : keeper_(keeper),
-      metrics_(std::make_unique<Metrics>(metrics, step)),
-      events_(std::make_unique<Events>(tensorboard, step)) {}
+      metrics_(std::make_unique<StepTable>(metrics, step)),
+      events_(std::make_unique<EventFile>(tensorboard, step)) {}
 
 void Curves::add_row(const StepResult& result, int64_t epoch, Progress& progress) {
   if (metrics_ == nullptr) return;

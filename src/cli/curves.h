@@ -4,10 +4,10 @@
 #include <memory>
 #include <string>
 
-#include "cli/events.h"
 #include "cli/keep.h"
-#include "cli/metrics.h"
 #include "cli/progress.h"
+#include "curves/event_file.h"
+#include "curves/step_table.h"
 #include "steep/steep.h"
 
 namespace steep::cli {
@@ -25,8 +25,8 @@ class Curves {
 
  private:
   Keeper& keeper_;
-  std::unique_ptr<Metrics> metrics_;
-  std::unique_ptr<Events> events_;
+  std::unique_ptr<StepTable> metrics_;
+  std::unique_ptr<EventFile> events_;
 };
 
 }  // namespace steep::cli

@@ -24,19 +24,23 @@ namespace steep::cli {
 namespace {
 
 /// "a,b" → a and b, unless an array has that name; then the name alone.
-std::vector<std::string> parts_of(const std::string& name, const Arrays& arrays) {
+std::vector<std::string> parts_of(const std::string& name, const JoinedArrays& arrays) {
   if (arrays.count(name) != 0) return {name};
   return CLI::detail::split(name, ',');
 }
 
 /// Columns of shape [n] → [n, number of columns], in the input's dtype. A single column keeps the
-/// shape [n] if the input has rank 1.
-Tensor columns_as_rows(const std::vector<std::string>& names, const Arrays& arrays,
+/// shape [n] if the input has rank 1, and its dtypes.
+Joined columns_as_rows(const std::vector<std::string>& names, const JoinedArrays& arrays,
                        const TensorInfo& input) {
   if (names.size() == 1 && input.has_rank && input.dims.size() == 1) return arrays.at(names[0]);
   std::vector<Tensor> columns;
-  for (const std::string& name : names)
-    columns.push_back(convert(arrays.at(name), input.dtype, name));
+  for (const std::string& name : names) {
+    Joined joined = arrays.at(name);
+    for (size_t i = 0; i < joined.parts.size(); ++i)
+      joined.parts[i] = convert(joined.parts[i], input.dtype, name + " of " + joined.paths[i]);
+    columns.push_back(join_rows(joined.parts, name));
+  }
   const int64_t rows = columns[0].size();
   const auto width = static_cast<int64_t>(columns.size());
   Tensor result = Tensor::empty(input.dtype, {rows, width});
@@ -49,7 +53,7 @@ Tensor columns_as_rows(const std::vector<std::string>& names, const Arrays& arra
       to += size;
     }
   }
-  return result;
+  return {.parts = {std::move(result)}, .paths = {arrays.at(names[0]).paths[0]}};
 }
 
 /// Common names of labels. (That a single array is left over is not enough: it may be weights of
@@ -179,7 +183,7 @@ void give_columns(Assignment* assignment, std::span<const TensorInfo> inputs,
 
 Assignment assign(const DataArguments& choice, std::span<const TensorInfo> inputs,
                   const std::string& label, bool needs_label, const Loaded& data) {
-  const Arrays& arrays = data.arrays;
+  const JoinedArrays& arrays = data.arrays;
   Assignment assignment{.array_of = named_arrays(choice, inputs, label)};
   add_earlier_columns(&assignment.array_of, choice, data);
   const bool label_named = assignment.array_of.count(label) != 0;
@@ -279,7 +283,7 @@ void check_extents(const Tensor& array, const std::string& name, const std::stri
 }
 
 /// Checks the number of rows of the last array.
-void check_rows(const Feed& feed) {
+void check_rows(const Feed& feed, const Joined& array) {
   const int64_t count = feed.arrays.back().dims()[0];
   const std::string& name = feed.names.back();
   if (count != feed.rows()) {
@@ -291,7 +295,7 @@ void check_rows(const Feed& feed) {
   if (count == 0) {
     throw DataError(
         ErrorParts{.what = fmt::format("Array '{}' of {} has no rows.", name, feed.path),
-                   .received = describe(feed.arrays.back())});
+                   .received = array.text()});
   }
 }
 
@@ -308,18 +312,18 @@ void check_image_options(const DataArguments& choice, const Loaded& data) {
 /// The images for the next input of `feed`.
 void feed_images(Feed* feed, const ImageArguments& choice, const TensorInfo& input,
                  const Loaded& data, const Limits& limits) {
-  feed->images = {.set = data.images,
-                  .input = feed->arrays.size(),
-                  .dtype = input.dtype,
-                  .form = image_form(choice, input),
-                  .limits = limits};
+  feed->late.images = {.set = data.images,
+                       .input = feed->arrays.size(),
+                       .dtype = input.dtype,
+                       .form = image_form(choice, input),
+                       .limits = limits};
   feed->names.emplace_back(kImageArray);
-  feed->arrays.push_back(data.arrays.at(kImageArray));
-  check_rows(*feed);
+  feed->arrays.push_back(data.arrays.at(kImageArray).parts[0]);
+  check_rows(*feed, data.arrays.at(kImageArray));
 }
 
 /// Checks every label.
-void check_labels(const Tensor& array, const std::string& name, const Loaded& data,
+void check_labels(const Joined& array, const std::string& name, const Loaded& data,
                   const DataArguments& choice, const LabelForm& form) {
   if (data.images != nullptr && name == kImageLabels && form.classes && form.count >= 0 &&
       std::ssize(data.images->classes) > form.count) {
@@ -329,9 +333,46 @@ void check_labels(const Tensor& array, const std::string& name, const Loaded& da
         .received = list_names(data.images->classes),
         .remedy = "Move folders that are no classes, or train a model with more outputs."});
   }
-  const std::string what = fmt::format("array '{}' of {}", name, data.text);
-  check_classes(array, form, what);
-  if (choice.loss != nullptr) check_unit_labels(array, *choice.loss, what);
+  const auto counts = [&](const Tensor& labels) {  // a file may have none that counts
+    return !form.classes || labels.dtype() != DType::i64 || count_labels(labels, form) > 0;
+  };
+  const bool any = std::any_of(array.parts.begin(), array.parts.end(), counts);
+  for (size_t i = 0; i < array.parts.size(); ++i) {
+    const Tensor& labels = array.parts[i];
+    const std::string what =
+        fmt::format("array '{}' of {}", name, array.parts.size() > 1 ? array.paths[i] : data.text);
+    if (!any || counts(labels)) check_classes(labels, form, what);
+    if (choice.loss != nullptr) check_unit_labels(labels, *choice.loss, what);
+  }
+}
+
+/// The parts of an array in the dtype and form of an input. `later`: sessions convert the rows of a
+/// batch.
+Joined as_input(Joined array, const std::string& name, const TensorInfo& input,
+                const LabelForm* labels, bool later) {
+  for (size_t i = 0; i < array.parts.size(); ++i) {
+    Tensor& part = array.parts[i];
+    if (labels != nullptr) part = as_labels(part, *labels);
+    if (part.dtype() == input.dtype || (later && converts(part.dtype(), input.dtype))) continue;
+    part =
+        convert(part, input.dtype, array.parts.size() > 1 ? name + " of " + array.paths[i] : name);
+  }
+  return array;
+}
+
+/// Adds an array: in memory as one, unless it is read later.
+void add_array(Feed* feed, const Joined& array, const std::string& name, DType dtype, bool later) {
+  feed->names.push_back(name);
+  if (array.parts.size() == 1) {
+    feed->arrays.push_back(array.parts[0]);
+  } else if (!later) {
+    feed->arrays.push_back(join_rows(array.parts, name));
+  } else {
+    const FarRows far(array, dtype);
+    feed->late.far.emplace(feed->arrays.size(), far);
+    feed->arrays.push_back(far.numbers());
+  }
+  check_rows(*feed, array);
 }
 
 /// What a feed says after its arrays: classes, and what is left out.
@@ -401,28 +442,20 @@ Feed feed_from(const DataArguments& choice, std::span<const TensorInfo> inputs,
     const std::vector<std::string> parts = parts_of(name, data.arrays);
     if (data.images != nullptr && name == kImageArray) {
       feed_images(&feed, choice.images, input, data, limits);
-      pairs.push_back(fmt::format("{} from {}", input.name, feed.images.text()));
+      pairs.push_back(fmt::format("{} from {}", input.name, feed.late.images.text()));
       continue;
     }
     const bool columns = data.is_column(parts[0]);
-    const Tensor array =
-        columns ? columns_as_rows(parts, data.arrays, input) : data.arrays.at(name);
+    Joined array = columns ? columns_as_rows(parts, data.arrays, input) : data.arrays.at(name);
     if (columns) feed.columns[input.name] = name;
-    pairs.push_back(fmt::format("{} from '{}' {}", input.name, name, describe(array)));
-    const bool is_label = labels && input.name == label;
-    feed.names.push_back(name);
-    feed.arrays.push_back(is_label ? as_labels(array, *labels) : array);
-    const bool later = data.mapped.count(name) != 0 && !is_label &&
-                       converts(array.dtype(), input.dtype);  // done for each batch
-    if (feed.arrays.back().dtype() != input.dtype && !later) {
-      feed.arrays.back() = convert(feed.arrays.back(), input.dtype, name);
-    }
-    check_extents(feed.arrays.back(), name, path, input,
+    pairs.push_back(fmt::format("{} from '{}' {}", input.name, name, array.text()));
+    const bool is_label = labels && input.name == label, mapped = data.mapped.count(name) != 0;
+    array =
+        as_input(std::move(array), name, input, is_label ? &*labels : nullptr, mapped && !is_label);
+    check_extents(array.parts[0], name, path, input,
                   columns && !is_label ? parts : std::vector<std::string>());
-    check_rows(feed);
-    if (is_label) {
-      check_labels(feed.arrays.back(), name, data, choice, *labels);
-    }
+    add_array(&feed, array, name, input.dtype, mapped);
+    if (is_label) check_labels(array, name, data, choice, *labels);
   }
   feed.text = fmt::format("{}: {}", path, fmt::join(pairs, ", ")) + rest_of_text(data, assigned);
   if (data.images != nullptr) feed.warning = turned_text(*data.images);
@@ -435,15 +468,10 @@ FeedBatches::FeedBatches(const Feed& feed, BatchOptions options)
                  options.rows = feed.row_numbers;
                  return std::move(options);
                }()),
-      images_(feed.images) {}
+      late_(feed.late) {}
 
 std::vector<Tensor> FeedBatches::get(int64_t epoch, int64_t batch) {
-  std::vector<Tensor> arrays = batches_.get(epoch, batch);
-  if (images_.set != nullptr) {
-    Tensor& array = arrays[images_.input];
-    array = images_at(images_, array);
-  }
-  return arrays;
+  return late_.read(batches_.get(epoch, batch));
 }
 
 std::vector<Tensor> first_rows(const Feed& feed, int64_t count) {

@@ -8,8 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/image_data.h"
-#include "cli/read_data.h"
+#include "cli/late_rows.h"
 #include "steep/steep.h"
 #include "train/finite.h"
 #include "train/labels.h"
@@ -43,7 +42,7 @@ struct Feed {
   std::string text{};                  ///< the array of each input, and the unused arrays, as text
   std::string warning{};               ///< "" if there is none
   std::vector<int64_t> row_numbers{};  ///< rows of the arrays, in order; empty: all
-  ImageFeed images{};                  ///< read by FeedBatches
+  LateRows late{};                     ///< read by FeedBatches
   int64_t rows() const {
     return row_numbers.empty() ? arrays[0].dims()[0] : static_cast<int64_t>(row_numbers.size());
   }
@@ -60,7 +59,7 @@ struct Feed {
 Feed feed_from(const DataArguments& choice, std::span<const TensorInfo> inputs,
                const std::optional<LabelForm>& labels, bool needs_label);
 
-/// The batches of a feed, whose images are read here.
+/// The batches of a feed.
 class FeedBatches {
  public:
   /// `options`: their `rows` are those of the feed.
@@ -72,7 +71,7 @@ class FeedBatches {
 
  private:
   Batches batches_;
-  ImageFeed images_;
+  LateRows late_;
 };
 
 /// The first `count` rows of the arrays, as a batch.

@@ -31,25 +31,6 @@ std::optional<std::pair<int64_t, int64_t>> sides_of(const std::string& text) {
   return std::pair(sides.front(), sides.back());
 }
 
-bool is_count(int64_t extent) { return extent == 1 || extent == 3; }
-
-[[noreturn]] void refuse_input(const TensorInfo& input, const std::string& expected,
-                               const std::string& remedy) {
-  throw ShapeError(ErrorParts{.what = "Images do not suit the model's input.",
-                              .node = input.name,
-                              .expected = expected,
-                              .received = input.text(),
-                              .remedy = remedy});
-}
-
-void check_numbers(const std::vector<double>& values, const char* option, int channels) {
-  if (values.size() <= 1 || values.size() == static_cast<size_t>(channels)) return;
-  throw DataError(
-      ErrorParts{.what = fmt::format("{} does not suit the model's input.", option),
-                 .expected = fmt::format("one number, or one for each of {} channels", channels),
-                 .received = fmt::format("{} numbers", values.size())});
-}
-
 }  // namespace
 
 void add_image_options(CLI::App& app, ImageArguments& choice, bool labels) {
@@ -83,42 +64,10 @@ void add_image_options(CLI::App& app, ImageArguments& choice, bool labels) {
 }
 
 ImageForm image_form(const ImageArguments& choice, const TensorInfo& input) {
-  const bool floats = input.dtype == DType::f32 || converts(DType::f32, input.dtype);
-  if ((!floats && input.dtype != DType::u8) || !input.has_rank || input.dims.size() != 4) {
-    refuse_input(input, "floats or uint8 of 4 axes: rows, channels, height, width", "");
-  }
-  const bool first = is_count(input.dims[1]), last = is_count(input.dims[3]);
-  if (first == last) {
-    refuse_input(input, "1 or 3 channels on the second or the last axis",
-                 first ? "Feed arrays: either axis may be the channels'."
-                       : "Feed arrays, or export the model with a fixed number of channels.");
-  }
-  ImageForm form{.channels_last = last, .whole = input.dtype == DType::u8};
-  form.channels = static_cast<int>(input.dims[last ? 3 : 1]);
-  form.height = input.dims[last ? 1 : 2];
-  form.width = input.dims[last ? 2 : 3];
-  if (const auto sides = sides_of(choice.size)) {
-    const auto [height, width] = *sides;
-    if ((form.height > 0 && form.height != height) || (form.width > 0 && form.width != width)) {
-      refuse_input(input, fmt::format("the height and width of --image-size {}", choice.size),
-                   "Leave --image-size out: the model fixes both.");
-    }
-    form.height = height;
-    form.width = width;
-  }
-  if (form.height <= 0 || form.width <= 0) {
-    refuse_input(input, "a height and a width", "Give both: --image-size 224, or 240,320.");
-  }
-  if (form.whole && (!choice.mean.empty() || !choice.stddev.empty())) {
-    throw DataError(ErrorParts{.what = "--image-mean and --image-std are for inputs of floats.",
-                               .node = input.name,
-                               .received = input.text()});
-  }
-  check_numbers(choice.mean, "--image-mean", form.channels);
-  check_numbers(choice.stddev, "--image-std", form.channels);
-  form.mean = choice.mean;
-  form.stddev = choice.stddev;
-  return form;
+  const auto sides = sides_of(choice.size).value_or(std::pair<int64_t, int64_t>());
+  return image_form(
+      input,
+      {.height = sides.first, .width = sides.second, .mean = choice.mean, .stddev = choice.stddev});
 }
 
 std::string ImageFeed::text() const {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "images/image_form.h"
 #include "images/image_set.h"
 #include "steep/data.h"
 #include "steep/steep.h"
@@ -35,10 +36,7 @@ struct ImageFeed {
   std::string text() const;  ///< "24 images, resized to 3 × 32 × 32 …"
 };
 
-/// The form that suits an input: of floats or uint8, [rows, channels, height, width] or [rows,
-/// height, width, channels], with 1 or 3 channels. Throws ShapeError, which names the input, if it
-/// is none, if height or width are open and --image-size is not given, or if they differ from it;
-/// DataError for means or deviations that do not suit the channels, or of uint8.
+/// As image_form() of a size, means and deviations.
 ImageForm image_form(const ImageArguments& choice, const TensorInfo& input);
 
 /// "classes: 0 'cat', 1 'dog'", and those left out; "" without classes.

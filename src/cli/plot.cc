@@ -49,8 +49,8 @@ std::span<const double> numbers(std::vector<CsvColumn>& columns, const std::stri
   }
   const std::string near = closest_name(name, names);
   throw DataError(ErrorParts{.what = fmt::format("{} has no column '{}'.", file, name),
-                             .expected = list_names(names),
-                             .received = name,
+                             .expected = fmt::format("a column '{}'", name),
+                             .received = list_names(names),
                              .remedy = near.empty() ? "" : fmt::format("Did you mean {}?", near)});
 }
 

@@ -21,12 +21,6 @@
 
 namespace steep::cli {
 
-std::vector<std::string> names_of(const Arrays& arrays) {
-  std::vector<std::string> names;
-  for (const auto& [name, array] : arrays) names.push_back(name);
-  return names;
-}
-
 namespace {
 
 /// Whether arrays differ at most in their first extent and in their dtype.
@@ -35,13 +29,19 @@ bool same_but_rows(const Tensor& a, const Tensor& b) {
          std::equal(a.dims().begin() + 1, a.dims().end(), b.dims().begin() + 1, b.dims().end());
 }
 
-/// Files of more than 1/kShare of the memory limit are mapped.
-constexpr size_t kShare = 4;
+/// Files that together have more than 1/kShare of the memory limit are mapped.
+constexpr uintmax_t kShare = 4;
 
-bool is_large(const std::string& path, const Limits& limits) {
-  std::error_code error;
-  const uintmax_t bytes = std::filesystem::file_size(path, error);
-  return !error && bytes > limits.max_bytes / kShare;
+bool are_large(const std::vector<std::string>& paths, const Limits& limits) {
+  uintmax_t sum = 0;
+  for (const std::string& path : paths) {
+    if (is_csv(path) || is_parquet(path)) continue;
+    std::error_code error;
+    const uintmax_t bytes = std::filesystem::file_size(path, error);
+    if (!error)
+      sum += std::min(bytes, limits.max_bytes - std::min<uintmax_t>(sum, limits.max_bytes));
+  }
+  return sum > limits.max_bytes / kShare;
 }
 
 bool same_names(const Arrays& a, const Arrays& b) {
@@ -122,7 +122,8 @@ bool is_refused(const CsvColumn& column, Loaded* result) {
   return true;
 }
 
-DataFile read_file(const std::string& path, const Limits& limits, Loaded* result) {
+/// `large`: maps arrays that can be mapped.
+DataFile read_file(const std::string& path, bool large, const Limits& limits, Loaded* result) {
   DataFile file{.path = path};
   Arrays& arrays = file.arrays;
   const auto add = [&](std::string name, Tensor values, bool column) {
@@ -144,7 +145,7 @@ DataFile read_file(const std::string& path, const Limits& limits, Loaded* result
     file.later = true;
     return file;
   }
-  if (!is_large(path, limits)) {
+  if (!large) {
     arrays = load_arrays(path, limits);
     return file;
   }
@@ -155,34 +156,24 @@ DataFile read_file(const std::string& path, const Limits& limits, Loaded* result
 
 using Group = std::vector<DataFile>;
 
-/// Takes the same array out of several files, one behind the other. A text file has no types, and
-/// other readers have their own: numbers of several types become float64, or int64 if all are
-/// whole.
-Tensor take_joined(Group* files, const std::string& name) {
-  Group& group = *files;
-  std::vector<Tensor> parts;
-  bool mixed = false, floats = false;
-  for (DataFile& file : group) {
-    const Tensor next = parts.emplace_back(std::exchange(file.arrays.at(name), {}));
-    const Tensor& first = parts[0];
-    mixed = mixed || next.dtype() != first.dtype();
-    floats = floats || !converts(next.dtype(), DType::i64);
-    if (parts.size() == 1 || same_but_rows(first, next)) continue;
+/// Takes the same array out of several files.
+Joined take_parts(Group* files, const std::string& name) {
+  Joined joined;
+  for (DataFile& file : *files) {
+    const Tensor next = joined.parts.emplace_back(std::exchange(file.arrays.at(name), {}));
+    joined.paths.push_back(file.path);
+    const Tensor& first = joined.parts[0];
+    if (joined.parts.size() == 1 || same_but_rows(first, next)) continue;
     throw ShapeError(ErrorParts{
         .what = fmt::format("Array '{}' of {} cannot be joined with that of {}.", name, file.path,
-                            group[0].path),
+                            joined.paths[0]),
         .node = name,
         .expected = first.dims().empty() ? "rows along a first axis"
                                          : describe(first) + ", but for the first extent",
         .received = describe(next),
         .remedy = "Give both the same extents; or rename one, if it is another array."});
   }
-  if (mixed) {
-    const DType common = floats ? DType::f64 : DType::i64;
-    for (size_t i = 0; i < parts.size(); ++i)
-      parts[i] = convert(parts[i], common, fmt::format("{} of {}", name, group[i].path));
-  }
-  return parts.size() == 1 ? parts[0] : join_rows(parts, name);
+  return joined;
 }
 
 void add_to_groups(std::vector<Group>* groups, DataFile file) {
@@ -221,6 +212,18 @@ void read_columns(DataFile* file, const std::set<std::string>& names, const Limi
 }
 
 }  // namespace
+
+int64_t Joined::rows() const {
+  int64_t sum = 0;
+  for (const Tensor& part : parts) sum += part.dims().empty() ? 0 : part.dims()[0];
+  return sum;
+}
+
+std::string Joined::text() const {
+  Dims dims = parts[0].dims();
+  if (!dims.empty()) dims[0] = rows();
+  return fmt::format("{}{}", name_of(parts[0].dtype()), to_string(dims));
+}
 
 bool Loaded::is_column(const std::string& name) const {
   return std::find(columns.begin(), columns.end(), name) != columns.end();
@@ -263,10 +266,11 @@ Loaded load(const std::vector<std::string>& names, const std::vector<std::string
     result.images = std::make_shared<ImageSet>(find_images(paths.images, classes, limits));
     add_to_groups(&result.groups, {.path = paths.images[0], .arrays = arrays_of(*result.images)});
   }
+  const bool large = are_large(paths.files, limits);
   for (const std::string& path : paths.files)
-    add_to_groups(&result.groups, read_file(path, limits, &result));
+    add_to_groups(&result.groups, read_file(path, large, limits, &result));
   for (const Group& group : result.groups) {
-    for (const auto& [name, array] : group[0].arrays) result.arrays[name] = Tensor();
+    for (const auto& [name, array] : group[0].arrays) result.arrays[name] = {};
   }
   return result;
 }
@@ -281,7 +285,7 @@ void take(Loaded* data, const std::set<std::string>& names, const Limits& limits
     }
     for (const std::string& name : names_of(group[0].arrays)) {
       if (names.count(name) == 0) continue;
-      data->arrays[name] = take_joined(&group, name);
+      data->arrays[name] = take_parts(&group, name);
     }
   }
   data->groups.clear();

@@ -17,11 +17,27 @@ namespace steep::cli {
 
 using Arrays = std::map<std::string, Tensor>;
 
-std::vector<std::string> names_of(const Arrays& arrays);
+template <typename Array>
+std::vector<std::string> names_of(const std::map<std::string, Array>& arrays) {
+  std::vector<std::string> names;
+  for (const auto& [name, array] : arrays) names.push_back(name);
+  return names;
+}
 
 /// The names of the arrays that an ImageSet gives: the numbers of its files, and its labels.
 constexpr const char* kImageArray = "image";
 constexpr const char* kImageLabels = "label";
+
+/// An array that lies in one file or in several: rows of one form, one file behind the other. A
+/// text file has no types, and other readers have their own: types may differ.
+struct Joined {
+  std::vector<Tensor> parts{};       ///< empty until take()
+  std::vector<std::string> paths{};  ///< the file of each part
+  int64_t rows() const;
+  std::string text() const;  ///< "float32[10, 3]"
+};
+
+using JoinedArrays = std::map<std::string, Joined>;
 
 /// A file of --data.
 struct DataFile {
@@ -32,8 +48,7 @@ struct DataFile {
 
 struct Loaded {
   std::string text;  ///< names of the files
-  /// Empty tensors until take() has read them.
-  Arrays arrays{};
+  JoinedArrays arrays{};
   std::vector<std::vector<DataFile>> groups{};    ///< files with the same names of arrays
   std::vector<std::string> columns{};             ///< names of the columns of tables, in order
   std::set<std::string> mapped{};                 ///< names of the arrays that are mapped, not read
@@ -50,7 +65,7 @@ Loaded load(const std::vector<std::string>& names, const std::vector<std::string
             const Limits& limits);
 
 /// Reads these arrays, and forgets all others: columns of Parquet files that nobody takes are not
-/// read. Throws as load() does, and ShapeError for files that cannot be concatenated.
+/// read. Throws as load() does, and ShapeError for files whose rows have other extents.
 void take(Loaded* data, const std::set<std::string>& names, const Limits& limits);
 
 /// Concatenates along the first axis. Throws ShapeError, which names `name`, if other extents or

@@ -44,11 +44,7 @@ std::pair<int64_t, int64_t> Shares::range(int64_t rows) const {
 std::vector<Tensor> Shares::take(const std::vector<int64_t>& numbers) const {
   std::vector<Tensor> result;
   for (const Tensor& array : feed_.arrays) result.push_back(take_rows(array, numbers));
-  if (feed_.images.set != nullptr) {
-    Tensor& array = result[feed_.images.input];
-    array = images_at(feed_.images, array);
-  }
-  return result;
+  return feed_.late.read(std::move(result));
 }
 
 std::vector<Tensor> Shares::get(int64_t epoch, int64_t batch) {
@@ -68,7 +64,7 @@ int64_t Shares::rows_of(int64_t batch) const {
 }
 
 Tensor Shares::whole(size_t array, int64_t epoch, int64_t batch) {
-  return take_rows(feed_.arrays.at(array), numbers(epoch, batch));
+  return feed_.late.read(array, take_rows(feed_.arrays.at(array), numbers(epoch, batch)));
 }
 
 void require_open_rows(std::span<const TensorInfo> inputs) {

@@ -178,7 +178,7 @@ class Run {
     DataArguments data = choice_.data;
     if (!split_rows_) data.paths = choice_.validation;
     data.columns = feed_.columns;
-    if (feed_.images.set) data.images.classes = feed_.images.set->classes;
+    if (feed_.late.images.set) data.images.classes = feed_.late.images.set->classes;
     const std::vector<TensorInfo>& inputs = session_.input_info();
     const Feed feed = split_rows_ ? *split_rows_ : feed_from(data, inputs, weight_.labels(), true);
     const Cut cut = cut_for(data, feed, inputs, false);

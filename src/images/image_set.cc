@@ -114,6 +114,11 @@ class Finder {
     } else {
       take_classes(order);
     }
+    if (set_.files.empty()) {
+      throw DataError(ErrorParts{.what = "There are no images.",
+                                 .expected = "files in .jpg, .jpeg or .png",
+                                 .received = fmt::format("{} other files", set_.others)});
+    }
     for (const std::string& file : set_.files) {
       const FileSource source(file);
       image_size(source, limits_);

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from steep import _steep
 from steep.errors import DataError, ShapeError
+from steep.session.images import ImageFolder, ImageTable
 
 Rows = NDArray[np.int64]
 Arrays = Mapping[str, object] | tuple[object, ...]
-Data = Arrays | Iterable[object]
+Data = Arrays | Iterable[object] | ImageFolder
 
 
 class HasRows(Protocol):
@@ -89,9 +90,9 @@ class ArrayBatches:
         self.count = counts[0] if rows is None else len(rows)
         if len(self) == 0:
             raise DataError(
-                "There is less data than the model's fixed batch.",
+                "There are too few rows for one batch.",
                 node=what,
-                expected=f"{size} rows or more",
+                expected=f"{size} rows or more: the model fixes them, or drop_last is given",
                 received=str(self.count),
             )
 
@@ -130,8 +131,15 @@ class ArrayBatches:
         arrays = dict(zip(self._names, values, strict=True)) if self._names else (*values,)
         return Batch(arrays, whole)
 
-    def split(self, share: float, order: Rows | None) -> tuple[ArrayBatches, ArrayBatches]:
+    def split(
+        self, share: float, order: Rows | None, whole: bool
+    ) -> tuple[ArrayBatches, ArrayBatches]:
         """Return the training rows, and the validation rows: the last of ``order``.
+
+        Args:
+            share: the part of the rows that are validation rows.
+            order: a permutation of the rows; None for their own.
+            whole: leave out a last batch of the validation rows that is smaller.
 
         Raises:
             DataError: one of the two would be empty.
@@ -149,12 +157,10 @@ class ArrayBatches:
         if self._names is not None:
             arrays = dict(zip(self._names, self._arrays, strict=True))
         parts = np.sort(rows[:-held]), np.sort(rows[-held:])
-        whats = self._what, "validation"
-        first, second = (
-            ArrayBatches(arrays, self._size, self._whole, what, part)
-            for what, part in zip(whats, parts, strict=True)
+        return (
+            ArrayBatches(arrays, self._size, self._whole, self._what, parts[0]),
+            ArrayBatches(arrays, self._size, whole, "validation", parts[1]),
         )
-        return first, second
 
 
 class GivenBatches:
@@ -238,13 +244,13 @@ def _sliceable(array: object, what: str) -> HasRows:
     rows: object
     if _is_torch(array) and not _is_dense(array):
         _steep.Tensor(array)  # it refuses it
-    if isinstance(array, np.ndarray) or _is_torch(array):
+    if isinstance(array, (np.ndarray, ImageTable)) or _is_torch(array):
         rows = array
     elif isinstance(array, _steep.Tensor) or not hasattr(array, "__array__"):
         rows = _steep.Tensor(array).numpy()
     else:
         rows = np.asarray(array)  # pandas, for example, whose indices are labels
-    if getattr(rows, "ndim", 0) == 0:
+    if getattr(rows, "ndim", 0) == 0 and not isinstance(rows, ImageTable):
         raise DataError(
             "An array has no rows.",
             node=what,

@@ -16,9 +16,12 @@ import numpy as np
 
 from steep import _steep
 from steep.errors import DataError
+from steep.inspection import StrPath
 from steep.session.batches import ArrayBatches, Data, GivenBatches, Rows, batches_of, fixed_rows
 from steep.session.history import Epoch, History
+from steep.session.images import ImageFolder
 from steep.session.metrics import Array, LossOfSession, Metric, Metrics, as_array, metrics_of
+from steep.session.records import Checkpoints, Curves
 from steep.session.team import Team
 
 log = logging.getLogger("steep")
@@ -47,6 +50,11 @@ class FitOptions:
     patience: int | None
     restore_best: bool
     progress: bool
+    drop_last: bool = False
+    checkpoint: StrPath | None = None
+    checkpoint_every: int | None = None
+    metrics_file: StrPath | None = None
+    tensorboard: StrPath | None = None
 
 
 def fit(
@@ -92,15 +100,24 @@ class _Fit:
                 remedy="Call apply_gradients() or drop_gradients().",
             )
         size = options.batch or fixed or _ROWS
-        self._whole = fixed is not None
-        self._training = batches_of(data, size, self._whole, "data")
+        self._fixed = fixed is not None
+        classes = data.classes if isinstance(data, ImageFolder) else []
+        data = self._arrays_of(data)
+        self._training = batches_of(data, size, self._fixed or options.drop_last, "data")
+        if options.drop_last and isinstance(self._training, GivenBatches):
+            raise DataError(
+                "drop_last is for arrays, which fit cuts into batches.",
+                node="drop_last",
+                expected="data as a dict or tuple of arrays",
+                received="batches",
+            )
         share = options.validation if isinstance(options.validation, float) else None
         team.require_same(
             self._training,
             f"batch {size}, seed {options.seed}, shuffle {options.shuffle}, validation {share}, "
             f"accumulate {options.accumulate}, epochs {options.epochs}, step {session.step_count}",
         )
-        self._validation = self._validation_of(size)
+        self._validation = self._validation_of(size, classes)
         for batches in (self._training, self._validation):
             if isinstance(batches, GivenBatches) and batches.once and options.epochs > 1:
                 raise DataError(
@@ -109,7 +126,7 @@ class _Fit:
                     received=f"an iterator, and epochs={options.epochs}",
                     remedy="For data that are made on the way, give a class with __iter__.",
                 )
-            if batches is not None and batches.left_out:
+            if batches is not None and batches.left_out and self._fixed:
                 log.warning(
                     "fit: the model fixes batches of %d rows; %d rows of each pass are left out",
                     size,
@@ -117,8 +134,25 @@ class _Fit:
                 )
         self._best_state: _State | None = None
         self._since_best = 0
+        self._checkpoints = Checkpoints(
+            session.save_checkpoint, options.checkpoint, options.checkpoint_every
+        )
+        leads = team.rank == 0
+        self._curves = Curves(
+            options.metrics_file if leads else None,
+            options.tensorboard if leads else None,
+            session.step_count,
+        )
 
-    def _validation_of(self, size: int) -> ArrayBatches | GivenBatches | None:
+    def _arrays_of(self, data: Data, classes: Sequence[str] = ()) -> Data:
+        """Return the arrays of images; other data as they are."""
+        if not isinstance(data, ImageFolder):
+            return data
+        return data.arrays(self._session.input_info(), self._label, classes)
+
+    def _validation_of(
+        self, size: int, classes: Sequence[str]
+    ) -> ArrayBatches | GivenBatches | None:
         options = self._options
         given = options.validation
         if given is None:
@@ -135,7 +169,7 @@ class _Fit:
                     )
             return None
         if not isinstance(given, (int, float, np.number)):
-            return batches_of(given, size, self._whole, "validation")
+            return batches_of(self._arrays_of(given, classes), size, self._fixed, "validation")
         if not isinstance(self._training, ArrayBatches):
             raise DataError(
                 "Only arrays can be split.",
@@ -146,7 +180,7 @@ class _Fit:
         order = None
         if options.shuffle:
             order = np.random.default_rng(options.seed).permutation(self._training.count)
-        self._training, validation = self._training.split(float(given), order)
+        self._training, validation = self._training.split(float(given), order, self._fixed)
         return validation
 
     def run(self) -> History:
@@ -159,7 +193,9 @@ class _Fit:
                     history.stopped_by = "callback"
                     break
                 history.epochs.append(epoch)
+                self._curves.add_epoch(epoch)
                 self._compare(history, epoch)
+                self._checkpoints.save()
                 progress.say(epoch)
                 log.info("%s", _text_of(epoch))
                 if self._stops(self._options.callbacks, epoch, ctrl_c):
@@ -180,6 +216,9 @@ class _Fit:
         session, mean, lr = self._session, _Mean(), math.nan
         for result in self._updates(mean, progress):
             lr = result.lr
+            self._curves.add_step(result, number)
+            if not result.skipped:
+                self._checkpoints.after_step(result.step)
             if self._stops(self._options.step_callbacks, result, ctrl_c):
                 return None
         loss, values = self._validate(ctrl_c)
@@ -223,6 +262,7 @@ class _Fit:
         """
         every = self._team.gather("fit: callbacks", _any_stops(callbacks, event), ctrl_c.pending)
         if any(pending for _, pending in every):
+            self._checkpoints.save()
             raise KeyboardInterrupt
         return any(stop for stop, _ in every)
 
@@ -252,8 +292,9 @@ class _Fit:
             if self._metrics:
                 predictions.append(as_array(result.outputs[self._at]))
                 labels.append(as_array(label))
-            if self._team.size == 1:  # else all processes end together, after the epoch
-                ctrl_c.check()
+            if self._team.size == 1 and ctrl_c.pending:  # else all end together, after the epoch
+                self._checkpoints.save()
+                raise KeyboardInterrupt
         if not self._metrics:
             return mean.value, {}
         y, label = _joined(predictions), _joined(labels)
@@ -269,6 +310,8 @@ class _Fit:
         history.best, self._since_best = epoch, 0
         if self._options.restore_best:
             self._best_state = _State(self._session)
+        if self._options.restore_best or self._options.patience:
+            self._checkpoints.save_best()
 
 
 class _State:
@@ -383,6 +426,7 @@ def _check(options: FitOptions) -> None:
         ("batch", options.batch),
         ("accumulate", options.accumulate),
         ("patience", options.patience),
+        ("checkpoint_every", options.checkpoint_every),
     ):
         if value is None and name not in ("epochs", "accumulate"):
             continue

@@ -287,6 +287,7 @@ class TrainingSession(SessionSteps):
         *,
         epochs: int = 1,
         batch: int | None = None,
+        drop_last: bool = False,
         accumulate: int = 1,
         validation: Data | float | None = None,
         shuffle: bool = True,
@@ -297,6 +298,10 @@ class TrainingSession(SessionSteps):
         patience: int | None = None,
         restore_best: bool = False,
         schedule: RateFunction | None = None,
+        checkpoint: StrPath | None = None,
+        checkpoint_every: int | None = None,
+        metrics_file: StrPath | None = None,
+        tensorboard: StrPath | None = None,
         progress: bool = True,
     ) -> History:
         """Train for some epochs, from the present weights on; return what each epoch did.
@@ -311,11 +316,13 @@ class TrainingSession(SessionSteps):
         Args:
             data: a tuple of arrays in the order of ``input_info()``, or arrays by name, each with a
                 row for each sample. Or an iterable of batches (a list, a DataLoader): dicts, tuples
-                or lists of arrays as for ``step``; not with ``parallel``.
+                or lists of arrays as for ``step``; not with ``parallel``. Or a
+                ``steep.ImageFolder``.
             epochs: number of passes over the data.
             batch: rows of a step, if ``data`` has arrays: by default those that the model fixes,
                 else 32. The last batch may be smaller; if the model fixes the rows, what is left
                 over in a pass is left out.
+            drop_last: leave out a last batch of arrays that is smaller.
             accumulate: number of batches whose gradients are added before the weights are updated
                 by their mean; the last update of an epoch may have fewer.
             validation: data as above, whose loss ``eval`` computes after each epoch; or the part of
@@ -337,6 +344,12 @@ class TrainingSession(SessionSteps):
                 the epoch with the smallest validation loss. Keeps a copy of them.
             schedule: a function that returns the factor of the learning rate for a step, by
                 ``step_count``: 0 for the session's first.
+            checkpoint: path to save to, as ``save_checkpoint``: after each epoch, and at a Ctrl-C.
+                With ``patience`` or ``restore_best``, CHECKPOINT.best is the best epoch's.
+            checkpoint_every: save after this number of steps, too.
+            metrics_file: path of a CSV file with a row for each step, as ``steep train --metrics``
+                writes it. Rows of an earlier file up to ``step_count`` stay.
+            tensorboard: folder of files for TensorBoard, as ``steep train --tensorboard``.
             progress: show a bar (``tqdm``, if it is installed) after two seconds.
 
         Raises:
@@ -346,6 +359,9 @@ class TrainingSession(SessionSteps):
                 the arguments differ between processes; the model fixes the rows of a batch.
             ProviderError: with ``parallel``: a process was lost, or makes another call.
             ShapeError: arrays have different numbers of rows, or as ``step`` and ``eval``.
+            IoError: a checkpoint cannot be written, or a file that ``metrics_file`` or
+                ``tensorboard`` names cannot be made. If one of these fails later, the logger
+                ``steep`` warns, and the training goes on without it.
             KeyboardInterrupt: after Ctrl-C, when the step is complete: the session may be used.
         """
         from steep.session.fitting import FitOptions, fit  # it needs NumPy
@@ -365,6 +381,11 @@ class TrainingSession(SessionSteps):
             patience=patience,
             restore_best=restore_best,
             progress=progress,
+            drop_last=drop_last,
+            checkpoint=checkpoint,
+            checkpoint_every=checkpoint_every,
+            metrics_file=metrics_file,
+            tensorboard=tensorboard,
         )
         team = Team(self._parallel)
         with self._alone_in_fit(), team.telling(), self._scheduled(schedule):

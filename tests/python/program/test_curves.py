@@ -129,6 +129,7 @@ def test_a_long_run_is_drawn_by_means(tmp_path: Path) -> None:
     [
         ("step,loss\n1,2\n", ("--column", "los"), "Did you mean loss?"),
         ("loss\n1\n", (), "has no column 'step'"),
+        ("loss\n1\n", (), "received: loss"),
         ("step,loss\n1,nan\n2,inf\n", (), "nothing to draw"),
         ("step,loss\n1,-2\n", ("--log",), "nothing to draw"),
         ("step,loss\n1,two\n", (), "in row 2, column 'loss'"),

@@ -543,7 +543,7 @@ def test_a_model_that_fixes_the_rows(caplog):
     with pytest.raises(steep.DataError, match="fixes") as error:
         ours.fit((X, Y), batch=8)
     assert error.value.expected.startswith("4")
-    with pytest.raises(steep.DataError, match="less data"):
+    with pytest.raises(steep.DataError, match="too few rows"):
         ours.fit((X[:3], Y[:3]))
 
 

@@ -7,14 +7,14 @@
 #include <string>
 #include <string_view>
 
-namespace steep::cli {
+namespace steep {
 
-class Events {
+class EventFile {
  public:
   /// Makes a new file in `folder`, and the folder if needed. Does nothing if `folder` is empty. In
   /// a resumed run (`step` > 0) TensorBoard drops the later steps that other files in the folder
   /// have. Throws IoError.
-  Events(const std::string& folder, int64_t step);
+  EventFile(const std::string& folder, int64_t step);
   /// Writes the value of `tag` after a step; it need not be finite. Throws IoError.
   void add(std::string_view tag, int64_t step, double value);
 
@@ -25,4 +25,4 @@ class Events {
   std::ofstream file_;
 };
 
-}  // namespace steep::cli
+}  // namespace steep

@@ -4,13 +4,13 @@
 #include <fstream>
 #include <string>
 
-namespace steep::cli {
+namespace steep {
 
-class Metrics {
+class StepTable {
  public:
   /// Does nothing if `path` is empty. A resumed run (`step` > 0) keeps the rows of an earlier file
   /// up to `step`. Throws IoError.
-  Metrics(const std::string& path, int64_t step);
+  StepTable(const std::string& path, int64_t step);
   void add(int64_t step, int64_t epoch, double loss, double lr, double grad_norm);
 
  private:
@@ -18,4 +18,4 @@ class Metrics {
   std::ofstream file_;
 };
 
-}  // namespace steep::cli
+}  // namespace steep

@@ -1,4 +1,4 @@
-#include "cli/metrics.h"
+#include "curves/step_table.h"
 
 #include <fmt/format.h>
 
@@ -7,9 +7,9 @@
 #include "runtime/disk.h"
 #include "steep/error.h"
 
-namespace steep::cli {
+namespace steep {
 
-Metrics::Metrics(const std::string& path, int64_t step) : path_(path) {
+StepTable::StepTable(const std::string& path, int64_t step) : path_(path) {
   if (path.empty()) return;
   std::string rows = "step,epoch,loss,lr,grad_norm\n";
   if (step > 0) {
@@ -26,10 +26,10 @@ Metrics::Metrics(const std::string& path, int64_t step) : path_(path) {
   if (!file_) throw IoError(ErrorParts{.what = "Cannot write " + path + "."});
 }
 
-void Metrics::add(int64_t step, int64_t epoch, double loss, double lr, double grad_norm) {
+void StepTable::add(int64_t step, int64_t epoch, double loss, double lr, double grad_norm) {
   if (path_.empty()) return;
   file_ << fmt::format("{},{},{},{},{}\n", step, epoch, loss, lr, grad_norm) << std::flush;
   if (!file_) throw IoError(ErrorParts{.what = "Cannot write " + path_ + "."});
 }
 
-}  // namespace steep::cli
+}  // namespace steep

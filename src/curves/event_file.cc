@@ -1,4 +1,4 @@
-#include "cli/events.h"
+#include "curves/event_file.h"
 
 #include <fmt/format.h>
 #include <google/protobuf/io/coded_stream.h>
@@ -15,7 +15,7 @@
 #include "runtime/disk.h"
 #include "steep/error.h"
 
-namespace steep::cli {
+namespace steep {
 namespace {
 
 namespace io = google::protobuf::io;
@@ -80,7 +80,7 @@ std::string host() {
 
 }  // namespace
 
-Events::Events(const std::string& folder, int64_t step) {
+EventFile::EventFile(const std::string& folder, int64_t step) {
   if (folder.empty()) return;
   std::error_code error;
   std::filesystem::create_directories(folder, error);
@@ -102,7 +102,7 @@ Events::Events(const std::string& folder, int64_t step) {
   write(event(step + 1, kSessionLog, start));
 }
 
-void Events::add(std::string_view tag, int64_t step, double value) {
+void EventFile::add(std::string_view tag, int64_t step, double value) {
   if (path_.empty()) return;
   const std::string scalar = message([&](io::CodedOutputStream& out) {
     put_bytes(out, kTag, std::string(tag));
@@ -114,11 +114,11 @@ void Events::add(std::string_view tag, int64_t step, double value) {
   write(event(step, kSummary, summary));
 }
 
-void Events::write(const std::string& bytes) {
+void EventFile::write(const std::string& bytes) {
   const std::string length =
       message([&](io::CodedOutputStream& out) { out.WriteLittleEndian64(bytes.size()); });
   file_ << length << masked_crc(length) << bytes << masked_crc(bytes) << std::flush;
   if (!file_) throw IoError(ErrorParts{.what = "Cannot write " + path_ + "."});
 }
 
-}  // namespace steep::cli
+}  // namespace steep
