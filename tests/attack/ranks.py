@@ -157,7 +157,10 @@ def attack(program: str, folder: Path, case: Case) -> str:
         return f"{case} never happened: exit code {launcher.returncode}: {said[-300:]}"
     if launcher.returncode == 0:
         return f"{case} was no error: {said[-300:]}"
-    needs = {"full": ("disk", "space"), "cut": ("Another process of this training", "connect")}
+    needs = {
+        "full": ("disk", "space", "connect"),
+        "cut": ("Another process of this training", "connect"),
+    }
     if not any(word in said for word in needs.get(case.kind, (f"rank {case.rank}", "connect"))):
         return f"{case} is not named: {said[-300:]}"
     return resumed(program, folder, seen)
