@@ -3,8 +3,9 @@
 // FAULT_CALL has been made FAULT_COUNT times. The file FAULT_MARK is made when it happens.
 //
 // Calls: "start" (the library is loaded), "small" and "large" (bytes sent to a socket), "save" (a
-// write to a regular file whose path begins with FAULT_SAVE). Kinds: "kill", "stop", "cut" (the sockets are shut down), "full"
-// (writes to files fail from then on, as on a full disk).
+// write to a regular file whose path begins with FAULT_SAVE). Kinds: "kill", "stop", "cut" (all
+// sockets are shut down, later ones too), "full" (writes to files fail from then on, as on a full
+// disk).
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -24,7 +25,7 @@ enum { kLarge = 4096, kMostFiles = 1024 };
 
 static const char *wanted_call, *kind, *mark, *save;
 static atomic_int left;
-static atomic_int full;
+static atomic_int full, cut;
 static useconds_t delay;
 
 static int type_of(int file) {
@@ -45,7 +46,8 @@ static void happen(void) {
   if (strcmp(kind, "kill") == 0) kill(getpid(), SIGKILL);
   if (strcmp(kind, "stop") == 0) kill(getpid(), SIGSTOP);
   if (strcmp(kind, "full") == 0) atomic_store(&full, 1);
-  for (int i = 0; strcmp(kind, "cut") == 0 && i < kMostFiles; ++i) {
+  if (strcmp(kind, "cut") == 0) atomic_store(&cut, 1);
+  for (int i = 0; atomic_load(&cut) != 0 && i < kMostFiles; ++i) {
     if (type_of(i) == S_IFSOCK) shutdown(i, SHUT_RDWR);
   }
 }
@@ -85,6 +87,11 @@ static int before(int file, size_t bytes) {
   const int error = errno, type = type_of(file);
   if (type == S_IFSOCK) count(bytes < kLarge ? "small" : "large");
   if (type == S_IFREG && is_of_save(file)) count("save");
+  if (type == S_IFSOCK && atomic_load(&cut) != 0) {
+    shutdown(file, SHUT_RDWR);
+    errno = ECONNRESET;
+    return 0;
+  }
   errno = error;
   if (type != S_IFREG || atomic_load(&full) == 0) return 1;
   errno = ENOSPC;
