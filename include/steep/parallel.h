@@ -49,18 +49,21 @@ class Peers {
   std::vector<std::string> gather_texts(const std::string& text);
   /// Replaces tensors (float32, float64) by the sum over all processes of tensor times `factor`.
   /// Each process has its own factor. Sums are exchanged in buckets of 25 MiB.
-  void add(std::span<const Tensor> tensors, double factor);
+  /// `wire` = bf16, if exchanges(): float32 numbers are sent as bfloat16, half the bytes. Each is
+  /// rounded once, added up in float32 by one process, and the sum is rounded once: all processes
+  /// get the same bits, which differ from the sum by at most 2^-7 times the sum of the magnitudes.
+  void add(std::span<const Tensor> tensors, double factor, DType wire = DType::f32);
   /// Replaces tensors by those of the process `rank`.
   void copy_from(int rank, std::span<const Tensor> tensors);
 
-  /// Whether the three calls below work: exchange() is there.
+  /// Whether the three calls below, and sums in bfloat16, work: exchange() is there.
   virtual bool exchanges() const { return false; }
   /// Tensors that are divided among the processes: those of rank r are owned[r]. All processes pass
   /// tensors of the same types.
   using Owned = std::vector<std::vector<Tensor>>;
   /// As add(), but each process gets the sums of its own tensors only. What is in the others
-  /// afterwards is undefined.
-  void add_to_owners(const Owned& owned, double factor);
+  /// afterwards is undefined. With `wire` = bf16, sums are not rounded: they are not sent.
+  void add_to_owners(const Owned& owned, double factor, DType wire = DType::f32);
   /// Replaces the tensors of the other processes by their values there.
   void copy_from_owners(const Owned& owned);
   /// The same, but on rank 0 only. Other processes pass their own tensors, and none of the others.
@@ -103,8 +106,10 @@ class Peers {
   virtual Loss find_lost() { return {}; }
 
  private:
+  void add_narrow(std::span<const Tensor> tensors, double factor);
+  void send_around(const char* op, const Owned& owned, DType wire);
   void send_parts(const char* op, std::span<const Tensor> out, int to, std::span<const Tensor> in,
-                  int from, bool adds);
+                  int from, bool adds, DType wire = DType::f32);
 
   std::string failure_;
   bool failed_together_ = false;
@@ -147,9 +152,12 @@ class DataParallel {
   /// anyway. All is compared in the first step: ModelError names the rank and what differs. With
   /// `zero` it is compared here, too, and rank 0's states are copied; throws ModelError for another
   /// number than 0 and 1, and as TrainingSession::hold_states_of(), and ProviderError unless
-  /// Peers::exchanges(). With one process, `zero` does nothing.
+  /// Peers::exchanges(). `wire_precision`: "float32", or "bfloat16": gradients are exchanged in
+  /// half the bytes, see Peers::add(); those of float64 weights are not. Throws ModelError for
+  /// another, and ProviderError unless Peers::exchanges(). With one process, both do nothing.
   DataParallel(TrainingSession& session, std::shared_ptr<Peers> peers,
-               std::map<std::string, std::string> facts = {}, int zero = 0);
+               std::map<std::string, std::string> facts = {}, int zero = 0,
+               const std::string& wire_precision = "float32");
 
   Peers& peers() const { return *peers_; }
 
@@ -216,6 +224,7 @@ class DataParallel {
   struct Summary;
   void describe();
   void divide(int zero);
+  void choose_wire(const std::string& precision);
   void open();
   static void require_same_checkpoint(const std::vector<std::vector<double>>& every);
   void copy_from_first(const std::vector<std::vector<double>>& every);
@@ -246,6 +255,7 @@ class DataParallel {
   bool facts_are_all_ = false;  ///< options of the session are not compared
   std::function<void()> copy_others_{};
   std::string other_settings_{};
+  DType wire_ = DType::f32;                         ///< of gradients on their way
   double digest_ = 0;                               ///< of facts_
   std::vector<std::vector<std::string>> shares_{};  ///< with zero: the parameters of each rank
   bool fresh_ = true;

@@ -182,8 +182,9 @@ std::pair<std::string, ErrorParts> described(nb::handle error) {
 class Ranks {
  public:
   Ranks(TrainingSession& session, std::shared_ptr<Peers> peers,
-        std::map<std::string, std::string> facts, int zero)
-      : session_(&session), parallel_(session, std::move(peers), std::move(facts), zero) {}
+        std::map<std::string, std::string> facts, int zero, const std::string& wire_precision)
+      : session_(&session),
+        parallel_(session, std::move(peers), std::move(facts), zero, wire_precision) {}
 
   StepResult step(const nb::args& arrays, const nb::kwargs& named_arrays) {
     const DataParallel::Read read = reader(*session_, arrays, named_arrays);
@@ -267,11 +268,14 @@ void init_parallel(nb::module_& m) {
       .def(
           "__init__",
           [](Ranks* self, TrainingSession& session, std::shared_ptr<Peers> peers,
-             std::map<std::string, std::string> facts, int zero) {
-            call_engine(
-                [&] { new (self) Ranks(session, std::move(peers), std::move(facts), zero); });
+             std::map<std::string, std::string> facts, int zero,
+             const std::string& wire_precision) {
+            call_engine([&] {
+              new (self) Ranks(session, std::move(peers), std::move(facts), zero, wire_precision);
+            });
           },
-          nb::arg("session"), nb::arg("peers"), nb::arg("facts"), nb::arg("zero") = 0)
+          nb::arg("session"), nb::arg("peers"), nb::arg("facts"), nb::arg("zero") = 0,
+          nb::arg("wire_precision") = "float32")
       .def("step", &Ranks::step,
            nb::sig("def step(self, *arrays: object, **named: object) -> StepResult"))
       .def("accumulate", &Ranks::accumulate, nb::arg("rows"), nb::arg("arrays"), nb::arg("named"),

@@ -28,7 +28,7 @@ class Alone : public Peers {
 
 }  // namespace
 
-void add_parallel_options(CLI::App& app, std::string& way, int64_t& zero) {
+void add_parallel_options(CLI::App& app, std::string& way, int64_t& zero, std::string& wire) {
   CLI::Option* parallel = app.add_option(
       "--parallel", way,
       "Divide the rows of each batch among the processes that were started together:\n"
@@ -42,6 +42,12 @@ void add_parallel_options(CLI::App& app, std::string& way, int64_t& zero) {
       ->needs(parallel)
       ->capture_default_str()
       ->transform(whole(0, 1));
+  app.add_option("--wire-precision", wire,
+                 "bfloat16: send gradients in half the bytes, rounded; all processes still have\n"
+                 "the same weights")
+      ->needs(parallel)
+      ->capture_default_str()
+      ->check(one_of({"float32", "bfloat16"}));
 }
 
 Team::Team(const std::string& way)

@@ -11,8 +11,8 @@
 
 namespace steep::cli {
 
-/// Adds --parallel and --zero.
-void add_parallel_options(CLI::App& app, std::string& way, int64_t& zero);
+/// Adds --parallel, --zero and --wire-precision.
+void add_parallel_options(CLI::App& app, std::string& way, int64_t& zero, std::string& wire);
 
 /// This process and the others. Without --parallel, this process alone.
 class Team {

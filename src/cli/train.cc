@@ -47,7 +47,8 @@ class Run {
         cut_(cut_for(choice.data, feed_, session_.input_info(), choice.drop_last, false,
                      session_.batch_note())),
         batches_(feed_, batch_options(), team.rank(), team.size()),
-        parallel_(session_, team.peers(), facts(), static_cast<int>(choice.zero)),
+        parallel_(session_, team.peers(), facts(), static_cast<int>(choice.zero),
+                  choice.wire_precision),
         scores_(choice.scores, session_, weight_.labels(),
                 holds_probabilities(choice.model.path, session_.options(), choice.scores)),
         keeper_(team.leads()) {

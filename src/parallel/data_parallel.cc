@@ -51,11 +51,32 @@ struct DataParallel::Summary {
 };
 
 DataParallel::DataParallel(TrainingSession& session, std::shared_ptr<Peers> peers,
-                           std::map<std::string, std::string> facts, int zero)
+                           std::map<std::string, std::string> facts, int zero,
+                           const std::string& wire_precision)
     : session_(&session), peers_(std::move(peers)), facts_(std::move(facts)) {
   if (peers_ == nullptr) throw InternalError("DataParallel needs peers.");
   forget();
+  choose_wire(wire_precision);
   divide(zero);
+}
+
+void DataParallel::choose_wire(const std::string& precision) {
+  if (precision != "float32" && precision != "bfloat16") {
+    throw ModelError(ErrorParts{.what = "Gradients cannot be exchanged in this precision.",
+                                .node = "wire_precision",
+                                .expected = "float32 or bfloat16",
+                                .received = precision});
+  }
+  if (precision == "float32" || peers_->size() == 1) return;
+  if (!peers_->exchanges()) {
+    throw ProviderError(
+        ErrorParts{.what = "This way to communicate cannot exchange gradients in bfloat16.",
+                   .node = "wire_precision",
+                   .expected = "Peers with exchange()",
+                   .received = "Peers without",
+                   .remedy = "Use gloo or mpi, or wire_precision = float32."});
+  }
+  wire_ = DType::bf16;
 }
 
 std::string DataParallel::warning() const {
@@ -487,6 +508,7 @@ void DataParallel::describe() {
   for (auto& [name, text] : facts_of(*session_)) {
     if (!facts_are_all_ || is_of_states(name)) facts_.emplace(name, std::move(text));
   }
+  facts_["option wire_precision"] = name_of(wire_);
   digest_ = digest_of(nlohmann::json(facts_).dump());
 }
 

@@ -104,11 +104,11 @@ void DataParallel::sum_gradients(const std::map<std::string, Tensor>& sums, doub
       owned.emplace_back();
       for (const std::string& name : share) owned.back().push_back(sums.at(name));
     }
-    return peers_->add_to_owners(owned, factor);
+    return peers_->add_to_owners(owned, factor, wire_);
   }
   std::vector<Tensor> all;
   for (const auto& named : sums) all.push_back(named.second);
-  peers_->add(all, factor);
+  peers_->add(all, factor, wire_);
 }
 
 /// The norm of the gradient of all parameters; 0 if no step needs it here.

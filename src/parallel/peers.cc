@@ -184,7 +184,7 @@ std::vector<std::string> Peers::gather_texts(const std::string& text) {
   return result;
 }
 
-void Peers::add(std::span<const Tensor> tensors, double factor) {
+void Peers::add(std::span<const Tensor> tensors, double factor, DType wire) {
   for (const Tensor& tensor : tensors) {
     if (tensor.dtype() == DType::f32 || tensor.dtype() == DType::f64) continue;
     throw InternalError("Only float32 and float64 are summed over processes.");
@@ -199,7 +199,11 @@ void Peers::add(std::span<const Tensor> tensors, double factor) {
       });
     });
   };
-  add_all(DType::f32, 0.0F);
+  if (wire == DType::bf16) {
+    add_narrow(tensors, factor);
+  } else {
+    add_all(DType::f32, 0.0F);
+  }
   add_all(DType::f64, 0.0);
 }
 

@@ -11,7 +11,6 @@
 
 #include "passes/precision.h"
 
-#include <bit>
 #include <functional>
 #include <map>
 #include <optional>
@@ -20,6 +19,7 @@
 #include "ops/build.h"
 #include "ops/op_def.h"
 #include "passes/pipeline.h"
+#include "runtime/bfloat16.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -61,17 +61,12 @@ constexpr PatternRule<> kSinks[] = {
 
 bool passes_on(Node n) { return moves(n) || apply_rules(kPassOn, n, Match()); }
 
-/// Converts to bfloat16, rounded to nearest even; NaN stays NaN.
+/// Converts to bfloat16.
 Tensor narrowed(const Tensor& wide) {
   Tensor narrow = Tensor::empty(DType::bf16, wide.dims());
   const auto* x = wide.data<float>();
   auto* y = static_cast<uint16_t*>(narrow.data());
-  for (int64_t i = 0; i < wide.size(); ++i) {
-    const auto bits = std::bit_cast<uint32_t>(x[i]);
-    const bool nan = (bits & 0x7FFFFFFF) > 0x7F800000;
-    const uint32_t rounded = nan ? bits | 0x400000 : bits + 0x7FFF + (bits >> 16 & 1);
-    y[i] = static_cast<uint16_t>(rounded >> 16);
-  }
+  for (int64_t i = 0; i < wide.size(); ++i) y[i] = to_bfloat16(x[i]);
   return narrow;
 }
 

@@ -26,10 +26,10 @@ class Ranks:
 
     _engine: _steep.DataParallel  # once a session exists; it holds no reference to it
 
-    def __init__(self, way: str, zero: int) -> None:
+    def __init__(self, way: str, zero: int, wire_precision: str) -> None:
         """Connect to the processes; raise as ``connect``."""
         self._peers = connect(way)
-        self._way, self._zero = way, zero
+        self._way, self._zero, self._wire_precision = way, zero, wire_precision
         self._lock = threading.RLock()
         self.rank: int = self._peers.rank
         self.size: int = self._peers.size
@@ -49,7 +49,9 @@ class Ranks:
             import torch
 
             facts["version of torch"] = torch.__version__
-        self._engine = _steep.DataParallel(session, self._peers, facts, self._zero)
+        self._engine = _steep.DataParallel(
+            session, self._peers, facts, self._zero, self._wire_precision
+        )
         if self._engine.warning and self.rank == 0:
             log.warning("%s", self._engine.warning)
 

@@ -91,17 +91,25 @@ def _number(text: str | None) -> int:
     return int(text) if text is not None and text.isdecimal() else 0
 
 
-def join_processes(parallel: str | Ranks, zero: int) -> Ranks:
+def join_processes(parallel: str | Ranks, zero: int, wire_precision: str) -> Ranks:
     """Return this process's part of a training in several processes; raise as ``connect``."""
     if not isinstance(parallel, str):
         return parallel  # a trainer passes one object to all of its sessions
     from steep.parallel.ranks import Ranks
 
-    return Ranks(parallel, zero)
+    return Ranks(parallel, zero, wire_precision)
 
 
-def require_whole(zero: int) -> None:
-    """Raise ModelError for states that one process would divide."""
+def require_whole(zero: int, wire_precision: str) -> None:
+    """Raise ModelError for states that one process would divide, and gradients for nobody."""
+    if wire_precision != "float32":
+        raise ModelError(
+            "Gradients are exchanged between processes, and there is one only.",
+            node="wire_precision",
+            expected='"float32", or parallel',
+            received=repr(wire_precision),
+            remedy='add parallel="gloo", "mpi" or "torch"',
+        )
     if zero:
         raise ModelError(
             "The optimizer's states are divided among processes, and there is one only.",

@@ -152,6 +152,8 @@ class TrainingSession(SessionSteps):
             step's loss and gradients are the means over the rows of all. Only rank 0 writes files.
         zero: 1: with ``parallel``, each process keeps the optimizer's states of its share of the
             weights only (ZeRO-1).
+        wire_precision: with ``parallel``, "bfloat16": gradients are exchanged in half the bytes,
+            and rounded (docs/parallel.md); all processes still have the same weights.
 
     Raises:
         ModelError: the model cannot be read or trained; all obstacles are listed. Or
@@ -243,12 +245,13 @@ class TrainingSession(SessionSteps):
         weights: Mapping[str, object] | None = None,
         parallel: str | Ranks | None = None,
         zero: int = 0,
+        wire_precision: str = "float32",
     ) -> None:
         parameters = dict(locals())
         if parallel is not None:
-            self._parallel = join_processes(parallel, zero)
+            self._parallel = join_processes(parallel, zero, wire_precision)
         else:
-            require_whole(zero)
+            require_whole(zero, wire_precision)
             if self._in_one_process:
                 require_alone("TrainingSession")
         function = take_function(parameters)

@@ -85,13 +85,11 @@ class Trainer:
         seed: int | None = None,
         opset: int | None = None,
         predictions: bool = True,
-        parallel: str | None = None,
+        parallel: TrainerRanks | None = None,
     ) -> None:
-        self._parallel: TrainerRanks | None = None
+        self._parallel = parallel
         if parallel is None:
             require_alone("trainer")
-        else:
-            self._parallel = TrainerRanks(parallel)
         _steep.check_passes(settings.get("disabled_passes", ()))
         self.model = model
         self._net = WithLoss(model, criterion, predictions)

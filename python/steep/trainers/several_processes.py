@@ -15,6 +15,7 @@ import torch
 from steep import _steep, extension
 from steep.errors import DataError, ModelError, ProviderError
 from steep.parallel.ranks import Ranks
+from steep.session.processes import require_whole
 
 if TYPE_CHECKING:
     import onnx
@@ -45,7 +46,7 @@ class TrainerRanks(Ranks):
             as text.
     """
 
-    def __init__(self, way: str) -> None:
+    def __init__(self, way: str, wire_precision: str) -> None:
         """Join the processes.
 
         Raises:
@@ -60,7 +61,7 @@ class TrainerRanks(Ranks):
                 received=repr(way),
                 remedy='"gloo" and "mpi" are for steep.TrainingSession',
             )
-        super().__init__(way, 0)
+        super().__init__(way, 0, wire_precision)
         self.facts: dict[str, str] = {}
         self.others: list[torch.Tensor] = []
         self.settings = ""
@@ -70,7 +71,7 @@ class TrainerRanks(Ranks):
     def describe(self, session: _steep.TrainingSession, _: str | bytes) -> None:
         """Go on with a new session; ``facts`` and ``others`` are those of its graph."""
         if not hasattr(self, "_engine"):
-            self._engine = _steep.DataParallel(session, self._peers, {}, 0)
+            self._engine = _steep.DataParallel(session, self._peers, {}, 0, self._wire_precision)
         copy = functools.partial(_copy_from_first, self.others)
         self._engine.move_to(session, self.facts, copy)
         self._session = weakref.ref(session)
@@ -101,6 +102,18 @@ class TrainerRanks(Ranks):
                     elif applies is not None:
                         self._engine_of(applies).fail(error)
                 raise
+
+
+def join_trainer(parallel: str | None, wire_precision: str) -> TrainerRanks | None:
+    """Return the processes of a trainer, None for one; raise as ``TrainerRanks``.
+
+    Raises:
+        ModelError: one process would exchange gradients.
+    """
+    if parallel is None:
+        require_whole(0, wire_precision)
+        return None
+    return TrainerRanks(parallel, wire_precision)
 
 
 def _copy_from_first(tensors: Sequence[torch.Tensor]) -> None:

@@ -24,6 +24,7 @@ from steep.trainers.base import (
 )
 from steep.trainers.optimizer import Lamb, Optimizer
 from steep.trainers.optimizer_state import SharedState
+from steep.trainers.several_processes import join_trainer
 from steep.trainers.step_options import StepOptions
 
 _KINDS = {
@@ -169,6 +170,7 @@ class _OptimTrainer(Trainer):
         opset: int | None,
         predictions: bool,
         parallel: str | None,
+        wire_precision: str,
     ) -> None:
         self._optimizer = optimizer
         self._state: SharedState | None = None
@@ -181,7 +183,7 @@ class _OptimTrainer(Trainer):
             seed=seed,
             opset=opset,
             predictions=predictions,
-            parallel=parallel,
+            parallel=join_trainer(parallel, wire_precision),
         )
         self._check_groups()
 
@@ -329,6 +331,7 @@ def trainer(
     providers: Providers | None = None,
     opset: int | None = None,
     parallel: str | None = None,
+    wire_precision: str = "float32",
 ) -> Trainer:
     """Compile a PyTorch model's whole step: forward, loss, backward and update.
 
@@ -362,6 +365,8 @@ def trainer(
             with its own rows (docs/parallel.md). All make the same calls. The loss that a step
             returns, and the gradients, are the means over the rows of all. Only rank 0 writes
             files.
+        wire_precision: with ``parallel``, "bfloat16": gradients are exchanged in half the bytes,
+            and rounded (docs/parallel.md).
 
     PyTorch's tracer, Dynamo, captures model and criterion as one graph. It captures them again when
     a guard of the graph fails: an attribute, a global, a hook, a mode, dtypes. The parameters of
@@ -403,4 +408,5 @@ def trainer(
         opset=opset,
         predictions=predictions,
         parallel=parallel,
+        wire_precision=wire_precision,
     )

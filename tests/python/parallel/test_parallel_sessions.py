@@ -172,6 +172,27 @@ def divide_states(rank):
         session.step(x=X[mine], labels=Y[mine])
 
 
+def exchange_in_half_the_bytes(rank):
+    """Gradients in bfloat16: near those of one process, and the same weights on all."""
+    mine = rows_of(rank, 13, 3)
+    for zero in (0, 1):
+        expected = alone(**CASES["sgd"])
+        session = together(**CASES["sgd"], zero=zero, wire_precision="bfloat16")
+        for _ in range(5):
+            expected.step(X, Y)
+            session.step(X[mine], Y[mine])
+        assert_same(session, expected, tolerance=2e-3)
+        with pytest.raises(AssertionError, match="Not equal"):
+            assert_same(session, expected, tolerance=1e-7)
+    with pytest.raises(steep.ModelError) as raised:
+        together(loss="mse", wire_precision="float16")
+    assert raised.value.node == "wire_precision"
+    with pytest.raises(steep.ModelError, match="same model") as raised:
+        session = together(loss="mse", wire_precision=("float32", "bfloat16")[rank])
+        session.step(X[mine], Y[mine])
+    assert raised.value.node == "rank 1: option wire_precision"
+
+
 def draw_numbers_of_their_own(rank):
     made = onnx.parser.parse_model(DROPS)
     made.graph.initializer.append(onnx.numpy_helper.from_array(np.eye(4, dtype=np.float32), "w"))
@@ -225,9 +246,9 @@ def test_two_processes_equal_one():
 
 
 def test_what_one_process_meets_all_are_told():
-    works = [fail_together, tell_differences, divide_states, draw_numbers_of_their_own]
-    works.append(skip_together)
-    in_processes(2, run_all, [w.__name__ for w in (*works, keep_statistics_of_rank_0)])
+    works = [fail_together, tell_differences, divide_states, exchange_in_half_the_bytes]
+    works += [draw_numbers_of_their_own, skip_together, keep_statistics_of_rank_0]
+    in_processes(2, run_all, [w.__name__ for w in works])
 
 
 def save(rank, folder):
@@ -303,3 +324,5 @@ def test_without_a_launcher(monkeypatch):
         steep.TrainingSession(model(), loss="mse", parallel="nccl")
     with pytest.raises(steep.ModelError, match="there is one only"):
         steep.TrainingSession(model(), loss="mse", zero=1)
+    with pytest.raises(steep.ModelError, match="there is one only"):
+        steep.TrainingSession(model(), loss="mse", wire_precision="bfloat16")

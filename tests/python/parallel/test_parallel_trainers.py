@@ -87,6 +87,27 @@ def equal_pytorch(rank):
         assert_same(model, expected, name)
 
 
+def exchange_in_half_the_bytes(rank):
+    expected, model = Net(), Net(seed=rank)
+    make, label, criterion = CASES["SGD"]
+    losses = trained(expected, make(expected.parameters()), label, criterion)
+    options = {"clip_norm": 0.5, "parallel": "torch", "wire_precision": "bfloat16"}
+    trainer = steep.trainer(model, criterion, make(model.parameters()), **options)
+    for wanted, divided in zip(losses, DIVIDED, strict=True):
+        mine = rows_of(rank, *divided)
+        assert float(trainer.step(X[mine], label[mine])[0]) == pytest.approx(wanted, abs=2e-3)
+    weight = model.first.weight
+    assert not torch.allclose(weight, expected.first.weight, rtol=0, atol=1e-6)
+    every = [torch.empty_like(weight) for _ in range(2)]
+    dist.all_gather(every, weight.detach())
+    assert torch.equal(*every)
+    options["wire_precision"] = ("float32", "bfloat16")[rank]
+    trainer = steep.trainer(model, criterion, make(model.parameters()), **options)
+    with pytest.raises(steep.ModelError, match="same model") as raised:
+        trainer.step(X[:4], label[:4])
+    assert raised.value.node == "rank 1: option wire_precision"
+
+
 def accumulate(rank):
     expected, model = Net(), Net(seed=rank)
     theirs = torch.optim.AdamW(expected.parameters(), lr=0.01)
@@ -180,5 +201,5 @@ def run_all(rank, names):
 
 def test_two_processes_equal_pytorch_and_all_are_told_what_one_meets():
     names = ["equal_pytorch", "accumulate", "fail_together", "tell_differences"]
-    names.append("refuse_what_has_no_mean")
+    names += ["refuse_what_has_no_mean", "exchange_in_half_the_bytes"]
     in_processes(2, run_all, names)  # once: each process imports and captures for seconds

@@ -19,7 +19,7 @@ OPTIONS = _steep.TrainingOptions()
 PARTS = {"attributes", "own", "groups", "updates", "optimizer", "schedule", "loss_scale"}
 PARTS |= {"limits", "providers", "loss_model"}
 PYTHONS_OWN = {"attributes", "groups", "updates", "limits", "providers", "weights"}
-PYTHONS_OWN |= {"parallel", "zero"}
+PYTHONS_OWN |= {"parallel", "zero", "wire_precision"}
 IN_C_ALONE = {"loss_scale_min", "loss_scale_max"}
 
 
@@ -78,7 +78,14 @@ def test_trainers(name: str, other: dict[str, Any]) -> None:
     thing = getattr(steep, name)
     given = of_signature(thing if name == "trainer" else thing.__init__)
     table = keywords() | {"providers": None}
-    own = {"predictions", "opset", "parallel", "use_mixed_precision", "_opset_version"}
+    own = {
+        "predictions",
+        "opset",
+        "parallel",
+        "wire_precision",
+        "use_mixed_precision",
+        "_opset_version",
+    }
     assert {k: v for k, v in given.items() if k not in own} == {
         k: other.get(k, v) for k, v in table.items() if k in given
     }

@@ -134,8 +134,9 @@ def test_divided_states_continue_on_another_number_of_processes(folder: Path) ->
     assert_same("whole.onnx", "parts.onnx")
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("zero", [0, 1])
-def test_a_step_sends_the_bytes_of_one_sum(folder: Path, zero: int) -> None:
+def test_a_step_sends_the_bytes_of_one_sum(folder: Path, zero: int, precision: str) -> None:
     model = classifier(hidden=1)
     random = np.random.default_rng(0)
     for i, shape in enumerate([(3, 40000), (40000, 4), (4,)]):
@@ -143,11 +144,16 @@ def test_a_step_sends_the_bytes_of_one_sum(folder: Path, zero: int) -> None:
         name = model.graph.initializer[i].name
         model.graph.initializer[i].CopyFrom(onnx.numpy_helper.from_array(array, name))
     onnx.save(model, "m.onnx")
-    text = train(2, "--epochs", 3, "--json", "--zero", zero)
+    words = ("--epochs", 3, "--json", "--zero", zero, "--wire-precision", precision)
     steps = 4  # in an epoch: 23 rows in batches of 6
-    least = steps * 4 * (7 * 40000 + 4)  # of two processes, each sends all bytes once
-    for epoch in epochs(text)[1:]:  # at the start of the first one, states are copied
-        assert least <= epoch["sent_bytes"] <= 1.02 * least
+    # Of two processes, each sends all gradients once. With --zero 1, rank 0 owns the larger matrix:
+    # it sends the gradients of the rest, and its weights as they are.
+    weights_sent = 4 * 40000 if zero == 1 else 0
+    gradient = 4 if precision == "float32" else 2
+    least = steps * (gradient * (7 * 40000 + 4 - weights_sent) + 4 * weights_sent)
+    for parts in (1, 2):  # those of a step are sent once
+        for epoch in epochs(train(2, *words, "--accumulate", parts))[1:]:  # states first
+            assert least / parts <= epoch["sent_bytes"] <= 1.02 * least / parts
 
 
 def test_states_that_cannot_be_divided_are_refused(folder: Path) -> None:
