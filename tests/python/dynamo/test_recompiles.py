@@ -13,6 +13,7 @@ from torch import nn
 from steep import ModelError, ORTModule
 from steep.dynamo import recompiles
 from steep.patching.torch_versions import RELEASE
+from steep.torch_internals.dynamo import VariableTracker
 
 CALLS = 50
 GLOBAL = 0
@@ -290,3 +291,13 @@ def test_modules_of_one_class_do_not_count_together():
             for net in kept:
                 net(torch.ones(3))
         assert torch._dynamo.config.accumulated_recompile_limit == 3
+
+
+def test_a_capture_leaves_no_classes_to_dynamo():
+    # Dynamo keeps every class of its variables for ever, with all that the class refers to
+    known = type(VariableTracker).all_subclasses
+    ORTModule(Net(STATE["int"][0]))(torch.ones(3))
+    before = len(known)
+    for _ in range(2):
+        ORTModule(Net(STATE["int"][0]))(torch.ones(3))
+    assert len(known) == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 from steep.torch_internals.dynamo import (
@@ -12,6 +13,7 @@ from steep.torch_internals.dynamo import (
 )
 
 
+@functools.cache  # Dynamo keeps every class of its variables for ever
 def follow(function: Callable[..., object]) -> type[UserFunctionVariable]:
     """Return a rule for ``get_torch_obj_rule_map``: Dynamo traces ``function`` instead.
 
