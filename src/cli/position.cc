@@ -2,10 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "cli/command_line.h"
+#include "data/convert.h"
+#include "runtime/crc32c.h"
 #include "steep/error.h"
 
 namespace steep::cli {
@@ -15,7 +18,8 @@ using Json = nlohmann::json;
 
 Json to_json(const ResumeSettings& s) {
   return {{"rows", s.rows},       {"batch", s.batch},         {"seed", s.seed},
-          {"shuffle", s.shuffle}, {"drop_last", s.drop_last}, {"accumulate", s.accumulate}};
+          {"shuffle", s.shuffle}, {"drop_last", s.drop_last}, {"accumulate", s.accumulate},
+          {"data", s.data}};
 }
 
 /// Reads one JSON object from a checkpoint. The bytes are not trusted.
@@ -54,17 +58,34 @@ class Reader {
 
 constexpr int64_t kAny = INT64_MAX;
 
-ResumeSettings setting_from(const Reader& reader) {
+/// `now`: the settings of this run, for what older checkpoints do not have.
+ResumeSettings setting_from(const Reader& reader, const ResumeSettings& now) {
   return {.rows = reader.count("rows", kAny),
           .batch = reader.count("batch", kAny),
           .seed = reader.get<uint64_t>("seed", "a whole number", &Json::is_number_unsigned),
           .shuffle = reader.get<bool>("shuffle", "true or false", &Json::is_boolean),
           .drop_last = reader.get<bool>("drop_last", "true or false", &Json::is_boolean),
-          // Older checkpoints do not have it.
-          .accumulate = reader.has("accumulate") ? reader.count("accumulate", kMost) : 1};
+          .accumulate = reader.has("accumulate") ? reader.count("accumulate", kMost) : 1,
+          .data = reader.has("data") ? static_cast<uint32_t>(reader.count("data", UINT32_MAX))
+                                     : now.data};
 }
 
 }  // namespace
+
+uint32_t checksum_of_rows(const Feed& feed, std::span<const TensorInfo> inputs) {
+  constexpr int64_t kMostRows = 64;
+  FeedBatches rows(feed, {.batch_size = 1, .shuffle = false});
+  const int64_t last = rows.count() - 1, count = std::min(rows.count(), kMostRows);
+  uint32_t sum = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const std::vector<Tensor> row = rows.get(0, count == 1 ? 0 : last * i / (count - 1));
+    for (size_t k = 0; k < row.size(); ++k) {
+      const Tensor x = convert(row[k], inputs[k].dtype, feed.names[k]);
+      sum = crc32c(sum, x.data(), x.nbytes());
+    }
+  }
+  return sum;
+}
 
 std::string to_text(const ResumeSettings& setting, const Position& position) {
   Json run{{"setting", to_json(setting)},
@@ -86,13 +107,14 @@ Position position_from(const std::string& user, const std::string& folder,
   }
   const Reader reader(*run, folder);
   if (!(*run)["setting"].is_object()) reader.refuse("setting", "an object");
-  const ResumeSettings earlier = setting_from(Reader((*run)["setting"], folder));
+  const ResumeSettings earlier = setting_from(Reader((*run)["setting"], folder), setting);
   if (earlier != setting) {
-    throw CheckpointError(ErrorParts{.what = "The run that is resumed had other data or batches.",
-                                     .node = folder,
-                                     .expected = to_json(earlier).dump(),
-                                     .received = to_json(setting).dump(),
-                                     .remedy = "Give the same data, --batch and --seed."});
+    throw CheckpointError(
+        ErrorParts{.what = "The run that is resumed had other data or batches.",
+                   .node = folder,
+                   .expected = to_json(earlier).dump(),
+                   .received = to_json(setting).dump(),
+                   .remedy = "Give the same files in the same order, --batch and --seed."});
   }
   Position position{.epoch = reader.count("epoch", kMost),
                     .batch = reader.count("next_batch", batches),

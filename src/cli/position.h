@@ -3,7 +3,10 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
+
+#include "cli/data.h"
 
 namespace steep::cli {
 
@@ -15,8 +18,13 @@ struct ResumeSettings {
   bool shuffle = true;
   bool drop_last = false;
   int64_t accumulate = 1;
+  uint32_t data = 0;  ///< checksum_of_rows()
   bool operator==(const ResumeSettings&) const = default;
 };
+
+/// A checksum of at most 64 rows, evenly spaced, each in the dtype of its input: it tells apart
+/// data that were written again, and files in another order. Throws as FeedBatches::get() does.
+uint32_t checksum_of_rows(const Feed& feed, std::span<const TensorInfo> inputs);
 
 struct Position {
   int64_t epoch = 0;

@@ -46,6 +46,7 @@ class Run {
         split_rows_(hold_out()),
         cut_(cut_for(choice.data, feed_, session_.input_info(), choice.drop_last, false,
                      session_.batch_note())),
+        data_(checksum_of_rows(feed_, session_.input_info())),
         batches_(feed_, batch_options(), team.rank(), team.size()),
         parallel_(session_, team.peers(), facts(), static_cast<int>(choice.zero),
                   choice.wire_precision),
@@ -225,7 +226,8 @@ class Run {
             .seed = choice_.model.options.seed,
             .shuffle = !choice_.no_shuffle,
             .drop_last = cut_.drop_last,
-            .accumulate = choice_.accumulate};
+            .accumulate = choice_.accumulate,
+            .data = data_};
   }
 
   void resume() {
@@ -548,6 +550,7 @@ class Run {
   Feed feed_;
   std::optional<Feed> split_rows_;  ///< rows of --validation-split
   Cut cut_;
+  const uint32_t data_;  // a checksum
   Shares batches_;
   DataParallel parallel_;
   Scores scores_;

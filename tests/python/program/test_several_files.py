@@ -80,3 +80,20 @@ def test_numbers_of_several_types_stay_exact(tmp_path: Path) -> None:
     assert np.load(tmp_path / "p.npz")["y"].tolist() == [2**53 + 1, -(2**60) - 1, 3, 4]
     said = steep(*words, tmp_path / "1.npz", tmp_path / "3.csv", code=3)
     assert f"x of {tmp_path / '3.csv'}" in said and "received: float64" in said
+
+
+def test_a_run_does_not_go_on_with_other_rows(line: Path, tmp_path: Path) -> None:
+    x, y = (a[:100] for a in numbers())
+    for name, rows in ("a", slice(0, 50)), ("b", slice(50, 100)):
+        np.savez(tmp_path / f"{name}.npz", x=x[rows], label=y[rows])
+    a, b = tmp_path / "a.npz", tmp_path / "b.npz"
+    common = (*SGD, "--loss", "mse", "--batch", 10, "--validation-split", 0.3)
+    run = tmp_path / "run"
+    steep("train", line, "--data", a, b, *common, "--checkpoint", run)
+    again = ("--epochs", 2, "--resume", run)
+    text = steep("train", line, "--data", b, a, *common, *again, code=4)
+    assert "other data" in text and "the same files in the same order" in text
+    np.savez(b, x=x[50:], label=y[50:] + np.float32(1))
+    assert "other data" in steep("train", line, "--data", a, b, *common, *again, code=4)
+    np.savez(b, x=x[50:].astype(np.float64), label=y[50:])
+    steep("train", line, "--data", a, b, *common, *again)
