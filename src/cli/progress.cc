@@ -4,15 +4,21 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <system_error>
 
 namespace steep::cli {
 namespace {
 
-/// Not fmt::print, which throws: a reader that has closed the pipe must only make lost() true.
+/// Not fmt::print, which throws: a reader that has closed the pipe must only make lost() true. Any
+/// other reason is said.
 void put(const std::string& text, std::FILE* file) {
-  std::fwrite(text.data(), 1, text.size(), file);
-  std::fflush(file);
+  errno = 0;
+  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  if ((written && std::fflush(file) == 0) || file != stdout || errno == EPIPE) return;
+  const std::string why = "steep: cannot write to standard output: ";
+  put(why + std::generic_category().message(errno) + "\n", stderr);
 }
 
 }  // namespace

@@ -139,6 +139,21 @@ def test_output_that_does_not_arrive(model: Path) -> None:
         assert done.stderr.startswith("steep: cannot write to standard output")
 
 
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="needs /dev/full")
+def test_training_whose_output_does_not_arrive_says_why(model: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [built("steep"), "train", model, "--data", model.with_suffix(".npz"), "--loss", "mse"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            cwd=model.parent,
+        )
+    assert done.returncode != 0
+    assert "cannot write to standard output: No space left on device" in done.stderr
+
+
 def start(model: Path, *words: object, **options: object) -> subprocess.Popen[str]:
     data = ("--data", model.with_suffix(".npz"), "--loss", "mse", "--optimizer", "adam")
     return subprocess.Popen(
