@@ -68,6 +68,20 @@ void require_known(const std::map<std::string, Tensor>& weight_data,
   }
 }
 
+/// What an array of a batch has instead of numbers: "NaN in row 3 of the batch"; "" if nothing.
+/// Infinity is left out: masks have it.
+std::string missing_numbers(const Tensor& x) {
+  if (x.size() == 0) return describe(x) + ", which has no numbers";
+  if (!is_float(x.dtype()) || !converts(x.dtype(), DType::f64)) return "";
+  const Tensor numbers = convert(x, DType::f64, "");
+  const auto* begin = numbers.data<double>();
+  const auto* end = begin + numbers.size();
+  const auto* nan = std::find_if(begin, end, [](double number) { return std::isnan(number); });
+  if (nan == end) return "";
+  const int64_t rows = x.dims().empty() ? 1 : x.dims()[0];
+  return fmt::format("NaN in row {} of the batch", (nan - begin) / (numbers.size() / rows));
+}
+
 }  // namespace
 
 double read_scalar(const Tensor& tensor) {
@@ -364,6 +378,14 @@ void TrainingSession::Impl::explain(const StepResult& result,
                    .remedy =
                        "Look at the data of this step, lower the learning rate, or clip "
                        "gradients."};
+  for (size_t i = 0; i < arrays.size(); ++i) {
+    parts.received = missing_numbers(arrays[i]);
+    if (parts.received.empty()) continue;
+    parts.node = inputs[i].name;
+    parts.expected = "numbers";
+    parts.remedy = "Leave such rows out, or put numbers in their place.";
+    throw DataError(std::move(parts));
+  }
   if (options.loss == "binary_cross_entropy")
     parts.remedy += " For scores, choose the loss binary_cross_entropy_with_logits.";
   // Runs the step again, with each node on its own and checked. Its updates are not made, because

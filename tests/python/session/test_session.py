@@ -161,7 +161,7 @@ def test_groups_schedule_and_state():
         (lambda x, y: (x[:, :4], y), steep.ShapeError, "x"),
         (lambda x, y: (x, y[:5]), steep.ShapeError, ""),
         (lambda x, y: ("text", y), steep.DataError, "str"),
-        (lambda x, y: (x, y * np.float32("nan")), steep.DataError, ""),
+        (lambda x, y: (x, y * np.float32("nan")), steep.DataError, "NaN in row 0"),
     ],
 )
 def test_bad_inputs_leave_weights_alone(inputs, kind, text):
