@@ -132,7 +132,7 @@ void add_train_options(CLI::App& app, TrainArguments& choice) {
       ->allow_extra_args(false)
       ->take_all();
   app.add_option("--accumulate", choice.accumulate,
-                 "Batches a step: their gradients are added up, then weights change")
+                 "Batches a step: weights change by the mean of their gradients")
       ->capture_default_str()
       ->transform(whole(1));
   app.add_option("--epochs", choice.epochs, "Passes over the data")
