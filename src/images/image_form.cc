@@ -50,22 +50,23 @@ ImageForm image_form(const TensorInfo& input, const ImageChoice& choice) {
     if ((form.height > 0 && form.height != choice.height) ||
         (form.width > 0 && form.width != choice.width)) {
       refuse_input(input, fmt::format("the chosen size, {},{}", choice.height, choice.width),
-                   "Leave --image-size (size) out: the model fixes both.");
+                   "Leave --image-size out (in Python: size): the model fixes both.");
     }
     form.height = choice.height;
     form.width = choice.width;
   }
   if (form.height <= 0 || form.width <= 0) {
-    refuse_input(input, "a height and a width", "Give both: --image-size (size) 224, or 240,320.");
+    refuse_input(input, "a height and a width",
+                 "Give both: --image-size 224, or 240,320 (in Python: size=224).");
   }
   if (form.whole && (!choice.mean.empty() || !choice.stddev.empty())) {
-    throw DataError(
-        ErrorParts{.what = "--image-mean and --image-std (mean, std) are for inputs of floats.",
-                   .node = input.name,
-                   .received = input.text()});
+    throw DataError(ErrorParts{
+        .what = "--image-mean and --image-std (in Python: mean, std) are for inputs of floats.",
+        .node = input.name,
+        .received = input.text()});
   }
-  check_numbers(choice.mean, "--image-mean (mean)", form.channels);
-  check_numbers(choice.stddev, "--image-std (std)", form.channels);
+  check_numbers(choice.mean, "--image-mean (in Python: mean)", form.channels);
+  check_numbers(choice.stddev, "--image-std (in Python: std)", form.channels);
   form.mean = choice.mean;
   form.stddev = choice.stddev;
   return form;
