@@ -1,10 +1,16 @@
 #include "ops/simplify.h"
 
+#include <cmath>
+#include <optional>
+
 namespace steep {
 namespace {
 
+/// Whether `v` is this number, with this sign: x + 0.0 turns -0.0 into 0.0, and x + -0.0 does not.
 bool is_number(Value v, double number) {
-  return v && is_float(v.dtype()) && scalar_constant(v) == number;
+  if (!v || !is_float(v.dtype())) return false;
+  const std::optional<double> found = scalar_constant(v);
+  return found == number && std::signbit(*found) == std::signbit(number);
 }
 
 }  // namespace

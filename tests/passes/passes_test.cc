@@ -496,9 +496,19 @@ TEST(Specialise, RemovesWhatDoesNothing) {
   Graph g;
   Value x = g.add_input("x", {DType::f32, Shape{Dim::symbol("n"), 3}});
   Value same = apply("steep.SumTo", {apply("Expand", {x, shape_of(x)}), shape_of(x)});
-  g.add_output("y", transpose(same * 1.0 + 0.0, {0, 1}));
+  g.add_output("y", transpose(same * 1.0 - 0.0, {0, 1}));
   const Type type{DType::f32, Shape{2, 3}};
   EXPECT_EQ(specialised(g, type).node_count(), 0U);
+}
+
+TEST(Specialise, KeepsWhatChangesTheSignOfZero) {
+  for (const double zero : {0.0, -0.0}) {
+    Graph g;
+    Value x = g.add_input("x", {DType::f32, Shape{2, 3}});
+    g.add_output("sum", x + zero);
+    g.add_output("difference", x - zero);
+    EXPECT_EQ(specialised(g, x.type()).node_count(), 1U) << zero;
+  }
 }
 
 TEST(Pipeline, RefusesAnUnknownPassByName) {

@@ -8,7 +8,7 @@ namespace {
 
 Grads add_vjp(Node, const Grads& dy) { return {dy[0], dy[0]}; }
 
-Value add_simplify(Node n) { return beside_neutral(n, 0, true); }
+Value add_simplify(Node n) { return beside_neutral(n, -0.0, true); }
 
 }  // namespace
 
