@@ -16,10 +16,10 @@ namespace {
 
 using Json = nlohmann::json;
 
+/// Without the checksums of rows.
 Json to_json(const ResumeSettings& s) {
   return {{"rows", s.rows},       {"batch", s.batch},         {"seed", s.seed},
-          {"shuffle", s.shuffle}, {"drop_last", s.drop_last}, {"accumulate", s.accumulate},
-          {"data", s.data}};
+          {"shuffle", s.shuffle}, {"drop_last", s.drop_last}, {"accumulate", s.accumulate}};
 }
 
 /// Reads one JSON object from a checkpoint. The bytes are not trusted.
@@ -38,6 +38,13 @@ class Reader {
     const auto found = json_.find(key);
     if (found == json_.end() || !((*found).*is)()) refuse(key, expected);
     return found->template get<T>();
+  }
+  std::vector<uint32_t> numbers(const char* key) const {
+    const Json& list = json_.at(key);
+    const auto is_sum = [](const Json& x) { return x.is_number_unsigned() && x <= UINT32_MAX; };
+    if (!list.is_array() || !std::all_of(list.begin(), list.end(), is_sum))
+      refuse(key, "a list of whole numbers");
+    return list.get<std::vector<uint32_t>>();
   }
   [[noreturn]] void refuse(const char* key, const std::string& expected) const {
     const auto found = json_.find(key);
@@ -66,29 +73,39 @@ ResumeSettings setting_from(const Reader& reader, const ResumeSettings& now) {
           .shuffle = reader.get<bool>("shuffle", "true or false", &Json::is_boolean),
           .drop_last = reader.get<bool>("drop_last", "true or false", &Json::is_boolean),
           .accumulate = reader.has("accumulate") ? reader.count("accumulate", kMost) : 1,
-          .data = reader.has("data") ? static_cast<uint32_t>(reader.count("data", UINT32_MAX))
-                                     : now.data};
+          .data = reader.has("data") ? reader.numbers("data") : now.data};
+}
+
+/// The number of rows that both have.
+size_t common_rows(const ResumeSettings& a, const ResumeSettings& b) {
+  size_t same = 0;
+  for (size_t i = 0; i < std::min(a.data.size(), b.data.size()); ++i)
+    same += a.data[i] == b.data[i] ? 1 : 0;
+  return same;
 }
 
 }  // namespace
 
-uint32_t checksum_of_rows(const Feed& feed, std::span<const TensorInfo> inputs) {
+std::vector<uint32_t> checksums_of_rows(const Feed& feed, std::span<const TensorInfo> inputs) {
   constexpr int64_t kMostRows = 64;
   FeedBatches rows(feed, {.batch_size = 1, .shuffle = false});
   const int64_t last = rows.count() - 1, count = std::min(rows.count(), kMostRows);
-  uint32_t sum = 0;
+  std::vector<uint32_t> sums(static_cast<size_t>(count), 0);
   for (int64_t i = 0; i < count; ++i) {
     const std::vector<Tensor> row = rows.get(0, count == 1 ? 0 : last * i / (count - 1));
+    uint32_t& sum = sums[static_cast<size_t>(i)];
     for (size_t k = 0; k < row.size(); ++k) {
       const Tensor x = convert(row[k], inputs[k].dtype, feed.names[k]);
       sum = crc32c(sum, x.data(), x.nbytes());
     }
   }
-  return sum;
+  return sums;
 }
 
 std::string to_text(const ResumeSettings& setting, const Position& position) {
-  Json run{{"setting", to_json(setting)},
+  Json settings = to_json(setting);
+  settings["data"] = setting.data;
+  Json run{{"setting", std::move(settings)},
            {"epoch", position.epoch},
            {"next_batch", position.batch},
            {"loss_sum", position.loss_sum},
@@ -108,13 +125,21 @@ Position position_from(const std::string& user, const std::string& folder,
   const Reader reader(*run, folder);
   if (!(*run)["setting"].is_object()) reader.refuse("setting", "an object");
   const ResumeSettings earlier = setting_from(Reader((*run)["setting"], folder), setting);
-  if (earlier != setting) {
-    throw CheckpointError(
-        ErrorParts{.what = "The run that is resumed had other data or batches.",
-                   .node = folder,
-                   .expected = to_json(earlier).dump(),
-                   .received = to_json(setting).dump(),
-                   .remedy = "Give the same files in the same order, --batch and --seed."});
+  constexpr auto kRemedy = "Give the same files in the same order, --batch and --seed.";
+  if (to_json(earlier) != to_json(setting)) {
+    throw CheckpointError(ErrorParts{.what = "The run that is resumed had other data or batches.",
+                                     .node = folder,
+                                     .expected = to_json(earlier).dump(),
+                                     .received = to_json(setting).dump(),
+                                     .remedy = kRemedy});
+  }
+  if (const size_t same = common_rows(earlier, setting); 2 * same < earlier.data.size()) {
+    throw CheckpointError(ErrorParts{
+        .what = "The run that is resumed had other rows of data.",
+        .node = folder,
+        .expected = "at least half of the rows, each at its place",
+        .received = fmt::format("{} of {} rows that were compared", same, earlier.data.size()),
+        .remedy = kRemedy});
   }
   Position position{.epoch = reader.count("epoch", kMost),
                     .batch = reader.count("next_batch", batches),

@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "cli/data.h"
 
@@ -18,13 +19,13 @@ struct ResumeSettings {
   bool shuffle = true;
   bool drop_last = false;
   int64_t accumulate = 1;
-  uint32_t data = 0;  ///< checksum_of_rows()
-  bool operator==(const ResumeSettings&) const = default;
+  std::vector<uint32_t> data{};  ///< checksums_of_rows(), of which half may change
 };
 
-/// A checksum of at most 64 rows, evenly spaced, each in the dtype of its input: it tells apart
-/// data that were written again, and files in another order. Throws as FeedBatches::get() does.
-uint32_t checksum_of_rows(const Feed& feed, std::span<const TensorInfo> inputs);
+/// Checksums of at most 64 rows, evenly spaced, each in the dtype of its input. They tell apart
+/// other data, and files in another order; if a row was corrected, the others stay. Throws as
+/// FeedBatches::get() does.
+std::vector<uint32_t> checksums_of_rows(const Feed& feed, std::span<const TensorInfo> inputs);
 
 struct Position {
   int64_t epoch = 0;

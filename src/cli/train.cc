@@ -46,7 +46,7 @@ class Run {
         split_rows_(hold_out()),
         cut_(cut_for(choice.data, feed_, session_.input_info(), choice.drop_last, false,
                      session_.batch_note())),
-        data_(checksum_of_rows(feed_, session_.input_info())),
+        data_(checksums_of_rows(feed_, session_.input_info())),
         batches_(feed_, batch_options(), team.rank(), team.size()),
         parallel_(session_, team.peers(), facts(), static_cast<int>(choice.zero),
                   choice.wire_precision),
@@ -550,7 +550,7 @@ class Run {
   Feed feed_;
   std::optional<Feed> split_rows_;  ///< rows of --validation-split
   Cut cut_;
-  const uint32_t data_;  // a checksum
+  const std::vector<uint32_t> data_;  // checksums
   Shares batches_;
   DataParallel parallel_;
   Scores scores_;

@@ -14,8 +14,8 @@ from steep._steep import __file__ as EXTENSION
 
 SOURCES = Path(steep.__file__).parent
 FILES = (
-    *("__init__.py", "backends.py", "errors.py", "extension.py", "inspection.py", "providers.py"),
-    "session",
+    *("__init__.py", "backends.py", "dependencies.py", "errors.py", "extension.py"),
+    *("inspection.py", "providers.py", "session"),
 )
 
 

@@ -92,8 +92,11 @@ def test_a_run_does_not_go_on_with_other_rows(line: Path, tmp_path: Path) -> Non
     steep("train", line, "--data", a, b, *common, "--checkpoint", run)
     again = ("--epochs", 2, "--resume", run)
     text = steep("train", line, "--data", b, a, *common, *again, code=4)
-    assert "other data" in text and "the same files in the same order" in text
-    np.savez(b, x=x[50:], label=y[50:] + np.float32(1))
-    assert "other data" in steep("train", line, "--data", a, b, *common, *again, code=4)
+    assert "other rows" in text and "the same files in the same order" in text
+    np.savez(a, x=x[:50] + 1, label=y[:50])
+    np.savez(b, x=x[50:], label=y[50:] + 1)
+    assert "other rows" in steep("train", line, "--data", a, b, *common, *again, code=4)
+    np.savez(a, x=x[:50], label=y[:50])
+    y[50] += 1  # corrected
     np.savez(b, x=x[50:].astype(np.float64), label=y[50:])
     steep("train", line, "--data", a, b, *common, *again)
