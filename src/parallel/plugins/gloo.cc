@@ -258,7 +258,7 @@ unsigned long long sent(void* comm) {
     tcp_info info{};
     socklen_t length = sizeof(info);
     if (::getsockopt(connection.file, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) continue;
-    bytes += info.tcpi_bytes_sent;
+    bytes += info.tcpi_bytes_sent - info.tcpi_bytes_retrans;  // what the network lost counts once
   }
   return bytes;
 }
