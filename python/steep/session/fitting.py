@@ -21,7 +21,7 @@ from steep.session.batches import ArrayBatches, Data, GivenBatches, Rows, batche
 from steep.session.history import Epoch, History
 from steep.session.images import ImageFolder
 from steep.session.metrics import Array, LossOfSession, Metric, Metrics, as_array, metrics_of
-from steep.session.records import Checkpoints, Curves
+from steep.session.records import Checkpoints, Curves, require_place
 from steep.session.team import Team
 
 log = logging.getLogger("steep")
@@ -138,6 +138,8 @@ class _Fit:
             session.save_checkpoint, options.checkpoint, options.checkpoint_every
         )
         leads = team.rank == 0
+        if leads and options.checkpoint is not None:
+            require_place(options.checkpoint)
         self._curves = Curves(
             options.metrics_file if leads else None,
             options.tensorboard if leads else None,

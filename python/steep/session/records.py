@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from steep import _steep
@@ -107,6 +109,19 @@ class Checkpoints:
         """Save the best epoch's state beside the last one's, to CHECKPOINT.best. Raises IoError."""
         if self._path is not None:
             self._save(os.fspath(self._path).rstrip(os.sep) + ".best")
+
+
+def require_place(path: StrPath) -> None:
+    """Check before the first step that a checkpoint can be made at ``path``. Raises IoError."""
+    place = Path(path).absolute()
+    folder = next(folder for folder in place.parents if folder.is_dir())
+    try:
+        with tempfile.TemporaryDirectory(dir=folder):
+            pass
+    except OSError as error:
+        raise IoError(
+            "A checkpoint cannot be made there.", node=os.fspath(path), received=str(error)
+        ) from error
 
 
 def _still(write: Callable[[], None]) -> bool:

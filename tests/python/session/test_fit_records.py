@@ -207,3 +207,10 @@ def test_images_that_do_not_suit(photos):
     (photos / "empty").mkdir()
     with pytest.raises(steep.DataError, match="There are no images"):
         steep.ImageFolder(photos / "empty")
+
+
+def test_a_checkpoint_without_a_place_is_refused_before_the_first_step():
+    of = session()
+    with pytest.raises(steep.IoError, match="cannot be made"):
+        of.fit((X, Y), checkpoint="/proc/nowhere/run")
+    assert of.step_count == 0
