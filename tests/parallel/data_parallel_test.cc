@@ -12,23 +12,13 @@
 namespace steep {
 namespace {
 
+using testing::batch;
 using testing::in_threads;
 using testing::mlp_bytes;
-using testing::random_labels;
-using testing::random_tensor;
+using testing::options_of;
 using testing::same_tensors;
 using testing::session_of;
 using Weights = std::map<std::string, Tensor>;
-
-TrainingOptions options_of(const std::string& optimizer = "adamw") {
-  return {.loss = "softmax_cross_entropy",
-          .optimizer = {.kind = optimizer, .lr = 0.05, .momentum = 0.9},
-          .clip_norm = 0.5};
-}
-
-std::vector<Tensor> batch(int64_t rows, int seed) {
-  return {random_tensor({rows, 3}, seed), random_labels(rows, 4, seed + 1)};
-}
 
 /// The rows of one of several processes: the first has most, and the last may have none.
 std::vector<Tensor> share(const std::vector<Tensor>& all, int rank, int size) {

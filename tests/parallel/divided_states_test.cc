@@ -19,25 +19,14 @@
 namespace steep {
 namespace {
 
+using testing::batch;
 using testing::in_threads;
 using testing::mlp_bytes;
 using testing::model_bytes;
-using testing::random_labels;
-using testing::random_tensor;
+using testing::options_of;
 using testing::same_tensors;
 using testing::session_of;
 using Weights = std::map<std::string, Tensor>;
-
-TrainingOptions options_of(const std::string& optimizer, double lr = 0.05) {
-  return {.loss = "softmax_cross_entropy",
-          .optimizer = {.kind = optimizer, .lr = lr, .momentum = 0.9},
-          .clip_norm = 0.5};
-}
-
-std::vector<Tensor> batch(int64_t rows, int seed) {
-  return {random_tensor({rows, 3}, static_cast<unsigned>(seed)),
-          random_labels(rows, 4, static_cast<unsigned>(seed) + 1)};
-}
 
 /// Uneven shares: the last ranks may have no rows.
 std::vector<Tensor> share(const std::vector<Tensor>& all, int rank, int size) {

@@ -19,8 +19,21 @@
 #include <vector>
 
 #include "steep/parallel.h"
+#include "train/models.h"
 
 namespace steep::testing {
+
+/// Of sessions that the tests divide among threads: scores of 4 classes from rows of 3 numbers.
+inline TrainingOptions options_of(const std::string& optimizer = "adamw", double lr = 0.05) {
+  return {.loss = "softmax_cross_entropy",
+          .optimizer = {.kind = optimizer, .lr = lr, .momentum = 0.9},
+          .clip_norm = 0.5};
+}
+
+inline std::vector<Tensor> batch(int64_t rows, int seed) {
+  return {random_tensor({rows, 3}, static_cast<unsigned>(seed)),
+          random_labels(rows, 4, static_cast<unsigned>(seed) + 1)};
+}
 
 /// What the threads share: each exchange is a round to which each of them brings bytes.
 class Room {

@@ -16,26 +16,16 @@
 namespace steep {
 namespace {
 
+using testing::batch;
 using testing::in_threads;
 using testing::mlp_bytes;
-using testing::random_labels;
+using testing::options_of;
 using testing::random_tensor;
 using testing::same_tensors;
 using testing::session_of;
 using Weights = std::map<std::string, Tensor>;
 
 const char* const kNarrow = "bfloat16";
-
-TrainingOptions options_of(const std::string& optimizer) {
-  return {.loss = "softmax_cross_entropy",
-          .optimizer = {.kind = optimizer, .lr = 0.05, .momentum = 0.9},
-          .clip_norm = 0.5};
-}
-
-std::vector<Tensor> batch(int64_t rows, int seed) {
-  return {random_tensor({rows, 3}, static_cast<unsigned>(seed)),
-          random_labels(rows, 4, static_cast<unsigned>(seed) + 1)};
-}
 
 size_t bytes_of(const Weights& tensors) {
   size_t bytes = 0;
