@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, get_args
 
+from steep.dynamo.patches.class_guards import is_of_pytorch
 from steep.patching.substitution import Substitution, replaces, substitute
 from steep.torch_internals.dynamo import (
     BuiltinVariable,
@@ -100,7 +101,7 @@ def _decides(kinds: object) -> bool:
     """Return whether the answer of a class may change; those of PyTorch do not."""
     if isinstance(kinds, tuple) or get_args(kinds):
         return any(_decides(k) for k in (kinds if isinstance(kinds, tuple) else get_args(kinds)))
-    if not isinstance(kinds, type) or kinds.__module__.partition(".")[0] == "torch":
+    if not isinstance(kinds, type) or is_of_pytorch(kinds):
         return False
     own = type(kinds)
     checks = own.__instancecheck__, own.__subclasscheck__

@@ -74,7 +74,7 @@ def _attribute_of(
 def _guard_class(tx: InstructionTranslatorBase, of: type) -> None:
     output = tx.output
     for kind in [*inspect.getmro(of), *inspect.getmro(type(of))]:
-        if not kind.__flags__ & _CAN_CHANGE or _is_of_pytorch(kind):
+        if not kind.__flags__ & _CAN_CHANGE or is_of_pytorch(kind):
             continue
         known = len(output.installed_globals)
         name = output.install_global_by_id("steep_class", kind)
@@ -85,7 +85,8 @@ def _guard_class(tx: InstructionTranslatorBase, of: type) -> None:
             )
 
 
-def _is_of_pytorch(kind: type) -> bool:
+def is_of_pytorch(kind: type) -> bool:
+    """Return whether a class is PyTorch's own."""
     return kind.__module__.partition(".")[0] == "torch"
 
 
@@ -101,9 +102,7 @@ class Methods:
         self._names = frozenset(entries)
         self._order = kind.__mro__  # another tuple once bases change
         # `__getattr__` is asked for what the class does not have
-        self._answers = any(
-            "__getattr__" in vars(k) and not _is_of_pytorch(k) for k in kind.__mro__
-        )
+        self._answers = any("__getattr__" in vars(k) and not is_of_pytorch(k) for k in kind.__mro__)
         self._methods = [
             (name, entry, function, getattr(function, "__code__", None))
             for name, entry in entries.items()

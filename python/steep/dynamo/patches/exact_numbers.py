@@ -9,17 +9,16 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 
+from steep.dynamo.patches.extra_guards import guard_which_are_one
 from steep.patching.dynamo_settings import ZERO, values_of
 from steep.patching.substitution import Substitution, replaces, substitute
 from steep.torch_internals.dynamo import (
-    GlobalStateSource,
     Guard,
     GuardBuilder,
     VariableTracker,
     builder,
     config,
     guard_that,
-    install_guard,
     unimplemented,
 )
 
@@ -130,17 +129,9 @@ def _wrap_number(self: builder.VariableBuilder, value: np.ndarray) -> VariableTr
 
 
 def _guard_apart(array: builder.VariableBuilder) -> None:
-    """Guard that an array is none of the graph's other arrays, once for all of them."""
-    arrays: list[str] = vars(array.tx.output).setdefault("steep_arrays", [])
-    arrays.append(array.source.name)
-    if len(arrays) == 2:
-
-        def add(builder: GuardBuilder, _: Guard) -> None:
-            ids = ", ".join(f"id({name})" for name in dict.fromkeys(arrays))
-            holds = f"len({{{ids}}}) == {len(set(arrays))}"
-            builder.object_aliasing_guard_codes.append((holds, f"{holds}  # no two arrays are one"))
-
-        install_guard(Guard(GlobalStateSource(), add))
+    """Guard on which of the graph's arrays are one."""
+    first = vars(array.tx.output).setdefault("steep_array", array.source)
+    guard_which_are_one(first, array.source)
 
 
 def is_negative_zero(value: np.generic | np.ndarray) -> bool:

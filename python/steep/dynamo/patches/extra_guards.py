@@ -297,11 +297,11 @@ def _are_same(left: VariableTracker, right: VariableTracker) -> VariableTracker 
         return _same(left, right)
     if _is_made_anew(a.source) or _is_made_anew(b.source):  # such as a method of an object
         return ConstantVariable.create(False)
-    _guard_which_are_one(a.source, b.source)
+    guard_which_are_one(a.source, b.source)
     return ConstantVariable.create(_value_of(a.source) is _value_of(b.source))
 
 
-def _guard_which_are_one(a: Source, b: Source) -> None:
+def guard_which_are_one(a: Source, b: Source) -> None:
     """Guard on which of the objects that forward compares are one: one guard for each group.
 
     Two objects are in a group if they are compared, perhaps through others: `layer in layers` for
