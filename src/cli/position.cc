@@ -115,7 +115,7 @@ std::string to_text(const ResumeSettings& setting, const Position& position) {
 }
 
 Position position_from(const std::string& user, const std::string& folder,
-                       const ResumeSettings& setting, int64_t batches) {
+                       const ResumeSettings& setting, int64_t batches, std::string* warning) {
   const Json json = Json::parse(user, nullptr, false);
   const auto run = json.is_object() ? json.find("run") : json.end();
   if (run == json.end() || !run->is_object() || !run->contains("setting")) {
@@ -133,14 +133,16 @@ Position position_from(const std::string& user, const std::string& folder,
                                      .received = to_json(setting).dump(),
                                      .remedy = kRemedy});
   }
-  if (const size_t same = common_rows(earlier, setting); 2 * same < earlier.data.size()) {
-    throw CheckpointError(ErrorParts{
-        .what = "The run that is resumed had other rows of data.",
-        .node = folder,
-        .expected = "at least half of the rows, each at its place",
-        .received = fmt::format("{} of {} rows that were compared", same, earlier.data.size()),
-        .remedy = kRemedy});
+  const size_t compared = earlier.data.size(), others = compared - common_rows(earlier, setting);
+  const std::string text = fmt::format("{} of {} rows that were compared", others, compared);
+  if (2 * others > compared) {
+    throw CheckpointError(ErrorParts{.what = "The run that is resumed had other rows of data.",
+                                     .node = folder,
+                                     .expected = "the same rows in the same places, but for a few",
+                                     .received = text + " are others",
+                                     .remedy = kRemedy});
   }
+  if (others > 0) *warning = text + " are others than in the run that is resumed";
   Position position{.epoch = reader.count("epoch", kMost),
                     .batch = reader.count("next_batch", batches),
                     .loss_sum = reader.get<double>("loss_sum", "a number", &Json::is_number),

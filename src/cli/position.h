@@ -39,9 +39,10 @@ struct Position {
 /// JSON.
 std::string to_text(const ResumeSettings& setting, const Position& position);
 
-/// Parses the user data of the checkpoint in `folder`. Throws CheckpointError if `steep train` did
-/// not write it, if it is damaged, or if it belongs to another setting.
+/// Parses the user data of the checkpoint in `folder`. *warning says how many rows of data are
+/// others than the run had, if some are. Throws CheckpointError if `steep train` did not write it,
+/// if it is damaged, or if it belongs to another setting.
 Position position_from(const std::string& user, const std::string& folder,
-                       const ResumeSettings& setting, int64_t batches);
+                       const ResumeSettings& setting, int64_t batches, std::string* warning);
 
 }  // namespace steep::cli

@@ -239,7 +239,7 @@ class Run {
       }
     }
     position_ = position_from(session_.load_checkpoint(choice_.resume), choice_.resume, setting(),
-                              batches_.count());
+                              batches_.count(), &other_rows_);
     if (choice_.lr_given) session_.set_lr(choice_.model.options.optimizer.lr);
     if (best_.empty()) position_.best.reset();  // the best weights are not there
   }
@@ -312,6 +312,7 @@ class Run {
     progress.line("trained: " + list_names(session_.parameter_names()));
     for (const std::string& line : describe(session_.left_out())) progress.line(line);
     progress.warning(feed_.warning);
+    progress.warning(other_rows_);
     progress.warning(validation_warning_);
     for (const std::string& text : session_.warnings()) progress.warning(text);
     progress.warning(parallel_.warning());
@@ -551,6 +552,7 @@ class Run {
   std::optional<Feed> split_rows_;  ///< rows of --validation-split
   Cut cut_;
   const std::vector<uint32_t> data_;  // checksums
+  std::string other_rows_;            // a warning
   Shares batches_;
   DataParallel parallel_;
   Scores scores_;

@@ -100,3 +100,8 @@ def test_a_run_does_not_go_on_with_other_rows(line: Path, tmp_path: Path) -> Non
     y[50] += 1  # corrected
     np.savez(b, x=x[50:].astype(np.float64), label=y[50:])
     steep("train", line, "--data", a, b, *common, *again)
+    y[50] -= 1
+    y[95:] += 1
+    np.savez(b, x=x[50:], label=y[50:])
+    text = steep("train", line, "--data", a, b, *common, "--epochs", 3, "--resume", run)
+    assert "of 64 rows that were compared are others than in the run" in text
