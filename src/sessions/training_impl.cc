@@ -71,7 +71,7 @@ void require_known(const std::map<std::string, Tensor>& weight_data,
 /// What an array of a batch has instead of numbers: "NaN in row 3 of the batch"; "" if nothing.
 /// Infinity is left out: masks have it.
 std::string missing_numbers(const Tensor& x) {
-  if (x.size() == 0) return describe(x) + ", which has no numbers";
+  if (!x.dims().empty() && x.dims()[0] == 0) return describe(x) + ", which has no rows";
   if (!is_float(x.dtype()) || !converts(x.dtype(), DType::f64)) return "";
   const Tensor numbers = convert(x, DType::f64, "");
   const auto* begin = numbers.data<double>();
