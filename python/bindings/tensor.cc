@@ -185,11 +185,11 @@ Tensor from_buffer(nb::handle array, const char* name, std::string* unwritable) 
 
 /// NumPy's masked arrays hand out the numbers below their mask, too.
 void refuse_masked(nb::handle array, const char* name) {
-  static std::atomic<PyTypeObject*> plain{nullptr};  // numpy.ndarray, once there was one
-  PyTypeObject* const type = Py_TYPE(array.ptr());
+  static std::atomic<PyObject*> plain{nullptr};  // numpy.ndarray, once there was one
+  PyObject* const type = array.type().ptr();
   if (type == plain.load(std::memory_order_relaxed)) return;
   if (nb::inst_name(array).equal(nb::str("numpy.ndarray"))) {
-    Py_INCREF(type);  // it is never freed, so no other type gets its address
+    Py_IncRef(type);  // it is never freed, so no other type gets its address
     plain.store(type, std::memory_order_relaxed);
     return;
   }
