@@ -42,11 +42,11 @@ def draw(records: list[dict[str, Any]], path: Path, title: str, subtitle: str) -
         for i in range(1, len(records)):
             if records[i]["phase"] != records[i - 1]["phase"]:
                 axes.axvline(i + 0.5, color=QUIET, linewidth=1, linestyle="--")
-                axes.annotate(
-                    f" phase {records[i]['phase']}",
-                    (i + 0.5, 1),
-                    xycoords=("data", "axes fraction"),
-                    va="top",
+                axes.text(  # above the curves and the legend
+                    *(i + 0.5, 1.005, f"phase {records[i]['phase']}"),
+                    transform=axes.get_xaxis_transform(),
+                    ha="center",
+                    va="bottom",
                     color=QUIET,
                 )
         axes.set_xlabel("step")
@@ -59,7 +59,8 @@ def draw(records: list[dict[str, Any]], path: Path, title: str, subtitle: str) -
         for side in ("top", "left", "right"):
             axes.spines[side].set_visible(False)
         axes.tick_params(length=0)
-        axes.legend(frameon=False, loc="upper right")
+        # A frame that hides the line between phases behind it.
+        axes.legend(loc="upper right", edgecolor="none", framealpha=1)
         figure.text(0.065, 0.955, title, fontsize=13, fontweight="bold")
         figure.text(0.065, 0.912, subtitle, fontsize=9, color=QUIET)
         figure.subplots_adjust(left=0.065, right=0.97, top=0.88, bottom=0.1)

@@ -99,7 +99,7 @@ def _time(axes: Any, result: Result, tokens: int) -> None:
     for bar, value in zip(bars, seconds, strict=True):
         speed = f"\n{tokens * (result.steps - 1) / value:,.0f} tokens/s" if value else ""
         axes.annotate(
-            f"{value:.1f} s{speed}",
+            f"{value:.1f} s{speed}" if value >= 1 else f"{1000 * value:.2g} ms{speed}",
             (bar.get_x() + bar.get_width() / 2, value),
             xytext=(0, 5),
             textcoords="offset points",
@@ -116,7 +116,8 @@ def _time(axes: Any, result: Result, tokens: int) -> None:
             color="white",
             fontweight="bold",
         )
-    axes.set_title(f"time of {result.steps - 1} steps", loc="left", fontsize=10)
+    timed = result.steps - 1
+    axes.set_title(f"time of {timed} step{'s' * (timed != 1)}", loc="left", fontsize=10)
     axes.set_ylim(0, max(*seconds, 1e-9) * 1.15)
     axes.set_yticks([])  # the bars say it
     axes.tick_params(axis="x", labelcolor=INK)

@@ -126,28 +126,16 @@ def plot(rows: list[dict[str, Any]], path: Path, title: str, subtitle: str) -> b
         axes.plot(steps, _smooth(losses), color=blue, linewidth=2, label="training, smoothed")
         if valid:
             xs, ys = [s for s, _, _ in valid], [v for _, v, _ in valid]
-            axes.plot(
-                xs,
-                ys,
-                color=orange,
-                linewidth=2,
-                marker="o",
-                markersize=4.5,
-                markerfacecolor="white",
-                markeredgewidth=1.5,
-                label="validation",
-            )
             best = min(range(len(ys)), key=ys.__getitem__)
-            axes.annotate(
-                f"best perplexity {perplexity(ys[best]):,.0f}",
-                (xs[best], ys[best]),
-                xytext=(0, 18),
-                textcoords="offset points",
-                ha="right",
-                fontweight="bold",
-                color=orange,
-                arrowprops={"arrowstyle": "-", "color": orange, "shrinkB": 4},
+            looks = {"color": orange, "marker": "o", "markersize": 4.5, "markeredgewidth": 1.5}
+            axes.plot(
+                *(xs, ys),
+                **looks,
+                linewidth=2,
+                markerfacecolor="white",
+                label=f"validation, best perplexity {perplexity(ys[best]):,.0f}",
             )
+            axes.plot(xs[best], ys[best], **looks)  # filled: the best
         axes.set_xlabel("step")
         axes.set_ylabel("cross entropy per word")
         axes.grid(axis="y", color=grid)
