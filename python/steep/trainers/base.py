@@ -339,16 +339,21 @@ class Trainer:
     def load_state_dict(self, state: Mapping[str, torch.Tensor], strict: bool = True) -> None:
         """Load a result of ``state_dict``; moments are optional.
 
-        Raises DataError before any change.
+        The logger ``steep`` warns of trained parameters that have none, if others have; they start
+        anew. Raises DataError before any change; if some moments of a parameter are missing and
+        nothing is compiled yet, at the next step.
         """
         self._agree()
         weights = {k: v for k, v in state.items() if not k.startswith(OPTIMIZER)}
         moments = {k: v for k, v in state.items() if k.startswith(OPTIMIZER)}
         require_counts(moments, OPTIMIZER)
+        if self._session is not None:
+            self._require_whole(moments)
         self.model.load_state_dict(weights, strict=strict)
         if self._session is None:
             self._pending_state = moments
         else:
+            self._pending_state = None
             roles, own = self._roles, self.model.state_dict()
             session_names = {**roles.names, **roles.statistics}
             # The weights are in place already; this call tells a session whose update was
@@ -374,6 +379,7 @@ class Trainer:
         """
         self._agree()
         user = self.session.load_checkpoint(os.fspath(path))
+        self._lr = self.session.lr  # the checkpoint's
         self._carried = None  # the session discards its own accumulated gradients
         self._agree()
         return json.loads(user)
@@ -507,9 +513,7 @@ class Trainer:
             session.run_count = before.run_count
             if self._lr is not None:
                 session.lr = self._lr
-        if self._pending_state is not None:
-            self._load_moments(self._pending_state)
-            self._pending_state = None
+        self._load_pending()
         return roles
 
     def _add_carried(self) -> None:
@@ -560,6 +564,38 @@ class Trainer:
             )
         first = self._first if self._net.criterion is None else self._first[:-1]
         return _zeros(first)
+
+    def _load_pending(self) -> None:
+        """Load the moments that came before there was a session."""
+        if self._pending_state is not None:
+            self._holds = False  # after an error, no step goes on without them
+            self._require_whole(self._pending_state)
+            self._load_moments(self._pending_state)
+            self._holds, self._pending_state = True, None
+
+    def _require_whole(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Refuse a state with some moments of a parameter only, as of another optimizer."""
+        missing: dict[str, list[str]] = {}
+        wanted: dict[str, int] = {}
+        for key, name in self._moments():
+            kind = key.partition("/")[0]
+            if kind in ("step", "master"):  # these follow from the count of all, and the weight
+                continue
+            wanted[name] = wanted.get(name, 0) + 1
+            if f"{OPTIMIZER}{kind}/{name}" not in state:
+                missing.setdefault(name, []).append(kind)
+        new = [name for name, kinds in missing.items() if len(kinds) == wanted[name]]
+        for name, kinds in missing.items():
+            if name not in new:
+                raise DataError(
+                    "The state has some moments of a parameter, and not all.",
+                    node=name,
+                    expected=", ".join(f"{OPTIMIZER}{kind}/{name}" for kind in kinds),
+                    received="nothing",
+                    remedy="load a state of the same optimizer and options, or one without moments",
+                )
+        if 0 < len(new) < len(wanted) and self._writes:
+            log.warning("the state has no moments of %s: they start anew", ", ".join(new))
 
     def _load_moments(self, state: Mapping[str, torch.Tensor]) -> None:
         moments, counts = {}, {k for k in self.session.optimizer_state_names if k[:5] == "step/"}

@@ -1,0 +1,105 @@
+"""What trainers load: the rate after a checkpoint, and states that have some moments only."""
+
+import logging
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import steep  # noqa: E402
+
+
+def net():
+    torch.manual_seed(0)
+    return torch.nn.Linear(4, 3)
+
+
+def batch(seed):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(8, 4, generator=generator), torch.randn(8, 3, generator=generator)
+
+
+def trainer_of(model, kind=torch.optim.AdamW, **options):
+    return steep.trainer(model, torch.nn.MSELoss(), kind(model.parameters(), lr=0.1, **options))
+
+
+def test_the_rate_of_a_call_counts_after_a_load(tmp_path):
+    def fresh():
+        described = steep.ModelDescription(
+            [
+                steep.IODescription("x", ["N", 4], torch.float32),
+                steep.IODescription("y", ["N", 3], torch.float32),
+            ],
+            [steep.IODescription("loss", [], torch.float32)],
+        )
+        rate = steep.IODescription("lr", [1], torch.float32)
+        return steep.ORTTrainer(
+            net(), torch.nn.MSELoss(), described, "SGDOptimizer", None, rate, seed=0
+        )
+
+    saved = fresh()
+    saved.train_step(*batch(0), torch.tensor([0.01]))
+    saved.save_checkpoint(tmp_path / "run")
+    loaded = fresh()
+    loaded.train_step(*batch(1), torch.tensor([0.1]))
+    loaded.load_checkpoint(tmp_path / "run")
+    for trainer in (saved, loaded):
+        trainer.train_step(*batch(1), torch.tensor([0.1]))  # the rate that `loaded` had before
+    for p, q in zip(saved.model.parameters(), loaded.model.parameters(), strict=True):
+        assert torch.equal(p, q)
+
+
+# (what the state is of, without which moment, into what)
+PARTS = {
+    "a moment is missing": (torch.optim.AdamW, "exp_avg/weight", torch.optim.AdamW, {}),
+    "amsgrad": (torch.optim.AdamW, "", torch.optim.AdamW, {"amsgrad": True}),
+    "nadam": (torch.optim.AdamW, "", torch.optim.NAdam, {}),
+}
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("part", PARTS)
+def test_a_state_with_some_moments_of_a_parameter_is_refused(part, compiled):
+    kind, left_out, into, options = PARTS[part]
+    trainer = trainer_of(net(), kind)
+    trainer.step(*batch(0))
+    state = trainer.state_dict()
+    state.pop(f"optimizer/{left_out}", None)
+    other = trainer_of(net(), into, **options)
+    if compiled:
+        other.compile(*batch(0))
+        with pytest.raises(steep.DataError, match="some moments of a parameter"):
+            other.load_state_dict(state)
+        other.step(*batch(1))
+        return
+    other.load_state_dict(state)
+    for _ in range(2):  # no step goes on without them
+        with pytest.raises(steep.DataError, match="some moments of a parameter"):
+            other.step(*batch(1))
+    whole = trainer_of(net(), into, **options)
+    whole.step(*batch(0))
+    other.load_state_dict(whole.state_dict())
+    for t in (whole, other):
+        t.step(*batch(1))
+    for p, q in zip(whole.model.parameters(), other.model.parameters(), strict=True):
+        assert torch.equal(p, q)
+
+
+def test_a_parameter_without_moments_starts_anew_and_is_named(caplog):
+    frozen = net()
+    frozen.bias.requires_grad_(False)
+    trainer = trainer_of(frozen)
+    trainer.step(*batch(0))
+    other = trainer_of(net())
+    other.load_state_dict(trainer.state_dict())
+    with caplog.at_level(logging.WARNING, "steep"):
+        other.step(*batch(1))
+    assert "no moments of bias: they start anew" in caplog.text
+
+
+def test_weights_alone_are_loaded_without_a_word(caplog):
+    other = trainer_of(net())
+    other.load_state_dict(net().state_dict())
+    with caplog.at_level(logging.WARNING, "steep"):
+        other.step(*batch(1))
+    assert not caplog.records
