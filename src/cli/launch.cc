@@ -26,6 +26,7 @@
 #include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/launcher.h"
+#include "parallel/watch.h"
 #include "steep/error.h"
 
 namespace steep::cli {
@@ -37,6 +38,9 @@ using Clock = std::chrono::steady_clock;
 constexpr int kMostProcesses = 1024;
 /// How long the others may take to end by themselves, and then after SIGTERM.
 constexpr std::chrono::seconds kGrace(15), kTerm(10);
+/// How long a process may be stopped.
+constexpr std::chrono::seconds kSilence =
+    std::chrono::duration_cast<std::chrono::seconds>(WatchTimes{}.silence);
 
 volatile std::sig_atomic_t signal_to_pass = 0;
 void pass_on(int number) { signal_to_pass = number; }
@@ -117,6 +121,8 @@ struct Process {
   pid_t id = -1;
   int errors = -1;  ///< its standard error
   bool runs = false;
+  std::optional<Clock::time_point> stopped{};  ///< since when
+  bool noted = false;                          ///< that it does not answer
 };
 
 /// What is started: this program, or another after the word `--`.
@@ -156,6 +162,7 @@ class Launch {
       }
       read_errors();
       collect();
+      note_stopped();
       end_others();
     }
     return code_;
@@ -261,9 +268,28 @@ class Launch {
                                      ::strsignal(number)));
       }
       const int code = number != 0 ? 128 + number : WEXITSTATUS(status);
+      note_loss(folder_.path(), static_cast<int>(rank),
+                number != 0 ? "was killed" : fmt::format("ended with exit code {}", code));
       if (code != kDone && code_ == kDone) {
         code_ = code;
         failed_ = Clock::now();
+      }
+    }
+  }
+
+  /// A process that is stopped before it beats: to the others it is one that starts late.
+  void note_stopped() {
+    const Clock::time_point now = Clock::now();
+    for (size_t rank = 0; rank < processes_.size(); ++rank) {
+      Process& process = processes_[rank];
+      if (!process.runs || !is_stopped(process.id)) {
+        process.stopped.reset();
+      } else if (!process.stopped) {
+        process.stopped = now;
+      } else if (!process.noted && now - *process.stopped > kSilence) {
+        process.noted = true;
+        note_loss(folder_.path(), static_cast<int>(rank),
+                  fmt::format("did not answer for {} s", kSilence.count()));
       }
     }
   }

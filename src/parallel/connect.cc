@@ -1,14 +1,20 @@
 // Loads the plug-ins of communication.
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <array>
 #include <charconv>
+#include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <future>
 #include <stdexcept>
 #include <string_view>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "parallel/comm.h"
 #include "parallel/watch.h"
@@ -55,8 +61,9 @@ class PluginPeers : public Peers {
     if (plugin_.table().sent == nullptr) return {};
     return plugin_.sent();
   }
-  void watch(const fs::path& folder) {
-    watch_ = std::make_unique<Watch>(folder, rank_, size_, [this] { plugin_.interrupt(); });
+  void watch(std::unique_ptr<Watch> watch) {
+    watch_ = std::move(watch);
+    watch_->on_loss([this] { plugin_.interrupt(); });
   }
 
  protected:
@@ -144,22 +151,136 @@ int number_in(const char* name) {
   return error == std::errc{} && end == text.data() + text.size() ? number : -1;
 }
 
+/// For how long a process waits for the others to start, and then for them to connect.
+std::chrono::seconds seconds_to_connect() {
+  constexpr const char* kName = "STEEP_CONNECT_SECONDS";
+  const std::string text = variable(kName);
+  if (text.empty()) return std::chrono::seconds(60);
+  constexpr int kMost = 24 * 60 * 60;
+  const int number = number_in(kName);
+  if (number >= 1 && number <= kMost) return std::chrono::seconds(number);
+  throw DataError(
+      ErrorParts{.what = fmt::format("The environment variable {} has an unknown value.", kName),
+                 .node = kName,
+                 .expected = fmt::format("a whole number of seconds, 1 to {}", kMost),
+                 .received = text,
+                 .remedy = "Correct the variable, or unset it for 60 seconds."});
+}
+
+[[noreturn]] void throw_unconnected(const SteepCommOptions& options, std::string received,
+                                    const char* remedy) {
+  throw ProviderError(ErrorParts{.what = "The processes could not connect to each other.",
+                                 .node = fmt::format("rank {}", options.rank),
+                                 .expected = fmt::format("{} processes", options.size),
+                                 .received = std::move(received),
+                                 .remedy = remedy});
+}
+
+constexpr const char* kLookAtOthers =
+    "Look at the output of the other processes; start all of them together.";
+
+/// Throws PeerLostError if a process was lost. One that leaves has found a loss: this process is
+/// about to find the same.
+void check_all_are_there(Watch& watch, int size) {
+  if (watch.find_now().rank < 0) return;
+  const Watch::Loss loss = watch.find(std::chrono::milliseconds(1500));
+  throw PeerLostError(
+      ErrorParts{.what = "Another process of this training ended or cannot be reached.",
+                 .node = fmt::format("rank {}", loss.rank),
+                 .op = "connect",
+                 .expected = fmt::format("{} processes", size),
+                 .received = fmt::format("rank {} {}", loss.rank, loss.how),
+                 .remedy = "Look at the output of the other processes for the cause; then start "
+                           "all again."});
+}
+
+using Clock = std::chrono::steady_clock;
+constexpr std::chrono::milliseconds kPoll(10);
+
+/// Until each process has begun to beat. They may start as late as `limit` allows.
+void wait_for_all(Watch& watch, const SteepCommOptions& options, std::chrono::seconds limit) {
+  const Clock::time_point end = Clock::now() + limit;
+  for (;;) {
+    const std::vector<int> absent = watch.absent();
+    check_all_are_there(watch, options.size);
+    if (absent.empty()) return;
+    if (Clock::now() > end) {
+      throw_unconnected(
+          options,
+          fmt::format("no start of rank {} in {} s", fmt::join(absent, ", "), limit.count()),
+          "Look at the output of these processes. If they need longer, set "
+          "STEEP_CONNECT_SECONDS.");
+    }
+    std::this_thread::sleep_for(kPoll);
+  }
+}
+
+/// The call of a plug-in that connects the processes.
+struct Opening {
+  std::string folder, address;
+  SteepCommOptions options{};
+  std::array<char, 512> error{};
+  int rank = 0, size = 1;
+
+  void* run(const SteepComm& table) {
+    return table.open(&options, &rank, &size, error.data(), error.size());
+  }
+};
+
+/// In a thread, since gloo waits for a process that is stopped until its own timeouts, and nothing
+/// can interrupt that. After an error the thread is left to them.
+void* open_watched(const SteepComm& table, const std::shared_ptr<Opening>& opening, Watch& watch,
+                   std::chrono::seconds limit) {
+  std::promise<void*> promise;
+  std::future<void*> future = promise.get_future();
+  // Signals are for the main thread.
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread([&table, opening, promise = std::move(promise)]() mutable {
+    promise.set_value(opening->run(table));
+  }).detach();
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  const Clock::time_point end = Clock::now() + limit;
+  while (future.wait_for(kPoll) != std::future_status::ready) {
+    check_all_are_there(watch, opening->options.size);
+    if (Clock::now() > end) {
+      throw_unconnected(opening->options, fmt::format("no connection in {} s", limit.count()),
+                        "Look at the network between the processes. If it is slow, set "
+                        "STEEP_CONNECT_SECONDS.");
+    }
+  }
+  void* comm = future.get();
+  if (comm == nullptr) {  // by the end of a connection, perhaps, before the end of its process
+    watch.find();
+    check_all_are_there(watch, opening->options.size);
+  }
+  return comm;
+}
+
 std::shared_ptr<Peers> open(const std::string& way, const std::string& package,
                             const SteepCommOptions& options) {
   const SteepComm& table = load(way, package);
-  std::array<char, 512> error{};
-  int rank = 0, size = 1;
-  void* comm = table.open(&options, &rank, &size, error.data(), error.size());
-  if (comm == nullptr) {
-    throw ProviderError(ErrorParts{
-        .what = "The processes could not connect to each other.",
-        .node = fmt::format("rank {}", options.rank),
-        .expected = fmt::format("{} processes", options.size),
-        .received = error.data(),
-        .remedy = "Look at the output of the other processes; start all of them together."});
+  auto opening = std::make_shared<Opening>();
+  opening->folder = options.folder;
+  opening->address = options.address;
+  opening->options = {.rank = options.rank,
+                      .size = options.size,
+                      .folder = opening->folder.c_str(),
+                      .address = opening->address.c_str()};
+  std::unique_ptr<Watch> watch;
+  void* comm = nullptr;
+  if (way == "gloo" && options.size > 1) {
+    const std::chrono::seconds limit = seconds_to_connect();
+    watch = std::make_unique<Watch>(options.folder, options.rank, options.size);
+    wait_for_all(*watch, options, limit);
+    comm = open_watched(table, opening, *watch, limit);
+  } else {
+    comm = opening->run(table);
   }
-  auto peers = std::make_shared<PluginPeers>(table, comm, rank, size);
-  if (way == "gloo" && size > 1) peers->watch(options.folder);
+  if (comm == nullptr) throw_unconnected(options, opening->error.data(), kLookAtOthers);
+  auto peers = std::make_shared<PluginPeers>(table, comm, opening->rank, opening->size);
+  if (watch != nullptr) peers->watch(std::move(watch));
   return peers;
 }
 

@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <utility>
 
 #include "steep/error.h"
@@ -16,6 +18,7 @@
 namespace steep {
 namespace {
 
+namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 /// The content of a file.
@@ -35,32 +38,60 @@ bool is_free(int file) {
   return true;
 }
 
+fs::path file_of(const fs::path& folder, int rank) {
+  return folder / fmt::format("alive.{}", rank);
+}
+fs::path note_of(const fs::path& folder, int rank) { return folder / fmt::format("lost.{}", rank); }
+
+[[noreturn]] void throw_unusable(const fs::path& file, const char* received, const char* remedy) {
+  throw IoError(ErrorParts{.what = "The folder in which the processes meet cannot be used.",
+                           .node = file.string(),
+                           .received = received,
+                           .remedy = remedy});
+}
+
 }  // namespace
 
-Watch::Watch(std::filesystem::path folder, int rank, int size, std::function<void()> lost,
-             WatchTimes times)
-    : folder_(std::move(folder)),
-      rank_(rank),
-      times_(times),
-      lost_(std::move(lost)),
-      others_(static_cast<size_t>(size)) {
-  // The others see the file when it is locked.
-  const std::filesystem::path path = file_of(rank), early = path.string() + ".new";
-  own_ = ::open(early.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  if (own_ < 0 || ::flock(own_, LOCK_EX | LOCK_NB) != 0) {
-    throw IoError(ErrorParts{.what = "The folder in which the processes meet cannot be used.",
-                             .node = early.string(),
-                             .received = std::strerror(errno),
-                             .remedy = "Give an empty folder that all processes may write to."});
-  }
-  write(false);
-  std::filesystem::rename(early, path);
+void note_loss(const fs::path& folder, int rank, const std::string& how) {
+  const fs::path path = note_of(folder, rank), early = path.string() + ".new";
+  std::ofstream(early) << how;
+  std::error_code ignored;  // without the note the others wait until their time is over
+  fs::rename(early, path, ignored);
+}
+
+Watch::Watch(fs::path folder, int rank, int size, WatchTimes times)
+    : folder_(std::move(folder)), rank_(rank), times_(times), others_(static_cast<size_t>(size)) {
+  make_file();
   // Signals are for the main thread.
   sigset_t all, before;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
   thread_ = std::thread([this] { run(); });
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void Watch::make_file() {
+  const fs::path path = file_of(folder_, rank_), early = path.string() + ".new";
+  if (std::error_code none; fs::exists(path, none)) {
+    throw_unusable(path, "a file of another training",
+                   "Give an empty folder to each training that is started.");
+  }
+  // The others see the file when it is locked and has content.
+  own_ = ::open(early.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  const Content content{.beat = ++beat_, .leaves = 0};
+  const bool locked = own_ >= 0 && ::flock(own_, LOCK_EX | LOCK_NB) == 0;
+  if (locked && ::write(own_, &content, sizeof(content)) == sizeof(content) &&
+      ::rename(early.c_str(), path.c_str()) == 0) {
+    return;
+  }
+  const int error = errno;
+  ::rename(early.c_str(), path.c_str());  // without a lock: tells the others that this one ends
+  if (own_ >= 0) ::close(own_);
+  throw_unusable(early, std::strerror(error),
+                 error == ENOSPC || error == EDQUOT
+                     ? "Make room on the disk of that folder, or choose another disk: TMPDIR for "
+                       "`steep launch`, else STEEP_RENDEZVOUS."
+                     : "Give an empty folder that all processes may write to.");
 }
 
 Watch::~Watch() {
@@ -75,10 +106,6 @@ Watch::~Watch() {
     if (other.file >= 0) ::close(other.file);
   }
   ::close(own_);
-}
-
-std::filesystem::path Watch::file_of(int rank) const {
-  return folder_ / fmt::format("alive.{}", rank);
 }
 
 void Watch::write(bool leaves) {
@@ -98,27 +125,58 @@ void Watch::run() {
     }
     last = now;
     write(false);
-    if (found_.rank < 0 && look()) {
+    if (found_.rank < 0 && look() && lost_) {
+      const std::function<void()> lost = lost_;
       lock.unlock();
-      lost_();
+      lost();
       lock.lock();
     }
   }
 }
 
+void Watch::on_loss(const std::function<void()>& lost) {
+  std::unique_lock lock(mutex_);
+  lost_ = lost;
+  if (found_.rank < 0) return;
+  lock.unlock();
+  lost();
+}
+
+bool Watch::has_file(int rank) {
+  Other& other = others_[static_cast<size_t>(rank)];
+  if (rank == rank_ || other.file >= 0) return true;
+  other.file = ::open(file_of(folder_, rank).c_str(), O_RDONLY | O_CLOEXEC);
+  other.seen = Clock::now();
+  return other.file >= 0;
+}
+
+std::vector<int> Watch::absent() {
+  const std::lock_guard lock(mutex_);
+  std::vector<int> result;
+  for (int i = 0; i < static_cast<int>(others_.size()); ++i) {
+    if (!has_file(i)) result.push_back(i);
+  }
+  return result;
+}
+
 bool Watch::look() {
   const Clock::time_point now = Clock::now();
   for (int i = 0; i < static_cast<int>(others_.size()); ++i) {
-    Other& other = others_[static_cast<size_t>(i)];
     if (i == rank_) continue;
-    if (other.file < 0) {
-      other.file = ::open(file_of(i).c_str(), O_RDONLY | O_CLOEXEC);
-      other.seen = now;
+    if (!has_file(i)) {
+      std::ifstream note(note_of(folder_, i));
+      if (!note) continue;  // it still starts
+      found_ = {i, {std::istreambuf_iterator<char>(note), {}}};
+      return true;
     }
-    if (other.file < 0) continue;           // it still starts
+    Other& other = others_[static_cast<size_t>(i)];
     const bool free = is_free(other.file);  // before the content, which tells a process that leaves
     Content content;
-    if (!read_content(other.file, &content)) continue;
+    if (!read_content(other.file, &content)) {
+      if (!free) continue;
+      found_ = {i, "ended"};  // it could not write to its file
+      return true;
+    }
     if (free && content.leaves == 0) {
       found_ = {i, "was killed"};
       return true;
@@ -135,29 +193,35 @@ bool Watch::look() {
   return false;
 }
 
-Watch::Loss Watch::find_now(bool left) {
+Watch::Loss Watch::find_free(bool left) {
+  if (found_.rank >= 0) return found_;
+  Loss leaver;
   for (int i = 0; i < static_cast<int>(others_.size()); ++i) {
     const Other& other = others_[static_cast<size_t>(i)];
     if (i == rank_ || other.file < 0 || !is_free(other.file)) continue;
     Content content;
     if (!read_content(other.file, &content)) continue;
     if (content.leaves == 0) return {i, "was killed"};
-    if (left) return {i, "ended"};
+    if (left && leaver.rank < 0) leaver = {i, "ended"};
   }
-  return {};
+  return leaver;
 }
 
-Watch::Loss Watch::find() {
-  for (int tries = 0; tries < 10; ++tries) {
+Watch::Loss Watch::find_now() {
+  const std::lock_guard lock(mutex_);
+  return find_free(true);
+}
+
+Watch::Loss Watch::find(std::chrono::milliseconds patience) {
+  const Clock::time_point end = Clock::now() + patience;
+  while (Clock::now() < end) {
     {
       const std::lock_guard lock(mutex_);
-      if (found_.rank >= 0) return found_;
-      if (Loss loss = find_now(false); loss.rank >= 0) return loss;
+      if (Loss loss = find_free(false); loss.rank >= 0) return loss;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
-  const std::lock_guard lock(mutex_);
-  return find_now(true);
+  return find_now();
 }
 
 }  // namespace steep

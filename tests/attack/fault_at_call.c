@@ -2,8 +2,9 @@
 // FAULT_RANK, a fault of the kind FAULT_KIND happens FAULT_DELAY microseconds after the call
 // FAULT_CALL has been made FAULT_COUNT times. The file FAULT_MARK is made when it happens.
 //
-// Calls: "start" (the library is loaded), "small" and "large" (bytes sent to a socket), "save" (a
-// write to a regular file whose path begins with FAULT_SAVE). Kinds: "kill", "stop", "cut" (all
+// Calls: "start" (the library is loaded), "open" (listen, connect or accept of a socket), "small" and
+// "large" (bytes sent to a socket), "save" (a write to a regular file whose path begins with
+// FAULT_SAVE). Kinds: "kill", "stop", "cut" (all
 // sockets are shut down, later ones too), "full" (writes to files fail from then on, as on a full
 // disk).
 #define _GNU_SOURCE
@@ -81,6 +82,12 @@ __attribute__((constructor)) static void start(void) {
   count("start");
 }
 
+static void count_open(void) {
+  const int error = errno;
+  count("open");
+  errno = error;
+}
+
 /// Whether the write goes on.
 static int before(int file, size_t bytes) {
   if (wanted_call == NULL) return 1;
@@ -123,4 +130,22 @@ ssize_t sendmsg(int file, const struct msghdr* message, int flags) {
   ssize_t (*next)(int, const struct msghdr*, int) = dlsym(RTLD_NEXT, "sendmsg");
   const size_t bytes = bytes_of(message->msg_iov, message->msg_iovlen);
   return before(file, bytes) ? next(file, message, flags) : -1;
+}
+
+int listen(int file, int most) {
+  int (*next)(int, int) = dlsym(RTLD_NEXT, "listen");
+  count_open();
+  return next(file, most);
+}
+
+int connect(int file, const struct sockaddr* address, socklen_t length) {
+  int (*next)(int, const struct sockaddr*, socklen_t) = dlsym(RTLD_NEXT, "connect");
+  count_open();
+  return next(file, address, length);
+}
+
+int accept(int file, struct sockaddr* address, socklen_t* length) {
+  int (*next)(int, struct sockaddr*, socklen_t*) = dlsym(RTLD_NEXT, "accept");
+  count_open();
+  return next(file, address, length);
 }

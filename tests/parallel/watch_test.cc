@@ -8,8 +8,10 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <fstream>
 #include <functional>
 
+#include "steep/error.h"
 #include "train/temp_folder.h"
 
 namespace steep {
@@ -50,7 +52,9 @@ class File {
 TEST_F(Watched, AProcessThatIsThereIsNotLost) {
   std::atomic<int> lost = 0;
   const auto count = [&] { ++lost; };
-  Watch one(folder(), 0, 2, count, kShort), other(folder(), 1, 2, count, kShort);
+  Watch one(folder(), 0, 2, kShort), other(folder(), 1, 2, kShort);
+  one.on_loss(count);
+  other.on_loss(count);
   std::this_thread::sleep_for(2 * kShort.silence);
   EXPECT_EQ(lost, 0);
   EXPECT_EQ(one.find().rank, -1);
@@ -58,11 +62,10 @@ TEST_F(Watched, AProcessThatIsThereIsNotLost) {
 
 TEST_F(Watched, OneThatLeavesHasEnded) {
   std::atomic<int> lost = 0;
-  Watch one(
-      folder(), 0, 2, [&] { ++lost; }, kShort);
+  Watch one(folder(), 0, 2, kShort);
+  one.on_loss([&] { ++lost; });
   {
-    const Watch other(
-        folder(), 1, 2, [] {}, kShort);
+    const Watch other(folder(), 1, 2, kShort);
     std::this_thread::sleep_for(5 * kShort.beat);
   }
   const Watch::Loss loss = one.find();
@@ -74,8 +77,7 @@ TEST_F(Watched, OneThatLeavesHasEnded) {
 
 TEST_F(Watched, OneWhoseLockIsFreeWasKilled) {
   const File file(folder() / "alive.1", false);
-  Watch one(
-      folder(), 0, 2, [] {}, kShort);
+  Watch one(folder(), 0, 2, kShort);
   EXPECT_TRUE(wait_for([&] { return one.find().rank == 1; }));
   EXPECT_EQ(one.find().how, "was killed");
 }
@@ -83,13 +85,54 @@ TEST_F(Watched, OneWhoseLockIsFreeWasKilled) {
 TEST_F(Watched, OneThatDoesNotWriteDoesNotAnswer) {
   const File file(folder() / "alive.1", true);
   std::atomic<int> lost = 0;
-  Watch one(
-      folder(), 0, 3, [&] { ++lost; }, kShort);
+  Watch one(folder(), 0, 3, kShort);
+  one.on_loss([&] { ++lost; });
   EXPECT_TRUE(wait_for([&] { return lost > 0; }));
   const Watch::Loss loss = one.find();
   EXPECT_EQ(loss.rank, 1);
   EXPECT_EQ(loss.how, "did not answer for 1.5 s");
   EXPECT_EQ(lost, 1);
+}
+
+TEST_F(Watched, ALossBeforeSomebodyAsksForItIsTold) {
+  const File file(folder() / "alive.1", false);
+  Watch one(folder(), 0, 2, kShort);
+  EXPECT_TRUE(wait_for([&] { return one.find_now().rank == 1; }));
+  std::this_thread::sleep_for(5 * kShort.beat);
+  std::atomic<int> lost = 0;
+  one.on_loss([&] { ++lost; });
+  EXPECT_EQ(lost, 1);
+}
+
+TEST_F(Watched, OneThatStartsLateIsAbsentAndNotLost) {
+  std::atomic<int> lost = 0;
+  Watch one(folder(), 0, 2, kShort);
+  one.on_loss([&] { ++lost; });
+  std::this_thread::sleep_for(2 * kShort.silence);
+  EXPECT_EQ(one.absent(), std::vector{1});
+  EXPECT_EQ(one.find_now().rank, -1);
+  const Watch other(folder(), 1, 2, kShort);
+  EXPECT_TRUE(one.absent().empty());
+  std::this_thread::sleep_for(5 * kShort.beat);
+  EXPECT_EQ(lost, 0);
+}
+
+TEST_F(Watched, OneThatItsLauncherHasLostBeforeItStarts) {
+  Watch one(folder(), 0, 2, kShort);
+  note_loss(folder(), 1, "was killed");
+  EXPECT_TRUE(wait_for([&] { return one.find_now().rank == 1; }));
+  EXPECT_EQ(one.find_now().how, "was killed");
+}
+
+TEST_F(Watched, OneThatCouldNotWriteHasEnded) {
+  { const std::ofstream empty(folder() / "alive.1"); }
+  Watch one(folder(), 0, 2, kShort);
+  EXPECT_TRUE(wait_for([&] { return one.find_now().rank == 1; }));
+}
+
+TEST_F(Watched, AFolderThatWasUsedBeforeIsRefused) {
+  { const Watch before(folder(), 0, 2, kShort); }
+  EXPECT_THROW(Watch(folder(), 0, 2, kShort), IoError);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 // Communication by gloo's TCP transport. The processes meet in a folder that all of them see.
+#include <fcntl.h>
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>
 #include <gloo/broadcast.h>
@@ -11,15 +12,20 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -146,6 +152,26 @@ class Context final : public gloo::rendezvous::Context {
   Waits waits_;
 };
 
+/// gloo's store takes no notice of a full disk: the others would read a part of a value.
+class Store final : public gloo::rendezvous::FileStore {
+ public:
+  using FileStore::FileStore;
+
+  void set(const std::string& key, const std::vector<char>& data) override {
+    const std::string early = tmpPath(key), path = objectPath(key);
+    const int file = ::open(early.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    const bool written =
+        file >= 0 && ::write(file, data.data(), data.size()) == static_cast<ssize_t>(data.size()) &&
+        ::rename(early.c_str(), path.c_str()) == 0;
+    const int error = errno;
+    if (file >= 0) ::close(file);
+    if (written) return;
+    throw std::runtime_error("the folder in which the processes meet, " + basePath_ +
+                             ", cannot be written to: " + std::strerror(error) +
+                             (error == ENOSPC ? ". Make room on its disk, or use another" : ""));
+  }
+};
+
 struct Group {
   std::shared_ptr<gloo::transport::Device> device;
   std::shared_ptr<Context> context;
@@ -184,7 +210,7 @@ void* open(const SteepCommOptions* options, int* rank, int* ranks, char* error, 
     gloo::transport::tcp::attr attr;
     attr.hostname = options->address;
     group->device = gloo::transport::tcp::CreateDevice(attr);
-    gloo::rendezvous::FileStore store(options->folder);
+    Store store(options->folder);
     const std::vector<Connection> before = connections_now();
     group->context = std::make_shared<Context>(options->rank, options->size);
     group->context->setTimeout(kConnectTimeout);
