@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from steep.patching.substitution import Substitution, replaces, substitute
 from steep.patching.torch_versions import TENSOR_GETATTR
@@ -15,6 +16,7 @@ from steep.torch_internals.dynamo import (
     VariableTracker,
     guard_that,
     object_protocol,
+    variables,
 )
 
 OBJECT = Substitution(
@@ -35,16 +37,40 @@ SLOTS = Substitution(
     absent=True,
     like="vt_identity_compare",
 )
+SLOT_TABLE = Substitution(
+    variables.base,
+    "_tp_type",
+    "Dynamo keeps the table of a class's special methods.",
+    since=(2, 14),
+)
+SLOT_NAMES = Substitution(
+    variables.base,
+    "_compute_slotdefs",
+    "Dynamo keeps the names of a class's special methods.",
+    since=(2, 14),
+)
 
 _init = UserDefinedObjectVariable.__init__
 _attribute = getattr(UserDefinedClassVariable, TENSOR_GETATTR)
 
 _CAN_CHANGE = 1 << 9  # a flag of Python: a class that a `class` statement made
 
-_slots = inspect.unwrap(getattr(object_protocol, SLOTS.name, type))
+
+def _asked_anew(cache: Substitution) -> Callable[[type], Any]:
+    """Return the function behind a cache, for classes that can change."""
+    cached = getattr(cache.owner, cache.name, type)
+    function = inspect.unwrap(cached)
+
+    def ask(kind: type) -> object:
+        return (function if kind.__flags__ & _CAN_CHANGE else cached)(kind)
+
+    return ask
 
 
-@replaces(OBJECT, CLASS, SLOTS)
+_slots = {cache: _asked_anew(cache) for cache in (SLOTS, SLOT_TABLE, SLOT_NAMES)}
+
+
+@replaces(OBJECT, CLASS, *_slots)
 def class_guards() -> Iterator[None]:
     """Guard on the methods of classes, and of their bases, whose objects forward makes or uses.
 
@@ -52,7 +78,7 @@ def class_guards() -> Iterator[None]:
     since Dynamo and Steep change some during a capture: of these, ``extra_guards.py`` guards on the
     methods that forward looks up in objects that it did not make.
     """
-    with substitute({OBJECT: _make_object, CLASS: _attribute_of, SLOTS: _slots}):
+    with substitute({OBJECT: _make_object, CLASS: _attribute_of, **_slots}):
         yield
 
 
