@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from torch.fx.experimental.symbolic_shapes import (
     GuardOnDataDependentSymNode,
@@ -12,9 +12,12 @@ from torch.fx.experimental.symbolic_shapes import (
 from steep.patching.substitution import Substitution, replaces, substitute
 from steep.torch_internals.dynamo import (
     CollectiveFunctionRewriteVariable,
+    ConstantVariable,
     ConvertFrameReturn,
     InstructionTranslatorBase,
+    MethodWrapperVariable,
     RandomVariable,
+    SymNodeVariable,
     TensorVariable,
     TorchInGraphFunctionVariable as _Function,
     Unsupported,
@@ -46,9 +49,14 @@ CALL_FUNCTION = Substitution(
     "graph.",
     order=1,
 )
+CALL_SLOT = Substitution(
+    MethodWrapperVariable,
+    "call_function",
+    "Dynamo takes `(3).__add__(n)` for `NotImplemented` where the number `n` is a symbol.",
+)
 
 
-@replaces(CALL_COLLECTIVE, CALL_RANDOM, CALL_METHOD, CALL_FUNCTION)
+@replaces(CALL_COLLECTIVE, CALL_RANDOM, CALL_METHOD, CALL_FUNCTION, CALL_SLOT)
 def graph_breaks(whole: bool = True) -> Iterator[None]:
     """Break the graph at calls that Dynamo cannot trace but does not refuse.
 
@@ -57,6 +65,7 @@ def graph_breaks(whole: bool = True) -> Iterator[None]:
     - Methods of a ``random.Random`` that existed before the call: Dynamo would draw the numbers
       once, at capture.
     - Collectives of torch.distributed, which PyTorch runs.
+    - Special methods of a number that are called by name, with a number that changes.
 
     If there may be several graphs (``whole`` is false), a hook that Dynamo cannot trace is an error
     on a tensor that the graph has used: the hook would be registered after the graph, and would
@@ -68,6 +77,7 @@ def graph_breaks(whole: bool = True) -> Iterator[None]:
             CALL_RANDOM: _of_this_call(RandomVariable.call_method),
             CALL_METHOD: _cut(_hooked_in_time(TensorVariable.call_method, whole)),
             CALL_FUNCTION: _cut(_Function.call_function),
+            CALL_SLOT: _implemented(MethodWrapperVariable.call_function),
         }
     ):
         yield
@@ -89,6 +99,27 @@ def _cut(call: Callable[..., VariableTracker]) -> Callable[..., VariableTracker]
             )
 
     return cutting
+
+
+def _implemented(call: Callable[..., VariableTracker]) -> Callable[..., VariableTracker]:
+    def calling(
+        self: VariableTracker,
+        tx: InstructionTranslatorBase,
+        args: Sequence[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> VariableTracker:
+        result = call(self, tx, args, kwargs)
+        is_refused = isinstance(result, ConstantVariable) and result.value is NotImplemented
+        if is_refused and any(isinstance(a, SymNodeVariable) for a in args):
+            unimplemented(
+                gb_type="a special method, called by name with a number that changes",
+                context=f"{self}",
+                explanation="PyTorch's tracer would take its result for NotImplemented",
+                hints=[],
+            )
+        return result
+
+    return calling
 
 
 def _hooked_in_time(

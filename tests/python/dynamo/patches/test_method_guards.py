@@ -59,6 +59,16 @@ def check(apply, functions, between):
             torch.testing.assert_close(net(*arguments), module(*arguments))
 
 
+@pytest.mark.parametrize("name", ["__add__", "__mul__", "__rsub__", "__eq__", "__lt__"])
+def test_slots_of_numbers_called_with_a_number_that_changes(name):
+    """Such a number is a symbol, for which Dynamo's constants have no slots."""
+    module = Applies(lambda x, n: x * len(str(module.function(n))), between=False)
+    net = ORTModule(module)
+    for own, number in ((3, 3), (3, 40), (50, 40), (3, 4), (50, 50)):
+        module.function = getattr(own, name)
+        torch.testing.assert_close(net(X, number), module(X, number))
+
+
 class Broken(torch.Tensor):
     """A tensor whose functions PyTorch runs between graphs."""
 
