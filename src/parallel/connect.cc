@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <chrono>
@@ -195,11 +196,13 @@ void check_all_are_there(Watch& watch, int size) {
 }
 
 using Clock = std::chrono::steady_clock;
-constexpr std::chrono::milliseconds kPoll(10);
+/// Between two looks at the files of all processes, which may lie on another machine.
+constexpr std::chrono::milliseconds kLook(200);
 
 /// Until each process has begun to beat. They may start as late as `limit` allows.
 void wait_for_all(Watch& watch, const SteepCommOptions& options, std::chrono::seconds limit) {
   const Clock::time_point end = Clock::now() + limit;
+  std::chrono::milliseconds pause(5);
   for (;;) {
     const std::vector<int> absent = watch.absent();
     check_all_are_there(watch, options.size);
@@ -211,7 +214,8 @@ void wait_for_all(Watch& watch, const SteepCommOptions& options, std::chrono::se
           "Look at the output of these processes. If they need longer, set "
           "STEEP_CONNECT_SECONDS.");
     }
-    std::this_thread::sleep_for(kPoll);
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, kLook);
   }
 }
 
@@ -242,7 +246,7 @@ void* open_watched(const SteepComm& table, const std::shared_ptr<Opening>& openi
   }).detach();
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   const Clock::time_point end = Clock::now() + limit;
-  while (future.wait_for(kPoll) != std::future_status::ready) {
+  while (future.wait_for(kLook) != std::future_status::ready) {
     check_all_are_there(watch, opening->options.size);
     if (Clock::now() > end) {
       throw_unconnected(opening->options, fmt::format("no connection in {} s", limit.count()),

@@ -18,6 +18,7 @@ import itertools
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -39,6 +40,7 @@ SECONDS = 90  # after which a training hangs
 # a busy machine to say it and to end. A full disk is a fault when something is written to it, and
 # the system notices a cut when something is sent.
 LIMITS = {"kill": 8, "stop": 17}
+CRASHES = (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV)
 KINDS = ("kill", "stop", "cut", "full")
 # The call, the most calls before the fault, and the most microseconds after it. Forward begins
 # after a small exchange, and the update follows the sum.
@@ -163,6 +165,8 @@ def attack(program: str, folder: Path, case: Case) -> str:
         return f"{case} never happened: exit code {launcher.returncode}: {said[-300:]}"
     if launcher.returncode == 0:
         return f"{case} was no error: {said[-300:]}"
+    if any(f"was ended by signal {number} " in said for number in CRASHES):
+        return f"{case} made a process crash: {said[-300:]}"
     if late > 0:
         return f"{case} was noticed {late:.1f} s too late: {said[-300:]}"
     needs = {

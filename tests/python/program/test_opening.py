@@ -57,22 +57,24 @@ def launch(first: str, **variables: str) -> tuple[int, str, float]:
 
 
 @pytest.mark.parametrize(
-    ("fault", "how"),
+    ("fault", "how", "code"),
     [
-        ("kill -STOP $$", "did not answer for 7 s"),
-        (BEGINS, "did not answer for 7 s"),
-        ("kill -KILL $$", "was killed"),
-        ("exit 9", "ended with exit code 9"),
+        ("kill -STOP $$", "did not answer for 7 s", 4),
+        (BEGINS, "did not answer for 7 s", 4),
+        ("kill -KILL $$", "was killed", 128 + 9),
+        ("exit 9", "ended with exit code 9", 9),
     ],
     ids=["stopped before it connects", "stopped as it connects", "killed", "failed"],
 )
 def test_a_process_that_is_lost_while_others_connect_is_named(
-    folder: Path, fault: str, how: str
+    folder: Path, fault: str, how: str, code: int
 ) -> None:
-    _, text, seconds = launch(fault)
+    ended, text, seconds = launch(fault)
+    assert ended == code, text
     assert f"rank 1 {how}" in text
     assert text.count("Another process of this training ended or cannot be reached") == 1
     assert "op:       connect" in text
+    assert "was ended by signal" not in text.replace("rank 1 was ended by signal 9 ", "")
     assert seconds < (12 if "answer" in how else 5)  # with what it takes to start and end
 
 
