@@ -18,6 +18,7 @@
 #include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/completion.h"
+#include "cli/interrupts.h"
 #include "runtime/logs.h"
 #include "steep/error.h"
 #include "steep/limits.h"
@@ -61,6 +62,7 @@ int report(const Error& error, int code) { return report(std::string(error.what(
 
 int run(const Command& command) {
   try {
+    end_at_interrupts();
     return command();
   } catch (const ModelError& error) {
     return report(error, kUser);
@@ -68,8 +70,8 @@ int run(const Command& command) {
     return report(error, kUser);
   } catch (const DataError& error) {
     return report(error, kUser);
-  } catch (const InterruptedError& error) {
-    return report(error, kInterrupted);
+  } catch (const InterruptedError&) {
+    return report(std::string(kNothingKept), kInterrupted);
   } catch (const InternalError& error) {
     return report(error, kBug);
   } catch (const Error& error) {

@@ -1,5 +1,6 @@
 """What the `steep` program says about words it cannot use, and where its output goes."""
 
+import contextlib
 import json
 import os
 import signal
@@ -236,6 +237,67 @@ def test_a_stop_before_the_first_step_replaces_nothing(model: Path) -> None:
     assert process.wait(60) == 130
     if "before the first step" in process.stderr.read():
         assert before == {f.name: f.read_bytes() for f in run.iterdir()}
+
+
+def wait_until_caught(number: signal.Signals, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        assert time.monotonic() < deadline and process.poll() is None
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        if int(status.split("SigCgt:")[1].split()[0], 16) >> (number - 1) & 1:
+            return
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("command", ["eval", "predict", "lr-find"])
+def test_commands_that_keep_nothing_say_that_they_were_stopped(
+    model: Path, command: str, number: signal.Signals
+) -> None:
+    data = linear.linear_data(1_000_000, 10)
+    np.savez(model.with_suffix(".npz"), **data)
+    out = model.parent / ("rates.svg" if command == "lr-find" else "outputs.npz")
+    rates = ("--from", 1e-9, "--to", 1e-8, "--steps", 1_000_000)  # which do not diverge
+    words = {
+        "eval": ("--batch", 1, "--loss", "mse", "--out", out),
+        "predict": ("--batch", 1, "--out", out),
+        "lr-find": ("--batch", 64, "--loss", "mse", "--plot", out, *rates),
+    }[command]
+    with subprocess.Popen(
+        [
+            *(built("steep"), command, str(model), "--data", str(model.with_suffix(".npz"))),
+            *map(str, words),
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        wait_until_caught(number, process)
+        time.sleep(0.3)  # into the first batches
+        process.send_signal(number)
+        _, text = process.communicate(timeout=60)
+    assert process.returncode == 130, text
+    assert text == "steep: interrupted; nothing was saved\n" and not out.exists()
+
+
+def test_work_that_does_not_look_ends_too(model: Path) -> None:
+    """Here a write to a pipe that is full."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while os.write(writer, bytes(4096)):
+            pass
+    os.set_blocking(writer, True)
+    with subprocess.Popen(
+        [built("steep"), "info", str(model)], stdout=writer, stderr=subprocess.PIPE, text=True
+    ) as process:
+        wait_until_caught(signal.SIGINT, process)
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        _, text = process.communicate(timeout=60)
+    os.close(reader)
+    os.close(writer)
+    assert process.returncode == 130 and text == "steep: interrupted; nothing was saved\n"
 
 
 HOSTILE: dict[str, object] = {
