@@ -3,7 +3,8 @@
 A child process does not have that thread: the tracer's lock would stay held, and PyTorch would stay
 patched. If the wait is too long, the child refuses to capture, with an error.
 
-PyTorch's autograd is started, too, before anything is captured.
+PyTorch's autograd is started, too, by the import of this file: before anything is captured, each
+file that a tracer or ``ORTModule`` asks first imports it. It needs no private part of PyTorch.
 """
 
 from __future__ import annotations

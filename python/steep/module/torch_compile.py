@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from steep.dynamo import forks  # noqa: F401  starts autograd before a capture
 from steep.patching.torch_versions import is_tested, load
 
 if TYPE_CHECKING:

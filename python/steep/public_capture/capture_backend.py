@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from steep.dynamo import forks  # noqa: F401  starts autograd before a capture
 from steep.public_capture.compiled_module import CompiledModule as make_captured_module
 
 __all__ = ["has_any_global_hook", "make_captured_module", "only_observed", "refuse_transforms"]

@@ -184,6 +184,26 @@ def test_a_module_after_a_fork():
     )
 
 
+def test_a_backward_after_a_capture_by_torch_compile_and_a_fork():
+    """With a build of PyTorch for CUDA, a capture before autograd's first use would prevent it."""
+    pytest.importorskip("torch")
+    process(
+        """
+        import torch
+        from steep.module.torch_compile import backend  # "steep" stands for it
+        net, data = torch.nn.Linear(4, 3), torch.randn(2, 4)
+        run = torch.compile(net, backend=backend)
+        run(data)
+
+        def work():
+            for call in net, run:
+                call(data).sum().backward()
+
+        in_child(work)
+        """
+    )
+
+
 # Out of the gate: of 27 runs three at a time on two cores, the child hung in two.
 @pytest.mark.matrix
 def test_a_fork_waits_for_another_threads_capture():

@@ -127,6 +127,31 @@ def test_gradients_hooks_and_the_backend_of_torch_compile():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize(
+    "door", ["steep.ORTModule(net)", "torch.compile(net, backend=backend, dynamic=False)"]
+)
+def test_a_forked_child_runs_backward(door):
+    """With a build of PyTorch for CUDA, a capture before autograd's first use would prevent it."""
+    done = outside(f"""
+        import os
+        from steep.module.torch_compile import backend
+        net = torch.nn.Linear(4, 3)
+        run, x = {door}, torch.ones(2, 4)
+        run(x)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                for call in net, run:
+                    call(x).sum().backward()
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0
+    """)
+    assert done.returncode == 0, done.stderr
+
+
 # what is called, and what its error says
 REFUSED = {
     "make(fallback=None)(x)": 'ModelError: .*has not been tested.*fallback="parts"',
