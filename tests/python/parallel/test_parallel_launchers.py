@@ -25,11 +25,17 @@ import numpy as np
 import steep
 
 way, zero, work = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-session = steep.TrainingSession("m.onnx", loss="mse", lr=0.05, parallel=way, zero=zero)
 def say(*words):  # in one write, since the processes share a pipe
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())
 
 
+if work == "never" and os.environ["STEEP_RANK"] == "1":
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    session = steep.TrainingSession("m.onnx", loss="mse", lr=0.05, parallel=way, zero=zero)
+except steep.PeerLostError as error:
+    say(error.node, error.op, error.received)
+    sys.exit()
 rank = int(os.environ.get("STEEP_RANK") or os.environ["OMPI_COMM_WORLD_RANK"])
 x, y = np.load("x.npy"), np.load("y.npy")
 mine = slice(0, 9) if rank == 0 else slice(9, None)
@@ -153,6 +159,12 @@ def test_a_killed_rank_is_named(folder):
     assert code == 128 + signal.SIGKILL
     assert "rank 1 " in text.splitlines()[0] or "rank 1 was" in text, text
     assert any(line.startswith("rank 1 rank 1") for line in text.splitlines()), text
+
+
+def test_a_rank_that_is_killed_before_it_connects_is_named(folder):
+    code, text = start("gloo", 0, "never")
+    assert code == 128 + signal.SIGKILL
+    assert "rank 1 connect rank 1 was killed" in text.splitlines(), text
 
 
 def test_launch_says_what_it_cannot_start(folder):
