@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "c_api/call.h"
+#include "runtime/counted.h"
 
 namespace steep::c_api {
 namespace {
@@ -86,8 +87,8 @@ std::map<std::string, Tensor> Feed::named(const std::vector<TensorInfo>& infos) 
   if (!in_order_) return named();
   if (tensors_.size() != infos.size()) {
     throw DataError({.what = "The number of inputs is wrong.",
-                     .expected = fmt::format("{} inputs", infos.size()),
-                     .received = fmt::format("{} inputs", tensors_.size())});
+                     .expected = counted(infos.size(), "input"),
+                     .received = counted(tensors_.size(), "input")});
   }
   std::map<std::string, Tensor> result;
   for (size_t i = 0; i < infos.size(); ++i) result[infos[i].name] = tensors_[i];

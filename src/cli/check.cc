@@ -7,6 +7,7 @@
 
 #include "cli/commands.h"
 #include "cli/model_options.h"
+#include "runtime/counted.h"
 #include "steep/error.h"
 #include "train/parameters.h"
 
@@ -19,8 +20,7 @@ struct CheckChoice {
 };
 
 void print_obstacles(const std::vector<Obstacle>& obstacles) {
-  fmt::print("cannot be trained: {} obstacle{}\n", obstacles.size(),
-             obstacles.size() == 1 ? "" : "s");
+  fmt::print("cannot be trained: {}\n", counted(obstacles.size(), "obstacle"));
   for (size_t i = 0; i < obstacles.size(); ++i) {
     const Obstacle& o = obstacles[i];
     const std::string op = o.op.empty() ? "" : " (" + o.op + ")";
@@ -57,12 +57,13 @@ int check(const CheckChoice& choice) {
       print_obstacles({obstacle_of(error)});
       return kObstacles;
     }
-    fmt::print("one step: {} kernels, {:.1f} MiB of intermediate values\n", plan.kernels,
+    fmt::print("one step: {}, {:.1f} MiB of intermediate values\n", counted(plan.kernels, "kernel"),
                static_cast<double>(plan.arena_bytes) / (1 << 20));
   }
   int64_t count = 0;
   for (const TensorInfo& p : report.parameters) count += element_count(p.dims);
-  fmt::print("can be trained: {} parameters in {} tensors\n", count, report.parameters.size());
+  fmt::print("can be trained: {} in {}\n", counted(count, "parameter"),
+             counted(report.parameters.size(), "tensor"));
   for (const TensorInfo& p : report.parameters) fmt::print("  {}  {}\n", p.name, p.text());
   for (const std::string& line : describe(report.left_out)) fmt::print("{}\n", line);
   for (const std::string& text : report.warnings) fmt::print("warning: {}\n", text);

@@ -16,6 +16,7 @@
 #include "cli/command_line.h"
 #include "cli/model_options.h"
 #include "data/convert.h"
+#include "runtime/counted.h"
 #include "steep/error.h"
 #include "train/name_suggestions.h"
 #include "train/unit_labels.h"
@@ -287,10 +288,10 @@ void check_rows(const Feed& feed, const Joined& array) {
   const int64_t count = feed.arrays.back().dims()[0];
   const std::string& name = feed.names.back();
   if (count != feed.rows()) {
-    throw ShapeError(
-        ErrorParts{.what = fmt::format("Arrays of {} have different numbers of rows.", feed.path),
-                   .expected = fmt::format("{} rows, as '{}' has", feed.rows(), feed.names[0]),
-                   .received = fmt::format("{} rows in '{}'", count, name)});
+    throw ShapeError(ErrorParts{
+        .what = fmt::format("Arrays of {} have different numbers of rows.", feed.path),
+        .expected = fmt::format("{}, as '{}' has", counted(feed.rows(), "row"), feed.names[0]),
+        .received = fmt::format("{} in '{}'", counted(count, "row"), name)});
   }
   if (count == 0) {
     throw DataError(
@@ -486,7 +487,7 @@ Feed split_off(Feed* feed, double part, bool shuffle, uint64_t seed) {
         ErrorParts{.what = "--validation-split leaves no rows to train on, or none to validate on.",
                    .node = feed->path,
                    .expected = "a row to train on, and one to validate on",
-                   .received = fmt::format("{} of {} rows", count, all),
+                   .received = fmt::format("{} of {}", count, counted(all, "row")),
                    .remedy = "Give another part, or --validation FILE."});
   }
   Feed tail = *feed;
@@ -503,7 +504,7 @@ Feed split_off(Feed* feed, double part, bool shuffle, uint64_t seed) {
     tail.arrays[i] = rows(feed->arrays[i], all - count, all);
     feed->arrays[i] = rows(feed->arrays[i], 0, all - count);
   }
-  tail.text = fmt::format("{} rows of {}, {}", count, feed->path,
+  tail.text = fmt::format("{} of {}, {}", counted(count, "row"), feed->path,
                           shuffle ? "drawn by the seed" : "the last ones");
   return tail;
 }
@@ -524,32 +525,32 @@ Cut cut_for(const DataArguments& choice, const Feed& feed, std::span<const Tenso
   const int64_t fixed = fixed_rows(inputs), rows = feed.rows();
   Cut cut{.batch = fixed > 0 && !choice.batch_given ? fixed : choice.batch, .drop_last = drop_last};
   if (fixed > 0 && cut.batch != fixed && rows >= cut.batch) {
-    throw ShapeError(ErrorParts{.what = fmt::format("The model takes only batches of {} rows{}{}.",
-                                                    fixed, note.empty() ? "" : ": ", note),
-                                .expected = fmt::format("--batch {}", fixed),
-                                .received = fmt::format("--batch {}", cut.batch),
-                                .remedy = fmt::format("Give --batch {}, or {}.", fixed, kRelax)});
+    throw ShapeError(
+        ErrorParts{.what = fmt::format("The model takes only batches of {}{}{}.",
+                                       counted(fixed, "row"), note.empty() ? "" : ": ", note),
+                   .expected = fmt::format("--batch {}", fixed),
+                   .received = fmt::format("--batch {}", cut.batch),
+                   .remedy = fmt::format("Give --batch {}, or {}.", fixed, kRelax)});
   }
   if (fixed > 0) {
     cut.batch = fixed;
-    cut.text =
-        fmt::format("batches of {} row{}, which the model fixes", fixed, fixed == 1 ? "" : "s");
+    cut.text = fmt::format("batches of {}, which the model fixes", counted(fixed, "row"));
   }
   const int64_t rest = rows % cut.batch;
   if (fixed > 0 && rest != 0 && whole && !drop_last) {
-    throw ShapeError(
-        ErrorParts{.what = fmt::format("The last batch of {} is short.", feed.path),
-                   .expected = fmt::format("{} rows, which the model fixes", fixed),
-                   .received = fmt::format("{}, of {} rows", rest, rows),
-                   .remedy = fmt::format("Give a multiple of {} rows, or {}.", fixed, kRelax)});
+    throw ShapeError(ErrorParts{
+        .what = fmt::format("The last batch of {} is short.", feed.path),
+        .expected = fmt::format("{}, which the model fixes", counted(fixed, "row")),
+        .received = fmt::format("{}, of {}", rest, counted(rows, "row")),
+        .remedy = fmt::format("Give a multiple of {}, or {}.", counted(fixed, "row"), kRelax)});
   }
   if (rows < cut.batch && (drop_last || fixed > 0)) {
     throw DataError(ErrorParts{
         .what = fmt::format("{} has too few rows for one batch.", feed.path),
-        .expected = fmt::format("{} rows or more, since {}", cut.batch,
+        .expected = fmt::format("{} or more, since {}", counted(cut.batch, "row"),
                                 fixed > 0 ? "the model takes no smaller batch"
                                           : "--drop-last leaves out a smaller batch"),
-        .received = fmt::format("{} rows", rows),
+        .received = counted(rows, "row"),
         .remedy = fixed > 0 ? fmt::format("Give more rows, or {}.", kRelax)
                             : fmt::format("Give --batch {}, or leave --drop-last out.", rows)});
   }
@@ -569,8 +570,7 @@ std::string output_note(const std::string& named, const TrainingSession& session
 }
 
 std::string Cut::left_out_text() const {
-  return left_out == 0 ? ""
-                       : fmt::format("; {} row{} left out", left_out, left_out == 1 ? "" : "s");
+  return left_out == 0 ? "" : fmt::format("; {} left out", counted(left_out, "row"));
 }
 
 LossWeight::LossWeight(const TrainingSession& session)

@@ -10,6 +10,7 @@
 
 #include "cli/command_line.h"
 #include "data/convert.h"
+#include "runtime/counted.h"
 #include "steep/error.h"
 
 namespace steep::cli {
@@ -72,9 +73,8 @@ ImageForm image_form(const ImageArguments& choice, const TensorInfo& input) {
 
 std::string ImageFeed::text() const {
   const std::string sides = fmt::format("{} × {}", form.height, form.width);
-  std::string result =
-      fmt::format("{} image{}, {} of {} pixels", set->files.size(),
-                  set->files.size() == 1 ? "" : "s", form.channels == 1 ? "grey" : "RGB", sides);
+  std::string result = fmt::format("{}, {} of {} pixels", counted(set->files.size(), "image"),
+                                   form.channels == 1 ? "grey" : "RGB", sides);
   result += form.channels_last ? ", channels last" : "";
   result += form.whole ? ", 0 to 255" : ", 0 to 1";
   if (!form.mean.empty()) result += fmt::format(", less {}", fmt::join(form.mean, ","));
@@ -90,8 +90,7 @@ std::string class_text(const ImageSet& images) {
   if (images.classes.size() > kShown)
     text += fmt::format(" and {} more", images.classes.size() - kShown);
   if (images.others > 0) {
-    text += fmt::format("; {} hidden or other file{} not used", images.others,
-                        images.others == 1 ? "" : "s");
+    text += fmt::format("; {} not used", counted(images.others, "hidden or other file"));
   }
   return text;
 }

@@ -16,6 +16,7 @@
 #include "ir/seed.h"
 #include "model/import/import.h"
 #include "runtime/budget.h"
+#include "runtime/counted.h"
 
 namespace steep::cli {
 namespace {
@@ -89,12 +90,12 @@ int info(const ModelsChoice& choice) {
     elements += tensor.size();
     bytes += tensor.nbytes();
   }
-  fmt::print("{} initializers of {} elements, {:.1f} MiB\n", weights.size(), elements,
-             static_cast<double>(bytes) / (1 << 20));
+  fmt::print("{} of {}, {:.1f} MiB\n", counted(weights.size(), "initializer"),
+             counted(elements, "element"), static_cast<double>(bytes) / (1 << 20));
   std::vector<std::pair<int64_t, std::string>> ops;
   for (const auto& [op, count] : count_ops(model.graph)) ops.emplace_back(-count, op);
   std::sort(ops.begin(), ops.end());
-  fmt::print("{} nodes\n", model.graph.node_count());
+  fmt::print("{}\n", counted(model.graph.node_count(), "node"));
   for (const auto& [count, op] : ops) fmt::print("  {:6}  {}\n", -count, op);
   return kDone;
 }

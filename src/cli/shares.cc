@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "runtime/counted.h"
 #include "steep/error.h"
 
 namespace steep::cli {
@@ -73,7 +74,7 @@ void require_open_rows(std::span<const TensorInfo> inputs) {
   throw DataError(ErrorParts{
       .what = "The model fixes the number of rows: its batches cannot be divided among processes.",
       .expected = "inputs whose first extent is open",
-      .received = fmt::format("batches of {} rows", rows),
+      .received = "batches of " + counted(rows, "row"),
       .remedy = "Export the model with an open first extent, or train without --parallel."});
 }
 

@@ -26,6 +26,7 @@
 #include "cli/team.h"
 #include "cli/train_options.h"
 #include "runtime/budget.h"
+#include "runtime/counted.h"
 #include "runtime/disk.h"
 #include "steep/error.h"
 #include "steep/parallel.h"
@@ -117,8 +118,8 @@ class Run {
 
   bool say_enough(Progress& progress) const {
     progress.line(fmt::format(
-        "stopped early: {} epochs without a smaller validation loss than that of epoch {}{}",
-        position_.epoch - position_.best_epoch, position_.best_epoch,
+        "stopped early: {} without a smaller validation loss than that of epoch {}{}",
+        counted(position_.epoch - position_.best_epoch, "epoch"), position_.best_epoch,
         session_.step_count() > first_step_ ? "" : "; raise --early-stopping to train on"));
     return true;
   }
@@ -204,8 +205,8 @@ class Run {
       session_.plan(short_batch);
     } catch (const ShapeError& error) {
       ErrorParts parts = error.parts();
-      parts.what =
-          fmt::format("The last batch, of {} rows, does not fit the model: {}", last, parts.what);
+      parts.what = fmt::format("The last batch, of {}, does not fit the model: {}",
+                               counted(last, "row"), parts.what);
       parts.remedy = fmt::format(
           "Leave it out with --drop-last, or give a --batch that divides {} rows.", rows);
       throw ShapeError(std::move(parts));
@@ -291,9 +292,10 @@ class Run {
   void announce(Progress& progress) const {
     int64_t count = 0;
     for (const std::string& name : session_.parameter_names()) count += session_.state(name).size();
-    progress.line(fmt::format("training {} parameters in {} tensors on {} rows, {} steps an epoch",
-                              count, session_.parameter_names().size(), batches_.row_count(),
-                              steps_an_epoch()));
+    progress.line(fmt::format("training {} in {} on {}, {} an epoch", counted(count, "parameter"),
+                              counted(session_.parameter_names().size(), "tensor"),
+                              counted(batches_.row_count(), "row"),
+                              counted(steps_an_epoch(), "step")));
     progress.line(feed_.text);
     if (!team_.alone()) {
       progress.line(fmt::format("{} processes share the {} rows of each batch{}", team_.size(),
@@ -318,9 +320,8 @@ class Run {
     progress.warning(parallel_.warning());
     if (!choice_.resume.empty()) {
       progress.line(fmt::format("resumed {} after step {}", choice_.resume, session_.step_count()));
-      if (position_.epoch >= choice_.epochs) {
+      if (position_.epoch >= choice_.epochs)
         progress.line(fmt::format("all {} epochs of --epochs are done already", choice_.epochs));
-      }
       progress.warning(session_.checkpoint_note());
     }
     if (!choice_.keeps_weights()) {

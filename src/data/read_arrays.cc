@@ -12,6 +12,7 @@
 #include "data/npz.h"
 #include "data/safetensors.h"
 #include "runtime/budget.h"
+#include "runtime/counted.h"
 #include "steep/data.h"
 #include "steep/error.h"
 
@@ -189,10 +190,10 @@ Batches::Batches(std::vector<Tensor> arrays, BatchOptions options)
   for (const Tensor& array : arrays_) {
     need_rows(array);
     if (array.dims()[0] != arrays_[0].dims()[0]) {
-      throw ShapeError(
-          ErrorParts{.what = "Arrays have different numbers of rows.",
-                     .expected = fmt::format("{} rows, as the first array", arrays_[0].dims()[0]),
-                     .received = fmt::format("{} rows", array.dims()[0])});
+      throw ShapeError(ErrorParts{
+          .what = "Arrays have different numbers of rows.",
+          .expected = fmt::format("{}, as the first array", counted(arrays_[0].dims()[0], "row")),
+          .received = counted(array.dims()[0], "row")});
     }
   }
   rows_ = arrays_[0].dims()[0];
@@ -205,7 +206,7 @@ Batches::Batches(std::vector<Tensor> arrays, BatchOptions options)
   if (!options_.rows.empty()) rows_ = static_cast<int64_t>(options_.rows.size());
   if (rows_ == 0 || count() == 0) {
     throw DataError(ErrorParts{.what = "There are too few rows for one batch.",
-                               .received = fmt::format("{} rows", rows_)});
+                               .received = counted(rows_, "row")});
   }
 }
 

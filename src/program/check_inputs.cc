@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "runtime/counted.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -11,8 +12,8 @@ void require_count(const Graph& graph, const std::vector<size_t>& indices, size_
   std::string names;
   for (size_t i : indices) names += (names.empty() ? "" : ", ") + graph.inputs()[i].name();
   throw DataError({.what = "The number of inputs is wrong.",
-                   .expected = fmt::format("{} inputs: {}", indices.size(), names),
-                   .received = fmt::format("{} inputs", count)});
+                   .expected = fmt::format("{}: {}", counted(indices.size(), "input"), names),
+                   .received = counted(count, "input")});
 }
 
 void require_type(const char* what, const std::string& node, const Type& target, const Tensor& t) {

@@ -15,6 +15,7 @@
 #include "model/import/import.h"
 #include "passes/pipeline.h"
 #include "program/program_set.h"
+#include "runtime/counted.h"
 #include "runtime/memory.h"
 #include "sessions/step_plan.h"
 #include "steep/error.h"
@@ -115,8 +116,8 @@ void check_input(const TensorInfo& info, const Datum& datum) {
   }
   if (!info.has_rank) return;
   if (tensor.dims().size() != info.dims.size()) {
-    refuse("An input has the wrong rank.", fmt::format("Give it {} dimension{}.", info.dims.size(),
-                                                       info.dims.size() == 1 ? "" : "s"));
+    refuse("An input has the wrong rank.",
+           fmt::format("Give it {}.", counted(info.dims.size(), "dimension")));
   }
   for (size_t i = 0; i < info.dims.size(); ++i) {
     if (info.dims[i] < 0 || info.dims[i] == tensor.dims()[i]) continue;

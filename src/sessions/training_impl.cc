@@ -16,6 +16,7 @@
 #include "model/import/import.h"
 #include "passes/pipeline.h"
 #include "runtime/budget.h"
+#include "runtime/counted.h"
 #include "runtime/memory.h"
 #include "steep/error.h"
 #include "train/custom_optimizer.h"
@@ -48,8 +49,7 @@ std::string describe(const Tensor& tensor) {
 /// The text of TrainingSession::batch_note().
 std::string note_on_rows(const ImportedModel& model) {
   if (model.fixed_rows == 0) return "";
-  const std::string fixed = fmt::format("the file fixes batches of {} row{}", model.fixed_rows,
-                                        model.fixed_rows == 1 ? "" : "s");
+  const std::string fixed = "the file fixes batches of " + counted(model.fixed_rows, "row");
   return model.rows_stay.empty()
              ? fixed + ", on which nothing in it depends: batches of any size are taken"
              : fmt::format("{}, and no others are taken, since {}", fixed, model.rows_stay);

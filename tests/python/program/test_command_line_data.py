@@ -99,7 +99,7 @@ def test_files_are_opened_before_the_first_step(folder: Path, option: str) -> No
 
 # arrays in the file, other words, exit code, what the text says
 ARRAYS: dict[str, tuple[dict[str, Any], tuple[object, ...], int, str]] = {
-    "one row": (examples(1), (), 0, "1 rows, 1 steps an epoch"),
+    "one row": (examples(1), (), 0, "1 row, 1 step an epoch"),
     "no row": (examples(0), (), 3, "has no rows"),
     "a batch short": (examples(), ("--batch", 4), 0, "3 steps an epoch"),
     "a batch short, dropped": (examples(), ("--batch", 4, "--drop-last"), 0, "2 steps an epoch"),
@@ -159,7 +159,7 @@ def test_arrays_are_looked_at_before_the_first_step(folder: Path, name: str, opt
         text = run(*words, "--out", "o.onnx", code=code)
         assert says in text
     else:  # which has a last batch in any case, and no steps
-        if "steps" in says or "--drop-last" in words or "--map" in words:
+        if "step" in says or "--drop-last" in words or "--map" in words:
             return
         if "--label-array" in words:
             words = ("--map", f"label={words[1]}")
