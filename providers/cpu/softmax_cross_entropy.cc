@@ -153,10 +153,10 @@ using Real = std::conditional_t<std::is_same_v<T, Bf16>, float, T>;
 
 constexpr size_t kNoLabel = SIZE_MAX;
 
-/// The loss of one row: -log softmax(x)[label], 0 without a label, and lse = log Σ exp(x). If the
-/// label has nearly all of the probability, the loss is log(1 + rest) with a small rest, and lse
-/// minus the label's score is close to 0. So the label's 1 is left out of the sum, which then keeps
-/// its digits.
+/// The loss of one row: -log softmax(x)[label], or lse without a label, and lse = log Σ exp(x). If
+/// the label has nearly all of the probability, the loss is log(1 + rest) with a small rest, and
+/// lse minus the label's score is close to 0. So the label's 1 is left out of the sum, which then
+/// keeps its digits.
 struct RowLoss {
   double loss, lse;
 };
@@ -164,7 +164,10 @@ template <typename T>
 RowLoss row_loss(const T* x, int64_t n, size_t label) {
   Real<T> shift;
   const double sum = others(x, static_cast<size_t>(n), label, &shift);
-  if (label == kNoLabel) return {0, shift + std::log(sum)};
+  if (label == kNoLabel) {
+    const double lse = shift + std::log(sum);
+    return {lse, lse};
+  }
   const double below = static_cast<double>(x[label]) - shift;
   // Otherwise another class has more than half of the probability: the loss is not a small
   // difference, and its terms need no more digits than their sum.
@@ -196,6 +199,11 @@ class CrossEntropyKernel : public Kernel {
                                       : Reduction::mean;
     if (node.attrs.has("ignore_index")) ignored_ = node.attrs.integer("ignore_index");
     some_rows_ = node.attrs.has("some_rows");
+    all_classes_ = classes_;
+    if (node.attrs.has("first")) {
+      first_ = node.attrs.integer("first");
+      all_classes_ = node.attrs.integer("classes");
+    }
   }
 
   const T* weights(const KernelArgs& args) const {
@@ -203,6 +211,13 @@ class CrossEntropyKernel : public Kernel {
   }
 
   bool counts(Label label) const { return !ignored_ || label != *ignored_; }
+
+  /// The class of a label that counts, among these scores; kNoLabel if the class is in another
+  /// part.
+  size_t class_of(Label label) const {
+    const uint64_t at = static_cast<uint64_t>(label) - static_cast<uint64_t>(first_);
+    return at < static_cast<uint64_t>(classes_) ? static_cast<size_t>(at) : kNoLabel;
+  }
 
   T weight(const T* weights, Label label) const {
     return weights == nullptr ? T{1} : weights[label];
@@ -212,11 +227,11 @@ class CrossEntropyKernel : public Kernel {
   void check_labels(const Label* labels) const {
     for (int64_t i = 0; i < rows_; ++i) {
       const int64_t label = labels[i];
-      if (!counts(labels[i]) || (label >= 0 && label < classes_)) continue;
+      if (!counts(labels[i]) || (label >= 0 && label < all_classes_)) continue;
       throw DataError({.what = "A label is not one of the classes.",
                        .node = node_,
                        .op = op_,
-                       .expected = fmt::format("labels from 0 to {}{}", classes_ - 1,
+                       .expected = fmt::format("labels from 0 to {}{}", all_classes_ - 1,
                                                ignored_ ? fmt::format(", or {}", *ignored_) : ""),
                        .received = some_rows_ ? fmt::format("{}", label)
                                               : fmt::format("{} in row {}", label, i),
@@ -238,7 +253,8 @@ class CrossEntropyKernel : public Kernel {
   std::string node_, op_;
   bool some_rows_ = false;  ///< row numbers differ from the caller's
   int64_t rows_, classes_;
-  int weights_;  // index of the input, or -1
+  int64_t all_classes_ = 0, first_ = 0;  ///< the scores are those of classes first_, first_ + 1, …
+  int weights_;                          // index of the input, or -1
   Reduction reduction_;
   std::optional<int64_t> ignored_;
 };
@@ -269,7 +285,7 @@ class CrossEntropy final : public CrossEntropyKernel<Real<T>, Label> {
       for (int64_t i = begin; i < end; ++i) {
         const bool counts = this->counts(labels[i]);
         const RowLoss row = row_loss(logits + i * this->classes_, this->classes_,
-                                     counts ? static_cast<size_t>(labels[i]) : kNoLabel);
+                                     counts ? this->class_of(labels[i]) : kNoLabel);
         losses[i] = counts ? static_cast<R>(this->weight(weights, labels[i]) * row.loss) : R{0};
         const R rounded = static_cast<R>(row.lse);
         if (lse != nullptr) lse[i] = rounded;
@@ -328,17 +344,21 @@ class CrossEntropyGradOf final : public CrossEntropyKernel<Real<T>, Label> {
           continue;
         }
         const double factor = dloss[none ? i : 0] * this->weight(weights, label) / divisor;
-        const double log_p = (static_cast<double>(x[label]) - lse[i]) - lse_rest[i];
+        const size_t own = this->class_of(label);
+        // Read before the row is overwritten.
+        const double score = own == kNoLabel ? 0 : static_cast<double>(x[own]);
         scaled_softmax(x, lse[i], static_cast<R>(factor * std::exp(-lse_rest[i])), dx,
                        this->classes_);
+        if (own == kNoLabel) continue;
+        const double log_p = (score - lse[i]) - lse_rest[i];
         if constexpr (std::is_same_v<Dx, R>) {
           if (log_p < -1) {
-            dx[label] -= static_cast<R>(factor);
+            dx[own] -= static_cast<R>(factor);
             continue;
           }
         }
         // p - 1 would be mostly rounding error where p is close to 1.
-        set(dx[label], static_cast<R>(factor * std::expm1(static_cast<R>(log_p))));
+        set(dx[own], static_cast<R>(factor * std::expm1(static_cast<R>(log_p))));
       }
     });
   }
@@ -377,6 +397,10 @@ std::unique_ptr<Kernel> make(const NodeSpec& node, std::string* why_not) {
       (!grad && node.out(1).present() && node.out(1).dtype != real)) {
     *why_not =
         fmt::format("logits are not {}, or the result not {}", name_of(type), name_of(result));
+    return nullptr;
+  }
+  if (node.attrs.has("first") && weights.present()) {
+    *why_not = "a part of the classes has no weights";
     return nullptr;
   }
   if (logits.rank() != 2 || labels.dims != Dims{logits.dims[0]} ||

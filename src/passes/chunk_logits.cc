@@ -64,7 +64,7 @@ class ChunkedLoss {
     if (!apply_rules(kScores, scores.producer(), Match(), *this)) return false;
     if (scores.type().dims().back() != logits_.type().dims()[1]) return false;
     std::vector<Node> readers;
-    if (!add_readers(scores, &readers)) return false;
+    if (!add_readers_behind_views(scores, readers_, &readers)) return false;
     const Match start = Match()
                             .with("logits", logits_)
                             .with("labels", loss_.input(1))
@@ -173,25 +173,11 @@ class ChunkedLoss {
     return !v.producer() || v.producer().phase() == Phase::forward;
   }
 
-  /// Adds the readers of `v`, looking through views. Returns false if `v` or a view of it is an
-  /// output.
-  bool add_readers(Value v, std::vector<Node>* readers) const {
-    if (g_.is_output(v)) return false;
-    for (Node n : readers_.of(v)) {
-      if (behind_views(n.output(0)) != n.output(0) && n.input(0) == v) {
-        if (!add_readers(n.output(0), readers)) return false;
-      } else {
-        readers->push_back(n);
-      }
-    }
-    return true;
-  }
-
   /// Classifies the readers of dlogits. Returns false if one is neither a supported product nor the
   /// sum for the bias.
   bool find_products() {
     std::vector<Node> readers;
-    if (!add_readers(gradient_.output(0), &readers)) return false;
+    if (!add_readers_behind_views(gradient_.output(0), readers_, &readers)) return false;
     for (Node n : readers) {
       if (is_gradient(n.input(0)) == is_gradient(n.input(1))) return false;
       if (!apply_rules(kReaders, n, Match(), *this)) return false;

@@ -1,10 +1,10 @@
 // Makes or divides a large array a part at a time, so that not all parts exist beside the whole:
 //
-//   y = Concat(a, b)     →   y = SetPart(SetPart(zeros, a), b), each once its part is there, in
-//   place a, b = Split(y)      →   a = Slice(y), b = Slice(y), each before the first reader
+//   y = Concat(a, b)     →   y = SetPart(SetPart(zeros, a), b), in place, once each part is there
+//   a, b = Split(y)      →   a = Slice(y), b = Slice(y), each before the first reader
 //
 // Examples are the scores of a vocabulary whose table is in parts, and their gradient. The results
-// have the same bits.
+// have the same bits. A loss over such scores needs no whole at all (loss_by_part.cc).
 #include "passes/part_by_part.h"
 
 #include <algorithm>
@@ -14,14 +14,7 @@
 #include "passes/pipeline.h"
 
 namespace steep {
-namespace {
 
-/// Smaller arrays are seldom at the peak, and a node for each part takes time.
-constexpr size_t kLeastBytes = size_t{16} << 20;
-
-int64_t axis_of(Node n, Value whole) { return normal_axis(n, integer_of(n, "axis"), whole.rank()); }
-
-/// Whether the node makes each part for this reader alone, so that a part can end early.
 bool frees_parts(Node concat, const Readers& readers) {
   for (int i = 0; i < concat.input_count(); ++i) {
     const Node maker = concat.input(i).producer();
@@ -30,10 +23,22 @@ bool frees_parts(Node concat, const Readers& readers) {
   return concat.input_count() > 1;
 }
 
+Node ReadersInOrder::first_of(Value v) const {
+  Node first;
+  for (Node n : readers.of(v)) {
+    if (!first || position[n.id()] < position[first.id()]) first = n;
+  }
+  return first;
+}
+
+namespace {
+
+int64_t axis_of(Node n, Value whole) { return normal_axis(n, integer_of(n, "axis"), whole.rank()); }
+
 bool assemble(const Match& m, const Readers& readers) {
   const Value y = m["whole"];
   const Node concat = m.node("whole");
-  if (y.type().nbytes() < kLeastBytes || !frees_parts(concat, readers)) return false;
+  if (y.type().nbytes() < kLeastBytesInParts || !frees_parts(concat, readers)) return false;
   Graph& g = concat.graph();
   const Graph::Scope scope(g, concat.phase(), concat.name());
   const int64_t axis = axis_of(concat, y);
@@ -51,20 +56,11 @@ bool assemble(const Match& m, const Readers& readers) {
   return true;
 }
 
-/// The reader of `v` that comes first in `position`, by node id; null if nothing reads it.
-Node first_reader(Value v, const Readers& readers, const std::vector<size_t>& position) {
-  Node first;
-  for (Node n : readers.of(v)) {
-    if (!first || position[n.id()] < position[first.id()]) first = n;
-  }
-  return first;
-}
-
-bool divide(const Match& m, const Readers& readers, const std::vector<size_t>& position) {
+bool divide(const Match& m, const ReadersInOrder& order) {
   const Value y = m["whole"];
   const Node split = m.node("part");
   const int64_t axis = axis_of(split, y);
-  if (y.type().nbytes() < kLeastBytes || contiguous_bytes(y, axis)) return false;
+  if (y.type().nbytes() < kLeastBytesInParts || contiguous_bytes(y, axis)) return false;
   Graph& g = split.graph();
   for (int i = 0; i < split.output_count(); ++i) {
     if (!split.output(i) || g.is_output(split.output(i))) return false;
@@ -74,7 +70,7 @@ bool divide(const Match& m, const Readers& readers, const std::vector<size_t>& p
   for (int i = 0; i < split.output_count(); ++i) {
     const Value part = split.output(i);
     const int64_t end = start + part.type().dims()[static_cast<size_t>(axis)];
-    if (const Node reader = first_reader(part, readers, position)) {
+    if (const Node reader = order.first_of(part)) {
       const Value slice = apply("Slice", {y, ints(g, {start}), ints(g, {end}), ints(g, {axis})});
       g.place_like(slice.producer(), reader);
       g.replace_uses(part, slice);
@@ -84,31 +80,39 @@ bool divide(const Match& m, const Readers& readers, const std::vector<size_t>& p
   return true;
 }
 
-struct Where {
-  const Readers& readers;
-  const std::vector<size_t>& position;
-};
+constexpr PatternRule<const ReadersInOrder&> kLossRules[] = {
+    {.name = "part_by_part/loss",
+     .reason = "The loss over scores in parts needs one part at a time, and so does its gradient.",
+     .pattern = "loss: steep.SoftmaxCrossEntropy(logits, labels)",
+     .then = take_loss_by_part}};
 
-constexpr PatternRule<const Where&> kRules[] = {
+constexpr PatternRule<const ReadersInOrder&> kRules[] = {
     {.name = "part_by_part/concat",
      .reason = "All parts of a large array and the array itself need twice its memory.",
      .pattern = "whole: Concat(...)",
-     .then = [](const Match& m, const Where& w) { return assemble(m, w.readers); }},
+     .then = [](const Match& m, const ReadersInOrder& o) { return assemble(m, o.readers); }},
     {.name = "part_by_part/split",
      .reason = "A part of a large array is needed when it is read, and not before.",
      .pattern = "part: Split(whole, ...)",
-     .then = [](const Match& m, const Where& w) { return divide(m, w.readers, w.position); }}};
+     .then = divide}};
 
-}  // namespace
-
-void part_by_part(Graph& g) {
+template <size_t kCount>
+void apply_to_all(const PatternRule<const ReadersInOrder&> (&rules)[kCount], Graph& g) {
   const Readers readers(g);
   const std::vector<Node> order = g.nodes();
   std::vector<size_t> position(g.node_slots(), 0);
   for (size_t i = 0; i < order.size(); ++i) position[order[i].id()] = i;
-  for (Node n : order) apply_rules(kRules, n, Match(), Where{readers, position});
+  for (Node n : order) apply_rules(rules, n, Match(), ReadersInOrder{readers, position});
 }
 
-std::vector<PatternRuleInfo> part_by_part_patterns() { return list_rules(kRules); }
+}  // namespace
+
+void part_by_part(Graph& g) {
+  apply_to_all(kLossRules, g);
+  g.prune();
+  apply_to_all(kRules, g);
+}
+
+std::vector<PatternRuleInfo> part_by_part_patterns() { return list_rules(kLossRules, kRules); }
 
 }  // namespace steep

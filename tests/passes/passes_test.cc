@@ -10,7 +10,6 @@
 #include "device/device.h"
 #include "ir/seed.h"
 #include "ops/build.h"
-#include "passes/part_by_part.h"
 #include "passes/pipeline.h"
 #include "passes/specialise.h"
 #include "program/compile.h"
@@ -249,53 +248,6 @@ TEST(Compile, KeepsNoConstantThatOnlyFoldingRead) {
     bytes += t != nullptr ? t->nbytes() : 0;
   }
   EXPECT_EQ(bytes, 1600 * sizeof(float));
-}
-
-/// A large array that is made of three products, and its gradient, which is divided among three.
-Graph whole_of_parts() {
-  Graph g;
-  const Value x = g.add_input("x", matrix(600, 8));
-  std::vector<Value> parts, tables;
-  for (const char* name : {"a", "b", "c"}) {
-    tables.push_back(g.add_input(name, matrix(8, 3000)));
-    parts.push_back(matmul(x, tables.back()));
-  }
-  const Value whole = apply("Softmax", {concat(parts, 1)}, {{"axis", int64_t{1}}});
-  const std::vector<Value> back =
-      apply_n("Split", std::vector{whole, ints(g, {3000, 3000, 3000})}, 3, {{"axis", int64_t{1}}});
-  for (size_t i = 0; i < back.size(); ++i)
-    g.add_output("y", matmul(back[i], transpose(tables[i], {1, 0})));
-  return g;
-}
-
-TEST(PartByPart, KeepsOnePartBesideTheWhole) {
-  const Graph g = whole_of_parts();
-  const auto arena = [&](const std::set<std::string>& disabled) {
-    std::vector<Type> types;
-    for (Value v : g.inputs()) types.push_back(v.type());
-    return Program(g, {.disabled_passes = disabled}).plan(types).arena_bytes;
-  };
-  constexpr size_t kWhole = size_t{600} * 9000 * 4;
-  EXPECT_GE(arena({"part_by_part"}), 2 * kWhole);
-  EXPECT_LT(arena({}), kWhole * 15 / 10);
-}
-
-TEST(PartByPart, GivesTheSameBits) {
-  const Graph g = whole_of_parts();
-  const std::vector<Tensor> inputs = inputs_of(g);
-  const auto with = results(Program(g), inputs);
-  const auto without = results(Program(g, {.disabled_passes = {"part_by_part"}}), inputs);
-  for (size_t i = 0; i < with.size(); ++i)
-    EXPECT_EQ(std::memcmp(with[i].data(), without[i].data(), with[i].nbytes()), 0);
-}
-
-TEST(PartByPart, LeavesPartsThatOthersRead) {
-  Graph g;
-  const Value x = g.add_input("x", matrix(2100, 1000));
-  const Value part = tanh(x);
-  g.add_output("part", part);
-  g.add_output("y", sum(concat({part, exp(x)}, 1), {}, false));
-  EXPECT_EQ(count(after(g, part_by_part), "Concat"), 1);
 }
 
 TEST(FuseGatherGrad, AddsIntoTheOtherGradient) {

@@ -128,6 +128,13 @@ void table_in_parts(Graph& g) {
   for (const Value part : parts) g.add_output("y", sum(part, {}, false));
 }
 
+void loss_over_parts(Graph& g) {
+  const Value x = g.add_input("x", matrix(2100, 1000));
+  const Value labels = g.add_input("labels", {DType::i64, Shape{2100}});
+  const Value whole = concat({tanh(x), exp(x)}, 1);
+  g.add_output("loss", apply_n("steep.SoftmaxCrossEntropy", std::vector{whole, labels}, 3)[0]);
+}
+
 void sum_with_gather(Graph& g) {
   const Value table = g.add_input("table", matrix(6, 4)), dy = g.add_input("dy", matrix(3, 4));
   const Value slices =
@@ -339,6 +346,7 @@ const std::vector<Case>& cases_of_other_passes() {
         "chunk_logits/left_product", "chunk_logits/right_product", "chunk_logits/bias_sum"},
        vocabulary},
       {{"part_by_part/concat", "part_by_part/split"}, table_in_parts},
+      {{"part_by_part/loss"}, loss_over_parts},
       {{"fuse_gather_grad/sum"}, sum_with_gather},
       {{"recompute/layer_normalization"}, large_normalisation},
       {{"keep_trace/recurrent"}, recurrent_layer_and_gradient},

@@ -33,6 +33,16 @@ Value is_label(Value scores, Value labels) {
   return cast(apply("OneHot", {labels, classes, ints(g, {0, 1})}), DType::boolean);
 }
 
+Value labels_of_part(Node n, Value scores, LabelRows* rows) {
+  if (!n.attrs().has("first")) return {};
+  const Value at = rows->labels - static_cast<double>(n.attrs().integer("first"));
+  const auto classes = static_cast<double>(scores.type().dims()[1]);
+  const Value inside =
+      apply("And", {less_or_equal(scalar(at.graph(), 0, at.dtype()), at), less(at, classes)});
+  rows->labels = where(inside, at, 0);
+  return inside;
+}
+
 Value reduce_losses(Node n, Value losses, Value weights) {
   const std::string reduction = text_of(n, "reduction");
   if (reduction == "none") return losses;

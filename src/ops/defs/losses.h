@@ -19,6 +19,11 @@ LabelRows label_rows(Node n, Value labels, Value class_weights, DType dtype);
 Value pick(Value scores, Value labels);
 Value is_label(Value scores, Value labels);
 
+/// For scores that are a part of the classes, beginning with class `first` (an attribute of n):
+/// makes rows->labels indices of this part, 0 where the label is a class of another part. Returns
+/// which labels are in this part, bool [N]; null without the attribute. REQUIRES: known classes.
+Value labels_of_part(Node n, Value scores, LabelRows* rows);
+
 /// mean: Σ losses / Σ weights; sum: Σ losses; none: unchanged. `losses` are already multiplied by
 /// their weights.
 Value reduce_losses(Node n, Value losses, Value weights);

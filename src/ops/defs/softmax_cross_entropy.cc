@@ -2,8 +2,11 @@
 // loss, lse[N], lse_rest[N]: lossᵢ = weights[labelsᵢ] (lseᵢ - logits[i, labelsᵢ]) with lse = ln Σ
 // exp(logits) of each row; lse_rest is the rounding error of lse. The results are of `dtype`, by
 // default that of the logits. The error of the loss is relative to the loss, even for tiny losses.
-// Attribute some_rows: the rows are a subset of the caller's rows, so that row numbers differ from
-// the caller's.
+// Attributes first, classes: the scores are a part of `classes` classes, from `first` on; labels
+// are those of all classes. The loss of a label in another part is lse. Attribute some_rows: the
+// rows are a subset of the caller's rows, so that row numbers differ from the caller's.
+#include <limits>
+
 #include "ops/defs/losses.h"
 #include "ops/steep_types.h"
 
@@ -53,16 +56,24 @@ Value log1p(Value x) {
 std::vector<Value> softmax_cross_entropy_decompose(Node n) {
   Graph& g = n.graph();
   Value logits = cast_like(n.input(0), n.output(0) ? n.output(0) : n.output(1));
-  const LabelRows rows = label_rows(n, n.input(1), n.input(2), logits.dtype());
+  LabelRows rows = label_rows(n, n.input(1), n.input(2), logits.dtype());
+  const Value inside = labels_of_part(n, logits, &rows);
   Value max = apply("ReduceMax", {logits, ints(g, {1})}, {{"keepdims", int64_t{1}}});
   max = apply("steep.StopGradient", {max});  // any shift gives the same results
   // The number added to 1 is the sum of all other terms, plus exp(picked) - 1, which is 0 when the
   // label has the greatest logit.
   Value shifted = logits - max;
   Value target = pick(shifted, rows.labels);
-  Value others = sum(where(is_label(shifted, rows.labels), 0, exp(shifted)), {1}, true);
+  Value own = is_label(shifted, rows.labels);
+  if (inside) {
+    own = apply("And", {own, unsqueeze(inside, {1})});
+    target = where(unsqueeze(inside, {1}), target, -std::numeric_limits<double>::infinity());
+  }
+  Value others = sum(where(own, 0, exp(shifted)), {1}, true);
   Value log_sum = log1p(others + (exp(target) - 1));
-  Value losses = squeeze(log_sum - target, {1});
+  Value losses = log_sum - target;
+  if (inside) losses = where(unsqueeze(inside, {1}), losses, max + log_sum);
+  losses = squeeze(losses, {1});
   if (rows.weights) losses = losses * rows.weights;
   if (rows.counts) losses = where(rows.counts, losses, 0);
   // Knuth's two-sum: the sum of two numbers and its rounding error.

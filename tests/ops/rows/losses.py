@@ -120,3 +120,35 @@ for _x, _attrs, _weighted in LOSSES:
             attrs=_attrs,
             frozen=(5,) if _weighted else (),
         )
+
+# Scores of classes 3 to 7 of 11: rows 1 and 3 have labels in other parts.
+for _attrs in ({"reduction": "none"}, {"reduction": "none", "ignore_index": 4}):
+    _part = _attrs | {"first": 3, "classes": 11}
+    _t = np.array([3, 0, 7, 10, 4, 5])
+
+    def entropy_of_part(x, t, attrs=_attrs):
+        inside = (t >= 3) & (t < 8)
+        own = x.gather(1, torch.where(inside, t - 3, 0)[:, None])[:, 0]
+        loss = x.logsumexp(1) - torch.where(inside, own, 0)
+        loss = torch.where(t == attrs.get("ignore_index", -1), 0, loss)
+        return loss, x.logsumexp(1), torch.zeros(x.shape[0], dtype=x.dtype)
+
+    row(
+        "steep.SoftmaxCrossEntropy",
+        floats(6, 5),
+        _t,
+        attrs=_part,
+        outputs=3,
+        torch=entropy_of_part,
+        note="part",
+    )
+    row(
+        "steep.SoftmaxCrossEntropyGrad",
+        floats(6),
+        floats(6, 5),
+        _t,
+        floats(6),
+        floats(6),
+        attrs=_part,
+        note="part",
+    )

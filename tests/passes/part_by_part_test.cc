@@ -1,0 +1,194 @@
+// The pass part_by_part: large arrays in parts, and the loss over scores in parts.
+#include "passes/part_by_part.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "autodiff/gradient.h"
+#include "device/device.h"
+#include "ops/build.h"
+#include "passes/specialise.h"
+#include "program/program.h"
+
+namespace steep {
+namespace {
+
+Type matrix(int64_t rows, int64_t columns) { return {DType::f32, Shape{rows, columns}}; }
+
+Tensor random_tensor(const Dims& dims, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  Tensor t = Tensor::empty(DType::f32, dims);
+  for (int64_t i = 0; i < t.size(); ++i) t.data<float>()[i] = normal(random);
+  return t;
+}
+
+std::vector<Tensor> inputs_of(const Graph& g) {
+  std::vector<Tensor> inputs;
+  for (Value v : g.inputs())
+    inputs.push_back(random_tensor(v.type().dims(), static_cast<uint32_t>(inputs.size()) + 1));
+  return inputs;
+}
+
+int count(const Graph& g, std::string_view op) {
+  int n = 0;
+  for (Node node : g.nodes()) n += node.op() == op;
+  return n;
+}
+
+/// All outputs, those of backward last.
+std::vector<Tensor> results(Program program, std::span<const Tensor> inputs) {
+  ForwardResult run = program.forward(inputs);
+  if (!run.pending) return run.outputs;
+  for (Tensor& t : program.backward(std::move(run.pending), {}))
+    run.outputs.push_back(std::move(t));
+  return run.outputs;
+}
+
+Graph after(Graph g, void (*pass)(Graph&)) {
+  pass(g);
+  g.prune();
+  verify(g, "the test");
+  return g;
+}
+
+/// A large array that is made of three products, and its gradient, which is divided among three.
+Graph whole_of_parts() {
+  Graph g;
+  const Value x = g.add_input("x", matrix(600, 8));
+  std::vector<Value> parts, tables;
+  for (const char* name : {"a", "b", "c"}) {
+    tables.push_back(g.add_input(name, matrix(8, 3000)));
+    parts.push_back(matmul(x, tables.back()));
+  }
+  const Value whole = apply("Softmax", {concat(parts, 1)}, {{"axis", int64_t{1}}});
+  const std::vector<Value> back =
+      apply_n("Split", std::vector{whole, ints(g, {3000, 3000, 3000})}, 3, {{"axis", int64_t{1}}});
+  for (size_t i = 0; i < back.size(); ++i)
+    g.add_output("y", matmul(back[i], transpose(tables[i], {1, 0})));
+  return g;
+}
+
+TEST(PartByPart, KeepsOnePartBesideTheWhole) {
+  const Graph g = whole_of_parts();
+  const auto arena = [&](const std::set<std::string>& disabled) {
+    std::vector<Type> types;
+    for (Value v : g.inputs()) types.push_back(v.type());
+    return Program(g, {.disabled_passes = disabled}).plan(types).arena_bytes;
+  };
+  constexpr size_t kWhole = size_t{600} * 9000 * 4;
+  EXPECT_GE(arena({"part_by_part"}), 2 * kWhole);
+  EXPECT_LT(arena({}), kWhole * 15 / 10);
+}
+
+TEST(PartByPart, GivesTheSameBits) {
+  const Graph g = whole_of_parts();
+  const std::vector<Tensor> inputs = inputs_of(g);
+  const auto with = results(Program(g), inputs);
+  const auto without = results(Program(g, {.disabled_passes = {"part_by_part"}}), inputs);
+  for (size_t i = 0; i < with.size(); ++i)
+    EXPECT_EQ(std::memcmp(with[i].data(), without[i].data(), with[i].nbytes()), 0);
+}
+
+TEST(PartByPart, LeavesPartsThatOthersRead) {
+  Graph g;
+  const Value x = g.add_input("x", matrix(2100, 1000));
+  const Value part = tanh(x);
+  g.add_output("part", part);
+  g.add_output("y", sum(concat({part, exp(x)}, 1), {}, false));
+  EXPECT_EQ(count(after(g, part_by_part), "Concat"), 1);
+}
+
+/// The cross entropy of scores in three unequal parts, and its gradients.
+Graph loss_of_parts(const Attrs& attrs) {
+  constexpr int64_t kRows = 600;
+  Graph g;
+  std::vector<int64_t> labels;
+  for (int64_t i = 0; i < kRows; ++i)
+    labels.push_back(attrs.has("ignore_index") && i % 3 == 0 ? -100 : i * 17 % 9000);
+  const Value t = g.add_constant(Tensor::from(labels, {kRows}));
+  const Value x = g.add_input("x", {DType::f32, Shape{2, kRows / 2, 8}});
+  std::vector<Value> parts, sources{x};
+  for (int64_t columns : {2000, 3000, 4000}) {
+    sources.push_back(g.add_input("w" + std::to_string(columns), matrix(8, columns)));
+    parts.push_back(matmul(x, sources.back()));
+  }
+  const Value whole = reshape(concat(parts, 2), {kRows, 9000});
+  const Value loss = apply_n("steep.SoftmaxCrossEntropy", std::vector{whole, t}, 3, attrs)[0];
+  g.add_output("loss", loss);
+  const Value one = g.add_gradient_input("dloss", loss);
+  for (Value d : add_gradients(g, std::vector{loss}, std::vector{one}, sources))
+    g.add_output(d.name(), d, Phase::backward);
+  return g;
+}
+
+TEST(PartByPart, NeedsNoWholeOfTheScoresForTheirLoss) {
+  for (const char* reduction : {"mean", "sum", "none"}) {
+    for (const bool ignores : {false, true}) {
+      SCOPED_TRACE(std::string(reduction) + (ignores ? ", some rows count" : ""));
+      Attrs attrs{{"reduction", reduction}};
+      if (ignores) attrs.set("ignore_index", int64_t{-100});
+      const Graph g = loss_of_parts(attrs);
+      std::vector<Type> types;
+      for (Value v : g.inputs()) types.push_back(v.type());
+      const Graph parts =
+          after(specialise_known(g, types, Devices::host_alone()).graph, part_by_part);
+      EXPECT_EQ(count(parts, "steep.SoftmaxCrossEntropy"), 3) << to_text(parts);
+      EXPECT_EQ(count(parts, "steep.SoftmaxCrossEntropyGrad"), 3) << to_text(parts);
+      EXPECT_EQ(count(parts, "Concat") + count(parts, "steep.SetPart"), 0) << to_text(parts);
+      std::vector<Tensor> inputs = inputs_of(g);
+      const Dims dims = g.outputs()[0].value.type().dims();
+      const auto run = [&](const std::set<std::string>& disabled) {
+        Program program(g, {.disabled_passes = disabled});
+        const Tensor dloss = random_tensor(dims, 9);
+        ForwardResult result = program.forward(inputs);
+        for (Tensor& d : program.backward(std::move(result.pending), std::span(&dloss, 1)))
+          result.outputs.push_back(std::move(d));
+        return std::move(result.outputs);
+      };
+      inputs.resize(4);
+      const auto with = run({}), without = run({"part_by_part"});
+      ASSERT_EQ(with.size(), 5U);
+      for (size_t i = 0; i < with.size(); ++i) {
+        double difference = 0, size = 0;
+        for (int64_t k = 0; k < with[i].size(); ++k) {
+          const double a = with[i].data<float>()[k], b = without[i].data<float>()[k];
+          difference = std::max(difference, std::abs(a - b));
+          size = std::max(size, std::abs(b));
+        }
+        EXPECT_LE(difference, 2e-6 * size) << "result " << i;
+      }
+    }
+  }
+}
+
+/// Small losses keep their digits: the label has nearly all of the probability.
+TEST(PartByPart, KeepsTheDigitsOfSmallLosses) {
+  constexpr int64_t kRows = 600;
+  Graph g;
+  std::vector<Value> parts;
+  for (const char* name : {"a", "b"}) parts.push_back(g.add_input(name, matrix(kRows, 4000)) * 1.0);
+  const Value t = g.add_constant(Tensor::from(std::vector<int64_t>(kRows, 5000), {kRows}));
+  g.add_output("loss", apply_n("steep.SoftmaxCrossEntropy", std::vector{concat(parts, 1), t}, 3,
+                               {{"reduction", "none"}})[0]);
+  std::vector<Tensor> inputs{Tensor::zeros(DType::f32, {kRows, 4000}),
+                             Tensor::zeros(DType::f32, {kRows, 4000})};
+  for (int64_t i = 0; i < kRows; ++i)
+    inputs[1].data<float>()[i * 4000 + 1000] = 0.1F * static_cast<float>(i);
+  const auto with = results(Program(g), inputs);
+  const auto without = results(Program(g, {.disabled_passes = {"part_by_part"}}), inputs);
+  for (int64_t i = 0; i < kRows; ++i) {
+    const float a = with[0].data<float>()[i], b = without[0].data<float>()[i];
+    ASSERT_NEAR(a, b, 2e-6F * b) << "row " << i;
+  }
+}
+
+}  // namespace
+}  // namespace steep
