@@ -215,7 +215,9 @@ void GradientSession::Impl::find_sources(Graph& g, const std::vector<std::string
       for (Value input : g.inputs()) {
         if (!is_seed(input) && is_float(input.dtype())) candidates.push_back(input.name());
       }
-      candidates.insert(candidates.end(), initializers.begin(), initializers.end());
+      for (const std::string& initializer : initializers) {  // those in `weights` are fed
+        if (weights.count(initializer) == 0) candidates.push_back(initializer);
+      }
       throw ModelError({.what = fits ? "A name stands twice in `wrt`."
                                      : "The model has no such float input or initializer.",
                         .node = name,

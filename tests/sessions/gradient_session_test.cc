@@ -55,6 +55,15 @@ TEST(GradientSession, RefusesRunsThatItCannotFinish) {
   EXPECT_THROW(session.backward(none, {{"y", rows({1, 1})}}), DataError);
 }
 
+TEST(GradientSession, NamesEachCandidateOnce) {
+  try {
+    GradientSession(as_span(layer()), {.wrt = {"w", "v"}});
+    FAIL();
+  } catch (const ModelError& error) {
+    EXPECT_EQ(error.parts().expected, "x, w");
+  }
+}
+
 TEST(GradientSession, WeightsLieInOneBuffer) {
   GradientSession session = session_of();
   ASSERT_EQ(session.weight_count(), 2);
