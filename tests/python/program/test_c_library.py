@@ -67,6 +67,19 @@ def write_artifact(model: Path, path: Path) -> Path:
     return path
 
 
+def write_linear(path: Path) -> Path:
+    """y = x w + z, untrained."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 9, opset_import: ["": 20]>
+        linear (float[rows, 3] x) => (float[rows, 1] y)
+        <float[3, 1] w = {0, 0, 0}, float[1] z = {0}> {
+            product = MatMul(x, w)
+            y = Add(product, z)
+        }""")
+    onnx.save(model, path)
+    return path
+
+
 def library(prefix: Path) -> Path:
     (found,) = prefix.glob("lib*/**/libsteep.so")
     return found
@@ -94,6 +107,8 @@ def test_find_package_trains_and_runs(prefix: Path, model: Path, tmp_path: Path)
     assert lines[1].split() == ["x", "grad_logits"]
     assert lines[2].startswith("IoError: ") and "there/is/no.onnx" in "".join(lines[2:])
     assert output_of(build / "gradients", model) == "gradients agree\n"
+    said = output_of(build / "regression", write_linear(tmp_path / "linear.onnx"))
+    assert said == "w = 1.000 -2.000 3.000, z = 0.500\n"
     artifact = write_artifact(model, tmp_path / "model.steep")
     assert "trained: " in output_of(build / "device", artifact, tmp_path / "saved.steep")
     said = output_of(build / "train_static", model, tmp_path / "other", tmp_path / "other.onnx")
