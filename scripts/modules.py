@@ -434,7 +434,7 @@ def agrees_in_double(case: Case) -> bool:
     return len(expected) == 5 * len(case.calls) and same(actual, expected, within=1e-9)
 
 
-def verdict(case: Case) -> str:  # noqa: PLR0911, PLR0912 (one for each answer)
+def verdict(case: Case) -> str:  # noqa: PLR0911 (one for each answer)
     """Return "agrees", "differs: …", "refused: …", or who of both raises."""
     torch._dynamo.reset()
     expected = run(case, case.route, eager=True)

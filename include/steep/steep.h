@@ -468,9 +468,9 @@ class TrainingSession {
   /// learning rate and the seed become those of the checkpoint; the schedule stays that of the
   /// options. Moments of another state precision are converted, and checkpoint_note() says so.
   std::string load_checkpoint(const std::filesystem::path& path);
-  /// A note on the checkpoint that was loaded last: it was saved with another number of threads, so
-  /// that results may differ in their last bits from those of an uninterrupted run; or its moments
-  /// were converted to the state precision of this session. Else "".
+  /// A note on the checkpoint that was loaded last: options or schedule were others (names, values
+  /// then and now); the number of threads was another, so that results may differ in their last
+  /// bits; its moments were converted to the state precision of this session. Else "".
   std::string checkpoint_note() const;
   /// The checksums of the checkpoint that was loaded last, after hold_states_of() if that was
   /// called; "" if none was.

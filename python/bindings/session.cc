@@ -462,9 +462,10 @@ void bind_files(nb::class_<Session>& session) {
       .def_prop_ro("batch_note", &Session::batch_note, Unlocked(),
                    "On a number of rows that the file fixes for all its inputs, with `loss`: that "
                    "batches of any size are taken all the same, or why not. Else empty.")
-      .def_prop_ro("checkpoint_note", &Session::checkpoint_note, Unlocked(),
-                   "What to know of the checkpoint that was loaded last: that it was saved with "
-                   "another number of threads. Else empty.")
+      .def_prop_ro(
+          "checkpoint_note", &Session::checkpoint_note, Unlocked(),
+          "What to know of the checkpoint that was loaded last: that options or the number "
+          "of threads were others. Else empty.")
       .def(
           "save_artifact",
           [](const Session& s, const std::filesystem::path& path, const nb::args& batches) {

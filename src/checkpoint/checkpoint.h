@@ -30,6 +30,8 @@ struct Checkpoint {
   int64_t clean_steps = 0;  ///< steps since the loss scale last changed
   int threads = 0;          ///< of the session that saved it; 0: unknown
   std::string schedule{};   ///< the schedule, as text for people
+  /// Options by name, which a later session is compared with; empty in older checkpoints.
+  std::map<std::string, std::string> settings{};
   std::string hash{};       ///< of a checkpoint that was read: its files' checksums
   std::string user = "{}";  ///< JSON text, at most 1 MiB, nested at most 64 deep
 };

@@ -61,6 +61,18 @@ uint32_t parse_crc(std::string_view text) {
   return crc;
 }
 
+/// Empty in older checkpoints.
+std::map<std::string, std::string> get_settings(const Json& json) {
+  std::map<std::string, std::string> settings;
+  if (!json.contains("settings")) return settings;
+  const Json list = get<Json>(json, "settings", &Json::is_object);
+  for (const auto& [name, text] : list.items()) {
+    if (!text.is_string()) throw DataError("The manifest has no valid 'settings'.");
+    settings[name] = text.get<std::string>();
+  }
+  return settings;
+}
+
 void check_ranges(const Checkpoint& c) {
   if (c.step < 0) throw DataError("The checkpoint's step is out of range.");
   if (!(c.lr >= 0 && fits_float32(c.lr))) throw DataError("The checkpoint's lr is out of range.");
@@ -93,6 +105,7 @@ std::string write_manifest(const Checkpoint& checkpoint,
     json["clean_steps"] = checkpoint.clean_steps;
   }
   if (checkpoint.threads > 0) json["threads"] = checkpoint.threads;
+  if (!checkpoint.settings.empty()) json["settings"] = checkpoint.settings;
   for (const auto& [name, file] : files) {
     json["files"][name] = {{"bytes", file.bytes}, {"crc32c", fmt::format("{:08x}", file.crc)}};
   }
@@ -168,6 +181,7 @@ void read_manifest(const ByteSource& source, Checkpoint* checkpoint,
   if (json.contains("threads")) {
     checkpoint->threads = static_cast<int>(std::min<int64_t>(count("threads"), INT_MAX));
   }
+  checkpoint->settings = get_settings(json);
   check_ranges(*checkpoint);
   const auto user = json.find("user");
   if (user == json.end()) throw DataError("The manifest has no valid 'user'.");

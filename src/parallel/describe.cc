@@ -15,6 +15,7 @@
 #include "runtime/digest.h"
 #include "steep/parallel.h"
 #include "train/option_rows.h"
+#include "train/settings.h"
 
 namespace steep {
 namespace {
@@ -63,16 +64,12 @@ std::string option_text(const OptimizerOptions& options) {
 
 Facts facts_of(const TrainingSession& session) {
   Facts facts{{"version of steep", STEEP_VERSION}};
-  TrainingOptions options = session.options();
-  visit_fields(options, [&](const OptionRow& row, const auto& field) {
+  const TrainingOptions& options = session.options();
+  for (auto& [name, text] : option_texts(options)) {
     // The learning rate of each step is compared, since it may change.
     constexpr std::array kOwn{"seed", "lr", "threads", "offload_folder", "offload"};
-    if (std::find(kOwn.begin(), kOwn.end(), row.key) == kOwn.end()) {
-      facts[fmt::format("option {}", row.key)] = value_text(field);
-    }
-  });
-  facts["option attributes"] = fmt::format("{}", options.optimizer.attributes);
-  facts["option updates"] = fmt::format("{}", options.updates);
+    if (std::find(kOwn.begin(), kOwn.end(), name) == kOwn.end()) facts["option " + name] = text;
+  }
   for (size_t i = 0; i < options.groups.size(); ++i) {
     const ParameterGroup& group = options.groups[i];
     facts[fmt::format("option groups[{}]", i)] = fmt::format(

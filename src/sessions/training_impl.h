@@ -15,6 +15,7 @@
 #include "steep/steep.h"
 #include "train/adapters.h"
 #include "train/labels.h"
+#include "train/settings.h"
 #include "train/step.h"
 
 namespace steep {
@@ -88,6 +89,8 @@ struct TrainingSession::Impl {
   /// Throws DataError if an update was incomplete and some state has not been replaced since.
   void require_whole() const;
   double rate() const;
+  /// changed_settings() since a checkpoint with these settings.
+  std::string changes_since(const Settings& before) const;
   /// The current session as an artifact, with a step and a prediction for each batch.
   Artifact artifact(std::span<const std::vector<Tensor>> batches) const;
   /// The model with the current weights. Adapters are merged into theirs, or stay beside them.
@@ -110,6 +113,8 @@ struct TrainingSession::Impl {
   int64_t steps = 0;
   int saved_threads = 0;       ///< of the loaded checkpoint; 0: no checkpoint, or unknown
   std::string loaded_hash;     ///< of the checkpoint loaded since hold_states_of()
+  Settings loaded_settings;    ///< of the loaded checkpoint
+  double loaded_lr = 0;        ///< its base rate
   std::string converted_note;  ///< on moments of the loaded checkpoint that were converted
   double loss_scale = 1;
   int64_t clean_steps = 0;         ///< steps since the loss scale last changed

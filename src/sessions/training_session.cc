@@ -32,6 +32,8 @@ std::vector<Type> types_of(std::span<const Tensor> inputs) {
   return types;
 }
 
+std::string in_brackets(const std::string& text) { return text.empty() ? "" : " (" + text + ")"; }
+
 std::map<std::string, Tensor> clones(std::map<std::string, Tensor> tensors) {
   for (auto& [name, tensor] : tensors) tensor = tensor.clone();
   return tensors;
@@ -359,6 +361,7 @@ void TrainingSession::save_checkpoint(const std::filesystem::path& path, const s
              .threads = omp_get_max_threads(),
              .schedule = fmt::format("{} warmup_steps={} total_steps={} min_lr_ratio={}", s.kind,
                                      s.warmup_steps, s.total_steps, s.min_lr_ratio),
+             .settings = recorded_settings(impl_->options),
              .user = user});
 } catch (const std::bad_alloc&) {
   throw_out_of_memory();
@@ -397,8 +400,10 @@ std::string TrainingSession::load_checkpoint(const std::filesystem::path& path) 
         .what = fmt::format("{} belongs to another model.", path.string()),
         .expected = "fingerprint " + impl_->fingerprint,
         .received = "fingerprint " + checkpoint.fingerprint,
-        .remedy = "Its parameters match, but operators, loss or optimizer differ. Load it "
-                  "with the model and options it was saved with; nothing was changed."});
+        .remedy = fmt::format(
+            "Its parameters match, but operators, loss or optimizer differ{}. Load it with the "
+            "model and options it was saved with; nothing was changed.",
+            in_brackets(impl_->changes_since(checkpoint.settings)))});
   }
   for (const auto& other : impl_->elsewhere) checkpoint.moments.erase(other.first);
   std::vector<std::string> names = impl_->stored();
@@ -408,6 +413,8 @@ std::string TrainingSession::load_checkpoint(const std::filesystem::path& path) 
   impl_->accumulated = {};
   impl_->steps = checkpoint.step;
   impl_->base_lr = checkpoint.lr;
+  impl_->loaded_lr = checkpoint.lr;
+  impl_->loaded_settings = std::move(checkpoint.settings);
   impl_->saved_threads = checkpoint.threads;
   impl_->loaded_hash = std::move(checkpoint.hash);
   impl_->converted_note = std::move(converted_note);
@@ -431,18 +438,20 @@ std::string TrainingSession::checkpoint_hash() const {
 
 std::string TrainingSession::checkpoint_note() const {
   const std::lock_guard lock(impl_->programs.call_lock);
+  std::vector<std::string> notes;
+  if (!impl_->converted_note.empty()) notes.push_back(impl_->converted_note);
+  if (const std::string text = impl_->changes_since(impl_->loaded_settings); !text.empty()) {
+    notes.push_back("options are others than in the checkpoint: " + text);
+  }
   const int then = impl_->saved_threads, now = omp_get_max_threads();
-  std::string note = impl_->converted_note;
-  if (then == 0 || then == now) return note;
-  if (!note.empty()) note += "; ";
-  return note + fmt::format(
-                    "the checkpoint was saved with {} threads, there are {} now: results may "
-                    "differ in their "
-                    "last "
-                    "bits from those of a run that was not interrupted (gradients of convolutions "
-                    "and recurrent "
-                    "layers are summed by thread; set OMP_NUM_THREADS={} to go on bit for bit)",
-                    then, now, then);
+  if (then != 0 && then != now) {
+    notes.push_back(fmt::format(
+        "the checkpoint was saved with {} threads, there are {} now: results may differ in their "
+        "last bits from those of a run that was not interrupted (gradients of convolutions and "
+        "recurrent layers are summed by thread; set OMP_NUM_THREADS={} to go on bit for bit)",
+        then, now, then));
+  }
+  return fmt::format("{}", fmt::join(notes, "; "));
 }
 
 std::string TrainingSession::export_onnx_bytes(bool for_inference, bool merge_adapters) const try {

@@ -199,6 +199,15 @@ std::unique_ptr<DetachedModel> TrainingSession::Impl::detached(bool for_inferenc
   return detached_model;
 }
 
+std::string TrainingSession::Impl::changes_since(const Settings& before) const {
+  Settings now = recorded_settings(options);
+  const auto lr = before.find("lr");
+  if (lr != before.end() && lr->second != now["lr"] && base_lr == loaded_lr) {
+    now["lr"] += fmt::format(" (not used: the checkpoint's rate, {}, stays)", loaded_lr);
+  }
+  return changed_settings(before, now);
+}
+
 std::vector<std::string> TrainingSession::Impl::stored() const {
   std::vector<std::string> names = model.parameters;
   names.insert(names.end(), model.statistics.begin(), model.statistics.end());

@@ -417,6 +417,21 @@ TEST_F(SessionFiles, AnotherNumberOfThreadsIsSaid) {
   omp_set_num_threads(before);
 }
 
+TEST_F(SessionFiles, OtherOptionsAreSaid) {
+  const auto session = session_of(linear_bytes(), {.loss = "mse"});
+  session.save_checkpoint(folder() / "run");
+  auto clipped = session_of(linear_bytes(), {.loss = "mse", .clip_norm = 1});
+  clipped.load_checkpoint(folder() / "run");
+  EXPECT_TRUE(contains(clipped.checkpoint_note(), "clip_norm 0 → 1"));
+  clipped.set_schedule({.kind = "linear", .total_steps = 9});
+  EXPECT_TRUE(contains(clipped.checkpoint_note(), "total_steps 0 → 9"));
+  Checkpoint older = read_checkpoint(folder() / "run");  // older ones do not contain options
+  older.settings.clear();
+  write_checkpoint(folder() / "run", older);
+  clipped.load_checkpoint(folder() / "run");
+  EXPECT_EQ(clipped.checkpoint_note(), "");
+}
+
 TEST_F(SessionFiles, ExportHasTheTrainedWeights) {
   auto session = session_of(mlp_bytes(true), classifier());
   for (unsigned i = 0; i < 5; ++i) session.step(batch(i));

@@ -7,8 +7,8 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -21,7 +21,7 @@ from steep.session.batches import ArrayBatches, Data, GivenBatches, Rows, batche
 from steep.session.history import Epoch, History
 from steep.session.images import ImageFolder
 from steep.session.metrics import Array, LossOfSession, Metric, Metrics, as_array, metrics_of
-from steep.session.records import Checkpoints, Curves, require_place
+from steep.session.records import Checkpoints, Curves, changed, require_place, text_of_run
 from steep.session.team import Team
 
 log = logging.getLogger("steep")
@@ -55,6 +55,7 @@ class FitOptions:
     checkpoint_every: int | None = None
     metrics_file: StrPath | None = None
     tensorboard: StrPath | None = None
+    run_before: Mapping[str, object] = field(default_factory=dict)  # run_of() a loaded checkpoint
 
 
 def fit(
@@ -134,10 +135,15 @@ class _Fit:
                 )
         self._best_state: _State | None = None
         self._since_best = 0
-        self._checkpoints = Checkpoints(
-            session.save_checkpoint, options.checkpoint, options.checkpoint_every
-        )
         leads = team.rank == 0
+        run = self._run_settings(size)
+        if leads and (changes := changed(options.run_before, run)):
+            log.warning("fit: options are others than in the checkpoint: %s", changes)
+        self._checkpoints = Checkpoints(
+            lambda path: session.save_checkpoint(path, text_of_run(run)),
+            options.checkpoint,
+            options.checkpoint_every,
+        )
         if leads and options.checkpoint is not None:
             require_place(options.checkpoint)
         self._curves = Curves(
@@ -145,6 +151,20 @@ class _Fit:
             options.tensorboard if leads else None,
             session.step_count,
         )
+
+    def _run_settings(self, size: int) -> dict[str, object]:
+        """Return what decides which rows a step reads; checkpoints record it."""
+        options = self._options
+        run: dict[str, object] = {"accumulate": int(options.accumulate)}
+        if isinstance(self._training, ArrayBatches):
+            run |= {
+                "batch": int(size),
+                "drop_last": bool(options.drop_last),
+                "shuffle": bool(options.shuffle),
+            }
+            if options.shuffle:
+                run["seed"] = int(options.seed)
+        return run
 
     def _arrays_of(self, data: Data, classes: Sequence[str] = ()) -> Data:
         """Return the arrays of images; other data as they are."""

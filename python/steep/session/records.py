@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,24 @@ if TYPE_CHECKING:
     from steep.session.history import Epoch
 
 log = logging.getLogger("steep")
+
+
+def text_of_run(run: Mapping[str, object]) -> str:
+    """Return settings of ``fit`` as the user's data of its checkpoints."""
+    return json.dumps({"fit": run})
+
+
+def run_of(user: str) -> dict[str, object]:
+    """Return the settings of ``fit`` in a checkpoint's data of the user, if they are there."""
+    data = json.loads(user)
+    run = data.get("fit") if isinstance(data, dict) else None
+    return run if isinstance(run, dict) else {}
+
+
+def changed(before: Mapping[str, object], now: Mapping[str, object]) -> str:
+    """Return "batch 8 → 16, accumulate 1 → 2": the settings that both have and that differ."""
+    both = (name for name in before if name in now and before[name] != now[name])
+    return ", ".join(f"{name} {before[name]} → {now[name]}" for name in both)
 
 
 class Curves:

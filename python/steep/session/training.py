@@ -16,6 +16,7 @@ from steep.inspection import StrPath, make_dump, record_profile
 from steep.providers import Providers, choices_of
 from steep.session.history import History
 from steep.session.processes import join_processes, require_alone, require_whole
+from steep.session.records import run_of
 from steep.session.schedule import RateFunction, engine_rate, take_function
 from steep.session.source import ModelProto, source_of
 from steep.session.steps import SessionSteps
@@ -172,6 +173,7 @@ class TrainingSession(SessionSteps):
         UserWarning: the loss normalises scores that the model has normalised already.
     """
 
+    _loaded_run: Mapping[str, object] = {}  # of a loaded checkpoint of fit, and no fit since
     _in_one_process = True  # False in subclasses that synchronise processes themselves
 
     def __init__(
@@ -389,7 +391,9 @@ class TrainingSession(SessionSteps):
             checkpoint_every=checkpoint_every,
             metrics_file=metrics_file,
             tensorboard=tensorboard,
+            run_before=self._loaded_run,
         )
+        self._loaded_run = {}  # said once
         team = Team(self._parallel)
         with self._alone_in_fit(), team.telling(), self._scheduled(schedule):
             return fit(self, team, LossOfSession(*self._of_loss), data, options)
@@ -471,8 +475,9 @@ class TrainingSession(SessionSteps):
     def load_checkpoint(self, path: str | os.PathLike[str]) -> str:
         """Verify a checkpoint completely, then load it; return ``user``.
 
-        The logger ``steep`` warns if it was saved with another number of threads: results may then
-        differ in their last bits from those of an uninterrupted run. Moments of another
+        The logger ``steep`` warns in one line of what this session has otherwise
+        (``checkpoint_note``): options, each with both values, and the number of threads: results
+        may then differ in their last bits from those of an uninterrupted run. Moments of another
         ``state_precision`` are converted, and it warns of that too.
 
         With ``parallel``, every rank loads it; the next step begins with the state of rank 0.
@@ -480,13 +485,19 @@ class TrainingSession(SessionSteps):
         Raises:
             CheckpointError: it is damaged, or belongs to another model; nothing has changed.
         """
+        user = self.load_quietly(path)
+        if self.checkpoint_note and self._writes:
+            log.warning("%s", self.checkpoint_note)
+        return user
+
+    def load_quietly(self, path: str | os.PathLike[str]) -> str:
+        """As ``load_checkpoint``; the caller logs ``checkpoint_note``."""
         user = super().load_checkpoint(path)
+        self._loaded_run = run_of(user)
         if self._schedule is not None:
             self._schedule.base = float(engine_rate.__get__(self))
         if self._parallel is not None:
             self._parallel.loaded(self)
-        if self.checkpoint_note and self._writes:
-            log.warning("%s", self.checkpoint_note)
         return user
 
     def dump(self, *arrays: object, html: StrPath | None = None, passes: bool = False) -> str:

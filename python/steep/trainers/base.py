@@ -15,7 +15,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -34,10 +34,10 @@ from steep.providers import choices_of
 from steep.session.processes import require_alone
 from steep.session.training import TrainingSession
 from steep.torch_internals.dynamo import TorchRuntimeError
-from steep.trainers.captured_step import CapturedStep, Roles, StepCompiled
+from steep.trainers.captured_step import CapturedStep, Roles, StepCompiled, convert_data
 from steep.trainers.carried_gradients import CarriedGradients, take_gradients
-from steep.trainers.loss_module import WithLoss, the_loss
-from steep.trainers.optimizer_state import require_counts
+from steep.trainers.loss_module import WithLoss, in_mode, the_loss
+from steep.trainers.optimizer_state import require_counts, without_moments
 from steep.trainers.parameter_checks import check_apart, check_gradients, check_hooks
 from steep.trainers.several_processes import TrainerRanks, count_rows, describe, require_mean
 
@@ -56,14 +56,6 @@ _CAPTURE = "steep.dynamo.captured_module"  # loads a large part of PyTorch
 _SEED_MASK = 2**63 - 1
 _WITH_ORTMODULE = "train with ORTModule, where PyTorch can run it"
 _REBUILT_IN_A_ROW = 3  # most successive steps that compile again
-_CONVERTED = {(torch.float64, torch.float32), (torch.int32, torch.int64)}  # of data, as in sessions
-
-
-def _convert(t: torch.Tensor, dtype: torch.dtype, name: str) -> torch.Tensor:
-    """Return data in the dtype of the first step's. Raises DataError if a number does not fit."""
-    if (t.dtype, dtype) not in _CONVERTED:
-        return t
-    return torch.from_dlpack(_steep.convert(t.detach(), str(dtype).removeprefix("torch."), name))
 
 
 class Trainer:
@@ -111,6 +103,7 @@ class Trainer:
         self._carried: CarriedGradients | None = None
         self._rebuilt_in_a_row, self._only_compile = 0, False
         self._pending_state: dict[str, Any] | None = None
+        self._loaded: TrainingSession | None = None  # a checkpoint, and no step since
 
     # --- steps ------------------------------------------------------------------------------------
 
@@ -230,6 +223,7 @@ class Trainer:
             raise StepCompiled
         check_hooks(tensor for _, tensor, _ in roles.bindings)
         self._feed(session := self.session, self._given_lr)
+        self._say_checkpoint_note()
         with errors_of_pytorch():
             arrays = [tensors[i].detach() for i in roles.input_positions]
             if self._accumulates:
@@ -339,9 +333,8 @@ class Trainer:
     def load_state_dict(self, state: Mapping[str, torch.Tensor], strict: bool = True) -> None:
         """Load a result of ``state_dict``; moments are optional.
 
-        The logger ``steep`` warns of trained parameters that have none, if others have; they start
-        anew. Raises DataError before any change; if some moments of a parameter are missing and
-        nothing is compiled yet, at the next step.
+        The logger ``steep`` warns of parameters that have none, if others have: they start anew.
+        Raises DataError before any change, or at the first step if nothing is compiled yet.
         """
         self._agree()
         weights = {k: v for k, v in state.items() if not k.startswith(OPTIMIZER)}
@@ -375,10 +368,12 @@ class Trainer:
     def load_checkpoint(self, path: str | os.PathLike[str]) -> Any:
         """Load a checkpoint after ``compile``; return its ``user``. Raises CheckpointError.
 
-        Logs a warning (logger ``steep``) if it was saved with another number of threads.
+        The optimizer's settings stay. The next step logs a warning (logger ``steep``) if these or
+        options of the trainer are others than in the checkpoint, or the number of threads.
         """
         self._agree()
-        user = self.session.load_checkpoint(os.fspath(path))
+        user = self.session.load_quietly(os.fspath(path))
+        self._loaded = self.session
         self._lr = self.session.lr  # the checkpoint's
         self._carried = None  # the session discards its own accumulated gradients
         self._agree()
@@ -396,6 +391,12 @@ class Trainer:
         _steep.write_file(os.fspath(path), proto.SerializeToString())
 
     # --- inside -----------------------------------------------------------------------------------
+
+    def _say_checkpoint_note(self) -> None:
+        """Log what differs from a loaded checkpoint, once the first step's rates are set."""
+        loaded, self._loaded = self._loaded, None
+        if loaded is not None and loaded.checkpoint_note and self._writes:
+            log.warning("%s", loaded.checkpoint_note)
 
     def _say_if_skipped(self, result: _steep.StepResult) -> None:
         if result.skipped and self._writes:
@@ -428,7 +429,7 @@ class Trainer:
         return [
             t
             if t.dtype == torch.float64 and self._has_float64()  # .double() since the first step
-            else _convert(t, first.dtype, f"input {i}")
+            else convert_data(t, first.dtype, f"input {i}")
             for i, (t, first) in enumerate(zip(inputs, self._first, strict=True))
         ]
 
@@ -574,27 +575,9 @@ class Trainer:
             self._holds, self._pending_state = True, None
 
     def _require_whole(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Refuse a state with some moments of a parameter only, as of another optimizer."""
-        missing: dict[str, list[str]] = {}
-        wanted: dict[str, int] = {}
-        for key, name in self._moments():
-            kind = key.partition("/")[0]
-            if kind in ("step", "master"):  # these follow from the count of all, and the weight
-                continue
-            wanted[name] = wanted.get(name, 0) + 1
-            if f"{OPTIMIZER}{kind}/{name}" not in state:
-                missing.setdefault(name, []).append(kind)
-        new = [name for name, kinds in missing.items() if len(kinds) == wanted[name]]
-        for name, kinds in missing.items():
-            if name not in new:
-                raise DataError(
-                    "The state has some moments of a parameter, and not all.",
-                    node=name,
-                    expected=", ".join(f"{OPTIMIZER}{kind}/{name}" for kind in kinds),
-                    received="nothing",
-                    remedy="load a state of the same optimizer and options, or one without moments",
-                )
-        if 0 < len(new) < len(wanted) and self._writes:
+        """Refuse some moments of a parameter only; warn of parameters that have none."""
+        new = without_moments(self._moments(), state, OPTIMIZER)
+        if new and self._writes:
             log.warning("the state has no moments of %s: they start anew", ", ".join(new))
 
     def _load_moments(self, state: Mapping[str, torch.Tensor]) -> None:
@@ -615,15 +598,3 @@ class Trainer:
 
 def _zeros(like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [torch.zeros(t.shape, dtype=t.dtype) for t in like]
-
-
-@contextlib.contextmanager
-def in_mode(module: torch.nn.Module, training: bool) -> Iterator[None]:
-    """Put a module and its submodules in a mode; restore each one's mode at the end."""
-    before = [(part, part.training) for part in module.modules()]
-    module.train(training)
-    try:
-        yield
-    finally:
-        for part, mode in before:
-            part.training = mode

@@ -8,8 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from steep import _steep
+
 if TYPE_CHECKING:
     from steep.graph.lowered import LoweredGraph
+
+
+_CONVERTED = {(torch.float64, torch.float32), (torch.int32, torch.int64)}  # of data, as in sessions
 
 
 class StepCompiled(Exception):
@@ -57,3 +62,10 @@ class CapturedStep:
     def __call__(self, *arguments: object) -> object:
         """Run the step with the arguments of a call of the graph."""
         return self.run(self.lowered, arguments)
+
+
+def convert_data(t: torch.Tensor, dtype: torch.dtype, name: str) -> torch.Tensor:
+    """Return data in the dtype of the first step's. Raises DataError if a number does not fit."""
+    if (t.dtype, dtype) not in _CONVERTED:
+        return t
+    return torch.from_dlpack(_steep.convert(t.detach(), str(dtype).removeprefix("torch."), name))

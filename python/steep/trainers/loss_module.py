@@ -1,8 +1,9 @@
-"""A model and its loss as one module."""
+"""A model and its loss as one module, and the modes of modules."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -49,3 +50,15 @@ def _split(result: Any) -> tuple[Any, Any]:
         return result["loss"], {k: v for k, v in result.items() if k != "loss"}
     loss, *rest = result
     return loss, rest[0] if len(rest) == 1 else tuple(rest)
+
+
+@contextlib.contextmanager
+def in_mode(module: torch.nn.Module, training: bool) -> Iterator[None]:
+    """Put a module and its submodules in a mode; restore each one's mode at the end."""
+    before = [(part, part.training) for part in module.modules()]
+    module.train(training)
+    try:
+        yield
+    finally:
+        for part, mode in before:
+            part.training = mode

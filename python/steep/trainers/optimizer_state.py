@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import Any
 
@@ -59,6 +59,40 @@ def require_moment(value: torch.Tensor, of: str, *, squares: bool) -> None:
             received=str(value[wrong].flatten()[0].item()),
             remedy="load a state from before the gradients became NaN; nothing was changed",
         )
+
+
+def without_moments(
+    wanted: Iterable[tuple[str, str]], state: Mapping[str, object], prefix: str
+) -> list[str]:
+    """Return the parameters that have no moments in a state in which others have some.
+
+    Args:
+        wanted: keys of a session's moments, each with the name of its parameter.
+        state: moments as ``PREFIX`` + KIND/NAME.
+        prefix: that prefix.
+
+    Raises:
+        DataError: some moments of a parameter are missing, as in a state of another optimizer.
+    """
+    kinds: dict[str, list[str]] = {}
+    for key, name in wanted:
+        kind = key.partition("/")[0]
+        if kind not in (_STEP, _MASTER):  # these follow from the count of all, and the weight
+            kinds.setdefault(name, []).append(f"{prefix}{kind}/{name}")
+    new = []
+    for name, keys in kinds.items():
+        missing = [key for key in keys if key not in state]
+        if missing == keys:
+            new.append(name)
+        elif missing:
+            raise DataError(
+                "The state has some moments of a parameter, and not all.",
+                node=name,
+                expected=", ".join(missing),
+                received="nothing",
+                remedy="load a state of the same optimizer and options, or one without moments",
+            )
+    return new if len(new) < len(kinds) else []
 
 
 def require_counts(state: Mapping[str, Any], prefix: str = "") -> None:

@@ -103,3 +103,35 @@ def test_weights_alone_are_loaded_without_a_word(caplog):
     with caplog.at_level(logging.WARNING, "steep"):
         other.step(*batch(1))
     assert not caplog.records
+
+
+# (settings of the optimizer, options of the trainer, what the first step says)
+CHANGES = {
+    "nothing": ({}, {}, ""),
+    "rate": ({"lr": 0.2}, {}, "groups[0].lr 0.1 → 0.2"),
+    "decay": ({"weight_decay": 0.3}, {}, "groups[0].weight_decay 0.01 → 0.3"),
+    "clipping": ({}, {"clip_norm": 1.0}, "clip_norm 0 → 1"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_the_first_step_says_what_is_otherwise_than_in_the_checkpoint(tmp_path, name, caplog):
+    settings, options, text = CHANGES[name]
+
+    def fresh(settings, options):
+        model = net()
+        optimizer = torch.optim.AdamW(model.parameters(), **{"lr": 0.1, **settings})
+        return steep.trainer(model, torch.nn.MSELoss(), optimizer, **options), optimizer
+
+    saved, optimizer = fresh({}, {})
+    optimizer.param_groups[0]["lr"] = 0.1
+    saved.step(*batch(0))
+    saved.save_checkpoint(tmp_path / "run")
+    trainer, optimizer = fresh({**settings, "lr": 0.7}, options)
+    trainer.compile(*batch(0))
+    trainer.load_checkpoint(tmp_path / "run")
+    optimizer.param_groups[0]["lr"] = settings.get("lr", 0.1)  # as a schedule that is restored
+    trainer.step(*batch(0))
+    trainer.step(*batch(1))
+    said = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert said == ([f"options are others than in the checkpoint: {text}"] if text else [])

@@ -24,7 +24,7 @@ from steep.export.module_to_onnx import export
 from steep.module.ort_module import ORTModule
 from steep.session.processes import require_alone
 from steep.torch_internals.operators import foreach_mul_
-from steep.trainers.base import in_mode
+from steep.trainers.loss_module import in_mode
 from steep.trainers.optimizer_state import require_count, require_counts
 
 
