@@ -1,5 +1,5 @@
 // Any bytes read as a part of a checkpoint, or as training data, are accepted or refused with a
-// steep::Error. The first byte selects the form: safetensors, npz, manifest, or the body of a
+// steep::Error. The first byte selects the form: safetensors, npz, manifest, npy, or the body of a
 // manifest with a correct checksum.
 
 #include <cstddef>
@@ -21,10 +21,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     Checkpoint checkpoint;
     std::map<std::string, FileRecord> files;
-    switch (data[0] % 4) {
+    switch (data[0] % 8) {
       case 0: read_safetensors(source, limits); break;
       case 1: read_npz(source, limits); break;
       case 2: read_manifest(source, &checkpoint, &files); break;
+      case 4: read_npy(source, "input", limits); break;
       default: {
         if (size < 3) return 0;
         const std::string sealed =

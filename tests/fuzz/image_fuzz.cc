@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 
+#include "images/exif.h"
 #include "images/image.h"
 #include "images/resize.h"
 #include "steep/error.h"
@@ -16,6 +17,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const int64_t width = 1 + (data[0] >> 1 & 7), height = 1 + (data[0] >> 4);
   try {
     const MemorySource source(std::as_bytes(std::span(data, size).subspan(1)), "input");
+    exif_orientation(source);
     image_size(source, limits);
     resize(decode_image(source, channels, limits), width, height);
   } catch (const Error&) {  // NOLINT(bugprone-empty-catch): the expected refusal
