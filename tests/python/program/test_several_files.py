@@ -105,3 +105,17 @@ def test_a_run_does_not_go_on_with_other_rows(line: Path, tmp_path: Path) -> Non
     np.savez(b, x=x[50:], label=y[50:])
     text = steep("train", line, "--data", a, b, *common, "--epochs", 3, "--resume", run)
     assert "of 64 rows that were compared are others than in the run" in text
+
+
+def test_a_run_that_goes_on_says_which_options_are_others(line: Path, tmp_path: Path) -> None:
+    x, y = (a[:40] for a in numbers())
+    np.savez(tmp_path / "a.npz", x=x, label=y)
+    words = ("train", line, "--data", tmp_path / "a.npz", *SGD, "--loss", "mse", "--batch", 10)
+    run = tmp_path / "run"
+    steep(*words, "--schedule", "cosine", "--checkpoint", run)
+    same = steep(*words, "--schedule", "cosine", "--resume", run)
+    assert "are others than" not in same
+    text = steep(*words, "--schedule", "cosine", "--resume", run, "--epochs", 2, "--clip-norm", 1)
+    said = "options are others than in the checkpoint: clip_norm 0 → 1, total_steps 4 → 8"
+    assert text.count(said) == 1
+    assert "clip_norm" in steep(*words, "--clip-norm", 1, "--resume", run, "--epochs", 2)
