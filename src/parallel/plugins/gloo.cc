@@ -160,6 +160,7 @@ class Store final : public gloo::rendezvous::FileStore {
   void set(const std::string& key, const std::vector<char>& data) override {
     const std::string early = tmpPath(key), path = objectPath(key);
     const int file = ::open(early.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (file >= 0) errno = ENOSPC;  // stays, if a part is written
     const bool written =
         file >= 0 && ::write(file, data.data(), data.size()) == static_cast<ssize_t>(data.size()) &&
         ::rename(early.c_str(), path.c_str()) == 0;
