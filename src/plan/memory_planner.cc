@@ -299,7 +299,10 @@ void MemoryPlanner::descend() {
   double part = kFirst;  // fraction of the arena that the next moves are to free
   int failures = 0;
   std::set<RecomputedNodes> rejects;
-  const int reserve = looks_left_ / 4;  // layouts for refine()
+  // Layouts for refine(). In a large graph, which has few, the end of the descent frees much more
+  // than changes of single choices.
+  constexpr int kFew = 100;
+  const int reserve = looks_left_ / (looks_left_ < kFew ? 12 : 4);
   while (looks_left_ > reserve && failures < kMostFailures) {
     const Batch batch = choose(now, part * static_cast<double>(now.arena), rejects);
     if (batch.count == 0) break;

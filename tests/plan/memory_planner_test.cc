@@ -19,19 +19,18 @@ namespace steep {
 namespace {
 
 /// A chain of products and elementwise nodes with skips, and its gradient, written by hand.
-/// REQUIRES: at most 12 forward nodes, so that all choices can be tried.
-Graph random_step(uint32_t seed) {
+/// To try all choices takes at most 12 forward nodes.
+Graph random_step(uint32_t seed, int nodes = 10, int64_t rows = 64) {
   constexpr std::array<int64_t, 3> kWidths{8, 16, 32};
-  constexpr int kNodes = 10;
   std::mt19937 random(seed);
   Graph g;
-  std::vector<Value> made{g.add_input("x", {DType::f32, Shape{64, 8}})};
+  std::vector<Value> made{g.add_input("x", {DType::f32, Shape{rows, 8}})};
   struct Link {
     int from;  // index into `made`
     Value weight;
   };
   std::vector<Link> links{{}};
-  for (int i = 0; i < kNodes; ++i) {
+  for (int i = 0; i < nodes; ++i) {
     const int from = static_cast<int>(made.size()) - 1;
     const Value x = made.back();
     const int64_t width = x.type().dims()[1];
@@ -198,6 +197,15 @@ TEST(MemoryPlanner, NoLimitAndALargeOneGiveThePlanWithoutChoices) {
   const Graph g = random_step(1);
   const std::string plain = to_text(make_plan(g, Devices::host_alone()));
   EXPECT_EQ(to_text(plan_within(g, Devices::host_alone(), {}, {.bytes = size_t{1} << 40})), plain);
+}
+
+/// The search lays out few variants of a large graph, and must not spend them near the fastest one.
+TEST(MemoryPlanner, TheDescentOfALargeGraphComesFar) {
+  const Prepared step(random_step(1, 800, 4096));
+  MemoryPlanner planner = step.planner();
+  const std::vector<MemoryPoint>& points = planner.search();
+  const auto least = static_cast<double>(points.back().bytes);
+  EXPECT_LT(least, 0.0735 * static_cast<double>(points.front().bytes));
 }
 
 TEST(MemoryPlanner, ReadingAFewRowsOfATableTakesLessThanReadingTheTable) {
