@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import logging
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -25,7 +26,9 @@ from steep.module.ort_module import ORTModule
 from steep.session.processes import require_alone
 from steep.torch_internals.operators import foreach_mul_
 from steep.trainers.loss_module import in_mode
-from steep.trainers.optimizer_state import require_count, require_counts
+from steep.trainers.optimizer_state import require_count, require_counts, without_moments
+
+log = logging.getLogger("steep")
 
 
 @dataclasses.dataclass
@@ -174,7 +177,8 @@ class ORTTrainer:
 
         Raises KeyError for a missing entry; DataError for a step count that is negative, fractional
         or not finite; and errors of ``torch.nn.Module.load_state_dict``. After a KeyError or
-        DataError nothing has changed.
+        DataError nothing has changed. The next step raises DataError if some moments of a parameter
+        are missing, and the logger ``steep`` warns of parameters that have none, if others have.
         """
         state = state_dict
         counts, moments, scale = state["train_step_info"], state["optimizer"], state["loss_scale"]
@@ -289,20 +293,29 @@ class ORTTrainer:
             (lr, *_) = schedule._step(self._train_step_info)
         options = [self.optim_config.options(lr, group) for _, group in self._groups]
         if self._update is None:
-            self._update = TensorUpdate(
-                [
-                    ({name: self._parameters[name] for name in names}, o)
-                    for (names, _), o in zip(self._groups, options, strict=True)
-                ]
-            )
-            if self._pending is not None:
-                self._update.session.set_optimizer_state(dict(self._pending))
-                self._pending = None
+            self._update = self._make_update(options)
         else:
             for i, o in enumerate(options):
                 self._update.session.set_group(i, o)
         by_name = dict(zip(self._parameters, gradients, strict=True))
         self._update.step([by_name[name] for name in self._update.parameters])
+
+    def _make_update(self, options: list[_steep.OptimizerOptions]) -> TensorUpdate:
+        """Compile the update, and load the moments that came before there was one."""
+        update = TensorUpdate(
+            [
+                ({name: self._parameters[name] for name in names}, o)
+                for (names, _), o in zip(self._groups, options, strict=True)
+            ]
+        )
+        if self._pending is not None:
+            keys = update.session.optimizer_state_names
+            new = without_moments(((k, k.partition("/")[2]) for k in keys), self._pending, "")
+            if new:
+                log.warning("the state has no moments of %s: they start anew", ", ".join(new))
+            update.session.set_optimizer_state(dict(self._pending))
+            self._pending = None
+        return update
 
     def _find_parameters(self) -> dict[str, torch.nn.Parameter]:
         parameters = dict(self.model.named_parameters())

@@ -213,6 +213,22 @@ def test_a_state_whose_counts_are_none_is_refused(count):
     assert all(torch.equal(v, before[k]) for k, v in ours.state_dict()["model"].items())
 
 
+def test_a_state_with_some_moments_of_a_parameter_is_refused_at_each_step(caplog):
+    ours = trainer(AdamConfig(lr=0.1))
+    ((x, y),) = batches(1)
+    ours.train_step(x, y)
+    whole = ours.state_dict()
+    moments = {k: v for k, v in whole["optimizer"].items() if k != "exp_avg/0.weight"}
+    ours.load_state_dict({**whole, "optimizer": moments})
+    for _ in range(2):
+        with pytest.raises(steep.DataError, match="some moments"):
+            ours.train_step(x, y)
+    none = {k: v for k, v in whole["optimizer"].items() if "0.weight" not in k}
+    ours.load_state_dict({**whole, "optimizer": none})
+    ours.train_step(x, y)
+    assert "the state has no moments of 0.weight: they start anew" in caplog.text
+
+
 def test_groups_of_options_are_attributes(caplog):
     notices.forget()
     given = {
