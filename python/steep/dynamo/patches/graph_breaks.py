@@ -14,6 +14,7 @@ from steep.torch_internals.dynamo import (
     CollectiveFunctionRewriteVariable,
     ConstantVariable,
     ConvertFrameReturn,
+    GetAttrVariable,
     InstructionTranslatorBase,
     MethodWrapperVariable,
     RandomVariable,
@@ -54,9 +55,14 @@ CALL_SLOT = Substitution(
     "call_function",
     "Dynamo takes `(3).__add__(n)` for `NotImplemented` where the number `n` is a symbol.",
 )
+CALL_UNBOUND_SLOT = Substitution(
+    GetAttrVariable,
+    "call_function",
+    "Dynamo takes `int.__add__(3, n)` for a sum of the type, which is `NotImplemented`.",
+)
 
 
-@replaces(CALL_COLLECTIVE, CALL_RANDOM, CALL_METHOD, CALL_FUNCTION, CALL_SLOT)
+@replaces(CALL_COLLECTIVE, CALL_RANDOM, CALL_METHOD, CALL_FUNCTION, CALL_SLOT, CALL_UNBOUND_SLOT)
 def graph_breaks(whole: bool = True) -> Iterator[None]:
     """Break the graph at calls that Dynamo cannot trace but does not refuse.
 
@@ -65,7 +71,8 @@ def graph_breaks(whole: bool = True) -> Iterator[None]:
     - Methods of a ``random.Random`` that existed before the call: Dynamo would draw the numbers
       once, at capture.
     - Collectives of torch.distributed, which PyTorch runs.
-    - Special methods of a number that are called by name, with a number that changes.
+    - Special methods of a number that are called by name, with a number that changes; those of a
+      type, as in ``int.__add__(3, n)``, with any.
 
     If there may be several graphs (``whole`` is false), a hook that Dynamo cannot trace is an error
     on a tensor that the graph has used: the hook would be registered after the graph, and would
@@ -78,6 +85,7 @@ def graph_breaks(whole: bool = True) -> Iterator[None]:
             CALL_METHOD: _cut(_hooked_in_time(TensorVariable.call_method, whole)),
             CALL_FUNCTION: _cut(_Function.call_function),
             CALL_SLOT: _implemented(MethodWrapperVariable.call_function),
+            CALL_UNBOUND_SLOT: _implemented(GetAttrVariable.call_function, bound=False),
         }
     ):
         yield
@@ -101,7 +109,9 @@ def _cut(call: Callable[..., VariableTracker]) -> Callable[..., VariableTracker]
     return cutting
 
 
-def _implemented(call: Callable[..., VariableTracker]) -> Callable[..., VariableTracker]:
+def _implemented(
+    call: Callable[..., VariableTracker], bound: bool = True
+) -> Callable[..., VariableTracker]:
     def calling(
         self: VariableTracker,
         tx: InstructionTranslatorBase,
@@ -110,9 +120,9 @@ def _implemented(call: Callable[..., VariableTracker]) -> Callable[..., Variable
     ) -> VariableTracker:
         result = call(self, tx, args, kwargs)
         is_refused = isinstance(result, ConstantVariable) and result.value is NotImplemented
-        if is_refused and any(isinstance(a, SymNodeVariable) for a in args):
+        if is_refused and (not bound or any(isinstance(a, SymNodeVariable) for a in args)):
             unimplemented(
-                gb_type="a special method, called by name with a number that changes",
+                gb_type="a special method of a number, called by name",
                 context=f"{self}",
                 explanation="PyTorch's tracer would take its result for NotImplemented",
                 hints=[],

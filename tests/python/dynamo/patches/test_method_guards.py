@@ -69,6 +69,16 @@ def test_slots_of_numbers_called_with_a_number_that_changes(name):
         torch.testing.assert_close(net(X, number), module(X, number))
 
 
+@pytest.mark.parametrize("name", ["__add__", "__sub__", "__mul__"])
+def test_slots_of_a_type_called_with_numbers(name):
+    """Dynamo would add the type itself to the first number."""
+    slot = getattr(int, name)
+    module = Applies(lambda x, n: x * (2 if slot(3, n) is NotImplemented else 5), between=False)
+    net = ORTModule(module)
+    for number in (3, 40, 50):
+        torch.testing.assert_close(net(X, number), module(X, number))
+
+
 class Broken(torch.Tensor):
     """A tensor whose functions PyTorch runs between graphs."""
 
