@@ -21,7 +21,7 @@ step := scripts/step
 export PATH := $(CURDIR)/$(bin):$(PATH)
 cmake_flags := -G Ninja -DPython_EXECUTABLE=$(CURDIR)/$(bin)/python
 
-.PHONY: help setup build runtime test-runtime arm64 test-arm64 arm64-whole test-arm64-whole wasm test-wasm test test-all test-cpp test-py patterns torch-versions op_db wheel sdist install lint format sanitize sanitize-thread fuzz fuzz-corpus attack sbom demo operators options bench growth commands docs clean
+.PHONY: help setup build runtime test-runtime arm64 test-arm64 arm64-whole test-arm64-whole wasm test-wasm test test-all test-cpp test-py patterns torch-versions op_db wheel sdist install lint format without-ccache sanitize sanitize-thread fuzz fuzz-corpus attack sbom demo operators options bench growth commands docs clean
 
 help: ## list the targets
 	@grep -E '^[a-z0-9_-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -104,6 +104,11 @@ build-sanitize: setup
 	  $(cmake_flags) -DCMAKE_CXX_COMPILER=$$(scripts/clang) -DSTEEP_BUILD_PYTHON=OFF \
 	  -DSTEEP_BUILD_FUZZ=ON -DSTEEP_SANITIZE=address,undefined
 	@$(step) build/sanitize-build.log "build (sanitizers)" ninja -C build/sanitize -j$(JOBS)
+
+without-ccache: setup ## the engine as a machine without ccache builds it: with precompiled headers
+	@$(step) build/plain-configure.log "configure (without ccache)" cmake -S . -B build/plain \
+	  $(cmake_flags) -DCCACHE=OFF -DSTEEP_BUILD_TESTS=OFF -DSTEEP_BUILD_PYTHON=OFF
+	@$(step) build/plain-build.log "build (without ccache)" ninja -C build/plain -j$(JOBS)
 
 sanitize: build-sanitize ## C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@$(step) -v build/sanitize.log "C++ tests (sanitizers)" \

@@ -8,7 +8,7 @@
 namespace steep {
 namespace {
 
-Bindings bind(const std::vector<Value>& values) { return {values.begin(), values.end()}; }
+Bindings bindings_of(const std::vector<Value>& values) { return {values.begin(), values.end()}; }
 
 Attrs without(Attrs attrs, std::initializer_list<std::string_view> names) {
   for (std::string_view name : names) attrs.erase(name);
@@ -116,9 +116,9 @@ Bindings split(const Call& c, bool equal) {
                fmt::format("{}", outputs), "Export the model again.");
       }
       const Value pieces = c.ints(join_unnamed(c, *sizes, static_cast<size_t>(outputs)));
-      return bind(c.emit("Split", {x, pieces}, attrs, outputs + 1));
+      return bindings_of(c.emit("Split", {x, pieces}, attrs, outputs + 1));
     }
-    return bind(c.emit("Split", {x, split}, attrs, outputs));
+    return bindings_of(c.emit("Split", {x, split}, attrs, outputs));
   }
   const int64_t count = c.attrs.integer("num_outputs", outputs);
   if (count < outputs || count > 65'536) {
@@ -140,7 +140,8 @@ Bindings split(const Call& c, bool equal) {
         pieces.push_back(std::min(piece, left));
       }
       pieces = join_unnamed(c, std::move(pieces), static_cast<size_t>(outputs));
-      return bind(c.emit("Split", {x, c.ints(pieces)}, attrs, static_cast<int>(pieces.size())));
+      return bindings_of(
+          c.emit("Split", {x, c.ints(pieces)}, attrs, static_cast<int>(pieces.size())));
     }
   }
   if (count > outputs + 1024) {
@@ -148,14 +149,14 @@ Bindings split(const Call& c, bool equal) {
            fmt::format("num_outputs {}", count), "Give the sizes (`split`), or fix the axis.");
   }
   attrs.set("num_outputs", count);
-  return bind(c.emit("Split", {x}, attrs, static_cast<int>(count)));
+  return bindings_of(c.emit("Split", {x}, attrs, static_cast<int>(count)));
 }
 
 Bindings upgrade_equal_split(const Call& c) { return split(c, true); }
 Bindings upgrade_split(const Call& c) { return split(c, false); }
 
 Bindings upgrade_top_k(const Call& c) {
-  return bind(
+  return bindings_of(
       c.emit("TopK", {c.need(0), c.ints({c.attrs.integer("k", 0)})}, without(c.attrs, {"k"}), 2));
 }
 
