@@ -20,15 +20,6 @@
 namespace steep {
 namespace {
 
-template <typename T>
-std::string value_text(const T& value) {
-  return fmt::format("{}", value);
-}
-template <typename T>
-std::string value_text(const std::optional<T>& value) {
-  return value ? value_text(*value) : "none";
-}
-
 /// The first line that differs of each text.
 std::pair<std::string, std::string> differing_lines(const std::string& one,
                                                     const std::string& other) {

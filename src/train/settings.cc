@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -15,15 +14,6 @@
 
 namespace steep {
 namespace {
-
-template <typename T>
-std::string value_text(const T& value) {
-  return fmt::format("{}", value);
-}
-template <typename T>
-std::string value_text(const std::optional<T>& value) {
-  return value ? value_text(*value) : "none";
-}
 
 // Numbers of a run do not depend on these, or only by rounding; or they become those of the
 // checkpoint (the seed, the loss scale); or the names and types of its states are compared (what is
@@ -101,8 +91,8 @@ std::string changed_settings(const Settings& before, const Settings& now) {
   for (const auto& [name, text] : before) {
     const auto found = now.find(name);
     if (found == now.end() || found->second == text) continue;
-    changes.push_back(fmt::format("{} {} → {}", name, text.empty() ? "none" : text,
-                                  found->second.empty() ? "none" : found->second));
+    const auto shown = [](const std::string& t) { return t.empty() ? "none" : short_text(t); };
+    changes.push_back(fmt::format("{} {} → {}", name, shown(text), shown(found->second)));
   }
   return fmt::format("{}", fmt::join(changes, ", "));
 }

@@ -26,10 +26,12 @@ def text_of_run(run: Mapping[str, object]) -> str:
 
 
 def run_of(user: str) -> dict[str, object]:
-    """Return the settings of ``fit`` in a checkpoint's data of the user, if they are there."""
+    """Return the settings of ``fit``, which are numbers, from a checkpoint's data of the user."""
     data = json.loads(user)
     run = data.get("fit") if isinstance(data, dict) else None
-    return run if isinstance(run, dict) else {}
+    if not isinstance(run, dict):
+        return {}
+    return {name: value for name, value in run.items() if isinstance(value, int)}
 
 
 def changed(before: Mapping[str, object], now: Mapping[str, object]) -> str:
