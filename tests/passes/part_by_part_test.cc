@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <random>
 #include <set>
 #include <string>
 #include <vector>
@@ -14,50 +13,19 @@
 #include "autodiff/gradient.h"
 #include "device/device.h"
 #include "ops/build.h"
+#include "passes/run_graph.h"
 #include "passes/specialise.h"
 #include "program/program.h"
 
 namespace steep {
 namespace {
 
-Type matrix(int64_t rows, int64_t columns) { return {DType::f32, Shape{rows, columns}}; }
-
-Tensor random_tensor(const Dims& dims, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  Tensor t = Tensor::empty(DType::f32, dims);
-  for (int64_t i = 0; i < t.size(); ++i) t.data<float>()[i] = normal(random);
-  return t;
-}
-
-std::vector<Tensor> inputs_of(const Graph& g) {
-  std::vector<Tensor> inputs;
-  for (Value v : g.inputs())
-    inputs.push_back(random_tensor(v.type().dims(), static_cast<uint32_t>(inputs.size()) + 1));
-  return inputs;
-}
-
-int count(const Graph& g, std::string_view op) {
-  int n = 0;
-  for (Node node : g.nodes()) n += node.op() == op;
-  return n;
-}
-
-/// All outputs, those of backward last.
-std::vector<Tensor> results(Program program, std::span<const Tensor> inputs) {
-  ForwardResult run = program.forward(inputs);
-  if (!run.pending) return run.outputs;
-  for (Tensor& t : program.backward(std::move(run.pending), {}))
-    run.outputs.push_back(std::move(t));
-  return run.outputs;
-}
-
-Graph after(Graph g, void (*pass)(Graph&)) {
-  pass(g);
-  g.prune();
-  verify(g, "the test");
-  return g;
-}
+using testing::after;
+using testing::count;
+using testing::inputs_of;
+using testing::matrix;
+using testing::random_tensor;
+using testing::results;
 
 /// A large array that is made of three products, and its gradient, which is divided among three.
 Graph whole_of_parts() {

@@ -11,6 +11,7 @@
 #include "ir/seed.h"
 #include "ops/build.h"
 #include "passes/pipeline.h"
+#include "passes/run_graph.h"
 #include "passes/specialise.h"
 #include "program/compile.h"
 #include "program/program.h"
@@ -19,37 +20,12 @@
 namespace steep {
 namespace {
 
-Type matrix(int64_t rows, int64_t columns) { return {DType::f32, Shape{rows, columns}}; }
-
-Tensor random_tensor(const Dims& dims, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  Tensor t = Tensor::empty(DType::f32, dims);
-  for (int64_t i = 0; i < t.size(); ++i) t.data<float>()[i] = normal(random);
-  return t;
-}
-
-std::vector<Tensor> inputs_of(const Graph& g) {
-  std::vector<Tensor> inputs;
-  for (Value v : g.inputs())
-    inputs.push_back(random_tensor(v.type().dims(), static_cast<uint32_t>(inputs.size()) + 1));
-  return inputs;
-}
-
-int count(const Graph& g, std::string_view op) {
-  int n = 0;
-  for (Node node : g.nodes()) n += node.op() == op;
-  return n;
-}
-
-/// All outputs, those of backward last.
-std::vector<Tensor> results(Program program, std::span<const Tensor> inputs) {
-  ForwardResult run = program.forward(inputs);
-  if (!run.pending) return run.outputs;
-  for (Tensor& t : program.backward(std::move(run.pending), {}))
-    run.outputs.push_back(std::move(t));
-  return run.outputs;
-}
+using testing::after;
+using testing::count;
+using testing::inputs_of;
+using testing::matrix;
+using testing::random_tensor;
+using testing::results;
 
 /// Runs the graph with all passes and with none, and expects equal results.
 void expect_same_results(const Graph& g) {
@@ -72,13 +48,6 @@ Graph specialised(const Graph& g, const Type& type) {
   Specialised s = specialise_known(g, std::span(&type, 1), Devices::host_alone());
   EXPECT_TRUE(s.deferred.empty());
   return std::move(s.graph);
-}
-
-Graph after(Graph g, void (*pass)(Graph&)) {
-  pass(g);
-  g.prune();
-  verify(g, "the test");
-  return g;
 }
 
 TEST(FuseMatmul, TakesInTransposesScaleBiasAndRelu) {
