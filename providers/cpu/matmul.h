@@ -1,9 +1,11 @@
 // The problem that all candidates of MatMul and steep.MatMul compute, reduced to strides.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 
 #include "providers/cpu/kernel.h"
+#include "providers/cpu/parallel.h"
 
 namespace steep::cpu {
 
@@ -29,6 +31,8 @@ struct MatMulProblem {
 
   int64_t batch_count() const;
   int64_t multiplications() const { return batch_count() * m * n * k; }
+  /// Whether y = addend + a · b, without alpha, bias or activation: sums may start from the addend.
+  bool adds_product() const { return addend && alpha == 1 && !bias && !relu; }
   /// The equivalent problem yᵀ = bᵀ · aᵀ.
   MatMulProblem swap() const;
 };
@@ -37,6 +41,15 @@ struct MatMulProblem {
 /// when there is an addend that the kernel does not support.
 std::optional<MatMulProblem> read_matmul(const NodeSpec& node, std::string* why_not,
                                          bool takes_addend = false);
+
+/// Copies the addend to y, from which the sums start, unless both are one array. T: dtype of y.
+template <typename T>
+void copy_addend(const MatMulProblem& p, const KernelArgs& args) {
+  if (args.in[3] == args.out[0]) return;
+  parallel_for(p.batch_count() * p.m * p.n, 65536, [&](int64_t begin, int64_t end) {
+    std::copy(args.input<T>(3) + begin, args.input<T>(3) + end, args.output<T>(0) + begin);
+  });
+}
 
 /// Plain loops in one thread, for products that cost less than waking a second thread.
 std::unique_ptr<Kernel> make_small_matmul(const NodeSpec& node, std::string* why_not);

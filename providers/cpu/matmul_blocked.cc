@@ -131,7 +131,11 @@ constexpr int64_t kFewRows = 32;
 
 int64_t panels_of(int64_t n, int64_t width) { return (n + width - 1) / width; }
 
-bool needs_packing(const MatMulProblem& p) { return p.b_n != 1 || p.m > kFewRows; }
+/// A b of one panel lies as its packed copy would.
+template <typename T>
+bool needs_packing(const MatMulProblem& p) {
+  return p.b_n != 1 || (p.m > kFewRows && p.n > width<T>());
+}
 
 template <typename T>
 void pack_panels(const MatMulProblem& p, const T* b, T* packed) {
@@ -169,11 +173,11 @@ void multiply_panels(const MatMulProblem& p, const T* bias, const T* a, const Pa
 template <typename T>
 void multiply_one(const MatMulProblem& p, const T* bias, const T* a, const T* b, T* y, T* packed) {
   const int64_t wide = width<T>();
-  if (needs_packing(p)) {
+  if (needs_packing<T>(p)) {
     pack_panels(p, b, packed);
-    multiply_panels<T>(p, bias, a, {packed, wide * p.k, wide}, y, false);
+    multiply_panels<T>(p, bias, a, {packed, wide * p.k, wide}, y, p.addend);
   } else {
-    multiply_panels<T>(p, bias, a, {b, wide, p.b_k}, y, false);
+    multiply_panels<T>(p, bias, a, {b, wide, p.b_k}, y, p.addend);
   }
 }
 
@@ -182,10 +186,12 @@ class BlockedMatMul final : public Kernel {
  public:
   explicit BlockedMatMul(MatMulProblem problem) : p_(std::move(problem)) {
     flops = 2.0 * static_cast<double>(p_.multiplications());
-    if (needs_packing(p_)) scratch_bytes = blocked_scratch(p_.dtype, p_.n, p_.k);
+    if (p_.addend) may_share = {{3, 0}};
+    if (needs_packing<T>(p_)) scratch_bytes = blocked_scratch(p_.dtype, p_.n, p_.k);
   }
 
   void execute(const KernelArgs& args) const override {
+    if (p_.addend) copy_addend<T>(p_, args);
     multiply_batch(args, 0, args.input<T>(p_.swapped ? 1 : 0), args.input<T>(p_.swapped ? 0 : 1),
                    args.output<T>(0));
   }
@@ -242,8 +248,11 @@ void multiply_packed(const MatMulProblem& p, const double* a, const void* packed
 }
 
 std::unique_ptr<Kernel> make_blocked_matmul(const NodeSpec& node, std::string* why_not) {
-  auto problem = read_matmul(node, why_not);
+  auto problem = read_matmul(node, why_not, true);
   if (!problem) return nullptr;
+  if (problem->addend && !problem->adds_product()) {
+    return decline(why_not, "only a plain product can be added to existing values");
+  }
   if (problem->y_n != 1) problem = problem->swap();
   if (problem->y_n != 1) return decline(why_not, "no axis of the result is contiguous");
   if (problem->dtype != problem->y_dtype) return decline(why_not, "the result is of another dtype");

@@ -158,7 +158,7 @@ class OneDnnMatMul final : public Kernel {
     const auto bias_size = static_cast<int64_t>(size_of(p_.bias_dtype));
     auto* y =
         narrow_ == nullptr ? args.output<std::byte>(0) : static_cast<std::byte*>(args.scratch);
-    if (p_.addend && args.in[3] != args.out[0]) copy_addend(args);
+    if (p_.addend) copy_addend<float>(p_, args);
     for (int64_t i = 0; i < blocks_ * stretches_; ++i) {
       poll();
       const Range r = range(i);
@@ -381,14 +381,6 @@ class OneDnnMatMul final : public Kernel {
     padded_b_ = copy(p_.n, &p_.b_n, &p_.b_k);
   }
 
-  /// Copies the addend to y, to which the sum is added.
-  void copy_addend(const KernelArgs& args) const {
-    parallel_for(p_.batch_count() * p_.m * p_.n, 65536, [&](int64_t begin, int64_t end) {
-      std::copy(args.input<float>(3) + begin, args.input<float>(3) + end,
-                args.output<float>(0) + begin);
-    });
-  }
-
   /// Applies bias and Relu while y is still in the cache. T: float or Bf16.
   template <typename T>
   void finish_rows(const KernelArgs& args) const {
@@ -441,8 +433,7 @@ std::unique_ptr<Kernel> make_onednn_matmul(const NodeSpec& node, std::string* wh
     return decline(why_not, "dtype is {}", name_of(problem->dtype));
   }
   if (problem->multiplications() == 0) return decline(why_not, "empty product");
-  if (problem->addend &&
-      (problem->y_dtype != DType::f32 || problem->alpha != 1 || problem->bias || problem->relu)) {
+  if (problem->addend && (problem->y_dtype != DType::f32 || !problem->adds_product())) {
     return decline(why_not, "only a plain float32 product can be added to existing values");
   }
   // A transposed output is outside oneDNN's fast path, so compute the transposed product.

@@ -384,6 +384,35 @@ TEST(MatMul, WidenedProductsAddToExistingValues) {
   expect_close(sum, want, 1e-5, 1e-5);
 }
 
+/// What a product adds to: in another array, or in that of the result. Several stretches of terms,
+/// few rows, a result that is turned.
+TEST(MatMul, ProductsInBlocksAddToExistingValues) {
+  const Case cases[] = {
+      {.a = {70, 600}, .b = {600, 83}, .y = {70, 83}},
+      {.a = {600, 70}, .b = {600, 83}, .y = {70, 83}, .perm_a = {1, 0}},
+      {.a = {20, 300}, .b = {300, 83}, .y = {20, 83}},
+      {.a = {3, 11, 21}, .b = {3, 21, 39}, .y = {3, 39, 11}, .perm_y = {0, 2, 1}},
+  };
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    for (const Case& c : cases) {
+      Attrs attrs{{"alpha", 1.0}};
+      if (!c.perm_a.empty()) attrs.set("perm_a", c.perm_a);
+      if (!c.perm_y.empty()) attrs.set("perm_y", c.perm_y);
+      const Tensor a = random_tensor(dtype, c.a, 1), b = random_tensor(dtype, c.b, 2);
+      const Tensor before = random_tensor(dtype, c.y, 3);
+      std::vector<double> want = naive(c, values(a), values(b), {});
+      const std::vector<double> existing = values(before);
+      for (size_t i = 0; i < want.size(); ++i) want[i] += existing[i];
+      const std::vector<Tensor> inputs = {a, b, Tensor(), before};
+      const Tensor apart =
+          run_one("steep.MatMul", inputs, {dtype, c.y}, attrs, {.only = "blocked"});
+      expect_close(apart, want, 1e-4, 1e-4);
+      expect_same_bits(apart, run_one("steep.MatMul", inputs, {dtype, c.y}, attrs,
+                                      {.threads = 1, .only = "blocked", .share = {{3, 0}}}));
+    }
+  }
+}
+
 /// Widened blocks are of a bounded size: the operands of a vocabulary would take 64 MiB.
 TEST(MatMul, WideningTakesLittleMemory) {
   const Attrs attrs{
