@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <omp.h>
 #include <pthread.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "runtime/headroom.h"
+#include "runtime/spinning.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -23,10 +25,13 @@ namespace {
 
 /// The state of one thread that calls the engine.
 struct Caller {
-  int proven = 1;      // this many threads can compute for it
-  int most = INT_MAX;  // no more than these can
-  int old_team = 0;    // threads that computed before the fork
-  int calls = 0;       // nesting level of calls of the engine
+  int proven = 1;               // this many threads can compute for it
+  int most = INT_MAX;           // no more than these can
+  int old_team = 0;             // threads that computed before the fork
+  int calls = 0;                // nesting level of calls of the engine
+  double looked = 0;            // when it last looked for neighbours, in seconds of a clock
+  double ran = 0, delayed = 0;  // read_times() at that time
+  SpinRule rule{};
 };
 thread_local Caller caller;
 
@@ -86,6 +91,65 @@ void start_team(int threads) {
   }
 }
 
+struct Times {
+  double ran, delayed;  // the calling thread had a processor, and was ready but had none; seconds
+};
+
+/// Zeros where the system does not tell.
+Times read_times() {
+  unsigned long long ran = 0, delayed = 0;  // nanoseconds
+  std::FILE* const file = std::fopen("/proc/thread-self/schedstat", "re");
+  if (file == nullptr) return {};
+  const bool told = std::fscanf(file, "%llu %llu", &ran, &delayed) == 2;
+  std::fclose(file);
+  if (!told) return {};
+  return {static_cast<double>(ran) * 1e-9, static_cast<double>(delayed) * 1e-9};
+}
+
+std::atomic<bool> briefly = false;  // a second team lives
+
+/// A thread of GCC's OpenMP that waits for another one spins for milliseconds, and then sleeps. If
+/// there are more such threads than processors, it spins for microseconds (GOMP_SPINCOUNT in GCC's
+/// manual). So a second team, whose two threads sleep, makes the first one spin briefly.
+void spin_briefly(bool wanted) {
+  if (briefly.exchange(wanted) == wanted) return;
+  briefly.notify_all();
+  if (!wanted) return;
+  // Where these threads cannot start, the first team spins as before.
+  const Headroom headroom(2 * kHeadroom);
+  if (!headroom.there() || startable(0, 2) < 2) return;
+  try {
+    std::thread([] {
+      start_team(2);
+      briefly.wait(true);  // the team ends with its first thread
+    }).detach();
+  } catch (const std::system_error&) {
+    return;
+  }
+}
+
+/// Looks ten times a second at most. Reading the clock takes a few nanoseconds.
+void watch_neighbours() {
+  constexpr double kInterval = 0.1;
+  static const bool chosen =
+      std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr;
+  static const int processors = omp_get_num_procs();
+  // With fewer threads, a neighbour has a processor of its own; with more, they spin briefly.
+  if (chosen || processors < 2 || caller.proven != processors) return;
+  timespec time{};
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
+  const double now = static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+  if (now - caller.looked < kInterval) return;
+  const Times times = read_times();
+  const double ran = times.ran - caller.ran, delayed = times.delayed - caller.delayed;
+  if (caller.looked > 0 && ran + delayed > kInterval / 2) {
+    spin_briefly(caller.rule.look(delayed / (ran + delayed), processors));
+  }
+  caller.looked = now;
+  caller.ran = times.ran;
+  caller.delayed = times.delayed;
+}
+
 void tell(int count) {
   static std::atomic<bool> told = false;
   if (told.exchange(true)) return;
@@ -134,6 +198,7 @@ int settle_threads(int count) {
     tell(std::max(target, caller.old_team));
     if (omp_get_max_threads() > caller.most) omp_set_num_threads(caller.most);
   }
+  watch_neighbours();
   return caller.most;
 }
 

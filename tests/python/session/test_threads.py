@@ -41,6 +41,27 @@ else:
 print(len(os.listdir("/proc/self/task")) - before)
 """
 
+# Steps until the process has more threads than after the first step, or for some seconds; prints
+# how many more.
+STEPS = """
+import os, sys, time
+import numpy as np, onnx.parser, steep
+
+text = '<ir_version: 8, opset_import: ["": 17]> g (float[n,512] x) => (float[n,512] y)' \
+    '{ y = MatMul(x, w) }'
+model = onnx.parser.parse_model(text)
+w = onnx.numpy_helper.from_array(np.ones((512, 512), np.float32), "w")
+model.graph.initializer.append(w)
+x = np.ones((512, 512), np.float32)
+session = steep.TrainingSession(model, loss="mse")
+threads = lambda: len(os.listdir("/proc/self/task"))
+session.step(x, x)
+before, end = threads(), time.monotonic() + float(sys.argv[1])
+while threads() == before and time.monotonic() < end:
+    session.step(x, x)
+print(threads() - before)
+"""
+
 
 def model() -> onnx.ModelProto:
     text = """<ir_version: 8, opset_import: ["": 17]> g (float[n,2] x) => (float[n,2] y)
@@ -55,6 +76,29 @@ def test_a_session_starts_as_many_threads(kind: str, threads: int, started: int)
     words = [sys.executable, "-c", PROGRAM, kind, str(threads)]
     said = subprocess.run(words, env=environment, text=True, capture_output=True, check=True)
     assert int(said.stdout) == started
+
+
+@pytest.mark.parametrize(
+    ("policy", "seconds", "more"), [({}, 60, 2), ({"OMP_WAIT_POLICY": "active"}, 2, 0)]
+)
+def test_threads_spin_briefly_beside_busy_processes(
+    policy: dict[str, str], seconds: int, more: int
+) -> None:
+    """OpenMP does so while there are more threads than processors, so two that sleep are added."""
+    processors = len(os.sched_getaffinity(0))
+    if processors < 2 or not Path("/proc/thread-self/schedstat").exists():
+        pytest.skip("one processor, or a kernel that does not tell how long threads wait")
+    own = {k: v for k, v in os.environ.items() if k not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
+    own |= {"OMP_NUM_THREADS": str(processors), **policy}
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processors)]
+    try:
+        words = [sys.executable, "-c", STEPS, str(seconds)]
+        said = subprocess.run(words, env=own, text=True, capture_output=True, check=True)
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+    assert int(said.stdout) == more
 
 
 def test_a_session_has_its_own_number(tmp_path: Path) -> None:
