@@ -1,5 +1,6 @@
 #include "runtime/threads.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <omp.h>
 #include <pthread.h>
@@ -31,7 +32,6 @@ struct Caller {
   int calls = 0;                // nesting level of calls of the engine
   double looked = 0;            // when it last looked for neighbours, in seconds of a clock
   double ran = 0, delayed = 0;  // read_times() at that time
-  SpinRule rule{};
 };
 thread_local Caller caller;
 
@@ -95,14 +95,17 @@ struct Times {
   double ran, delayed;  // the calling thread had a processor, and was ready but had none; seconds
 };
 
-/// Zeros where the system does not tell.
+/// Zeros where the system does not tell. Without memory of the heap, since a step allocates none.
 Times read_times() {
-  unsigned long long ran = 0, delayed = 0;  // nanoseconds
-  std::FILE* const file = std::fopen("/proc/thread-self/schedstat", "re");
-  if (file == nullptr) return {};
-  const bool told = std::fscanf(file, "%llu %llu", &ran, &delayed) == 2;
-  std::fclose(file);
-  if (!told) return {};
+  char text[80] = {};
+  const int file = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
+  if (file < 0) return {};
+  const ssize_t size = read(file, text, sizeof text - 1);
+  close(file);
+  if (size <= 0) return {};
+  char* rest = text;
+  const unsigned long long ran = std::strtoull(rest, &rest, 10);  // nanoseconds
+  const unsigned long long delayed = std::strtoull(rest, &rest, 10);
   return {static_cast<double>(ran) * 1e-9, static_cast<double>(delayed) * 1e-9};
 }
 
@@ -135,7 +138,7 @@ void watch_neighbours() {
       std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr;
   static const int processors = omp_get_num_procs();
   // With fewer threads, a neighbour has a processor of its own; with more, they spin briefly.
-  if (chosen || processors < 2 || caller.proven != processors) return;
+  if (chosen || processors < 2 || omp_get_max_threads() != processors) return;
   timespec time{};
   clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
   const double now = static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
@@ -143,7 +146,11 @@ void watch_neighbours() {
   const Times times = read_times();
   const double ran = times.ran - caller.ran, delayed = times.delayed - caller.delayed;
   if (caller.looked > 0 && ran + delayed > kInterval / 2) {
-    spin_briefly(caller.rule.look(delayed / (ran + delayed), processors));
+    static std::mutex mutex;  // never waited for: another caller is looking
+    static SpinRule rule;     // of all callers
+    if (const std::unique_lock lock(mutex, std::try_to_lock); lock) {
+      spin_briefly(rule.look(delayed / (ran + delayed), processors));
+    }
   }
   caller.looked = now;
   caller.ran = times.ran;
