@@ -3,24 +3,12 @@
 #include <new>
 #include <utility>
 
+#include "ir/compact.h"
 #include "passes/specialise.h"
 #include "plan/memory_planner.h"
 #include "steep/error.h"
 
 namespace steep {
-namespace {
-
-/// Frees what folding left on its way: the plan keeps its graph, and nothing reads these tensors.
-void drop_unread_constants(Graph& graph) {
-  const std::vector<std::vector<Node>> users = graph.users();
-  for (uint32_t id = 0; id < users.size(); ++id) {
-    const Value v = graph.value(id);
-    if (v.role() == Role::constant && users[id].empty() && !graph.is_output(v))
-      graph.set_tensor(v, Tensor::empty(v.dtype(), {0}));
-  }
-}
-
-}  // namespace
 
 std::optional<Plan> compile(const Graph& graph, std::span<const Type> types, const Devices& devices,
                             const PassOptions& options, const MemoryLimit& limit) {
@@ -30,7 +18,7 @@ std::optional<Plan> compile(const Graph& graph, std::span<const Type> types, con
     specialising.done(concrete.graph.nodes().size());
     if (!concrete.deferred.empty()) return std::nullopt;
     run_passes(concrete.graph, options);
-    drop_unread_constants(concrete.graph);
+    concrete.graph = compacted(concrete.graph);  // the plan keeps it, and searching copies it
     TimedStage planning(options.profiler, options.stages, "plan");
     Plan plan =
         plan_within(std::move(concrete.graph), devices, std::move(concrete.decomposed), limit);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "ir/compact.h"
 #include "ir/seed.h"
 #include "passes/specialise.h"
 #include "plan/html.h"
@@ -175,7 +176,7 @@ MemoryReport Program::Impl::memory_report(std::span<const Type> input_types) {
   }
   Graph concrete = specialise_known(graph, s->types, options.devices).graph;
   run_passes(concrete, pass_options());
-  return steep::memory_report(std::move(concrete), options.devices, options.memory_limit,
+  return steep::memory_report(compacted(concrete), options.devices, options.memory_limit,
                               s->executable.plan().found);
 }
 

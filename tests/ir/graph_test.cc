@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "ir/compact.h"
 #include "ops/build.h"
 #include "steep/error.h"
 
@@ -32,6 +33,27 @@ TEST(Graph, CopiesAreIndependent) {
   EXPECT_EQ(a.node_count(), 2U);
   EXPECT_EQ(&a.outputs()[0].value.graph(), &a);
   EXPECT_EQ(&b.outputs()[0].value.graph(), &b);
+}
+
+TEST(Graph, CompactsToTheSameGraph) {
+  Graph g = small_graph();
+  const Value x = g.inputs()[0], state = g.add_state("s", {DType::f32, Shape{4}});
+  g.add_input("later", {DType::f32, Shape{4}}, Phase::backward);
+  apply("Tanh", {apply("Exp", {x})});
+  g.set_tensor(state, Tensor::zeros(DType::f32, {4}));
+  g.add_update(state, state * 0.5);
+  g.let_output_change(0);
+  Node early = apply("Neg", {state}).producer();
+  g.place_like(early, g.nodes()[0]);
+  g.add_output("early", early.output(0));
+  EXPECT_EQ(g.prune(), 2U);
+  const Graph small = compacted(g);
+  EXPECT_EQ(to_text(small), to_text(g));
+  EXPECT_EQ(small.node_slots(), g.node_count());
+  EXPECT_LT(small.value_count(), g.value_count());
+  EXPECT_EQ(small.input_phase(small.inputs()[1]), Phase::backward);
+  EXPECT_TRUE(small.outputs()[0].may_change);
+  EXPECT_NE(small.states()[0].tensor(), nullptr);
 }
 
 TEST(Graph, NamesAreUnique) {

@@ -217,6 +217,9 @@ TEST(Compile, KeepsNoConstantThatOnlyFoldingRead) {
     bytes += t != nullptr ? t->nbytes() : 0;
   }
   EXPECT_EQ(bytes, 1600 * sizeof(float));
+  // Nor the nodes and values that folding replaced: an input, the constant, and two products.
+  EXPECT_EQ(plan->graph->node_slots(), 2U);
+  EXPECT_EQ(plan->graph->value_count(), 4U);
 }
 
 TEST(FuseGatherGrad, AddsIntoTheOtherGradient) {
