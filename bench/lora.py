@@ -1,7 +1,7 @@
 """Peak memory of `steep train --lora 8` on a model of SmolLM2-135M's shape with an int4 base.
 
     python bench/lora.py                           30 layers, 1 × 256 tokens, 4 steps
-    python bench/lora.py --memory-limit least
+    python bench/lora.py --memory-limit least --offload frozen
     python bench/lora.py --layers 2 --keep model   the files stay in this folder
 
 Weights are random. Those of the layers are int4, and the table of tokens, which is the head as
@@ -190,6 +190,7 @@ def main() -> None:
     parser.add_argument("--rank", type=int, default=8)
     parser.add_argument("--parts", type=int, default=8, help="pieces of the table of tokens")
     parser.add_argument("--memory-limit", default="")
+    parser.add_argument("--offload", default="")
     parser.add_argument("--keep", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
@@ -208,6 +209,8 @@ def main() -> None:
         command += ["--lora", str(options.rank), "--out", str(folder / "adapted.onnx")]
         if options.memory_limit:
             command += ["--memory-limit", options.memory_limit]
+        if options.offload:
+            command += ["--offload", options.offload]
         peak, seconds = peak_of(command)
         print(f"files {size:.0f} MiB, peak {peak:.0f} MiB resident, {seconds:.1f} s")
 

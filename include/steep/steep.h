@@ -223,9 +223,9 @@ struct TrainingOptions {
   /// these states. A forked process cannot use the session. "": states are in memory. The
   /// constructor throws IoError if the folder cannot be written to or has too little space.
   std::string offload_folder{};
-  /// Which states lie in that file: "moments" (of the optimizer, and the other states in a
-  /// checkpoint only), or "all": parameters and running statistics too, except those whose data
-  /// the caller gave as `weights`. Another text is a ModelError.
+  /// What is on disk. In that file: "moments" (and other states in a checkpoint only), or "all":
+  /// parameters and running statistics too, except those that the caller gave as `weights`. Or
+  /// "frozen", without it: weights beside adapters, in the model's own file (docs/memory.md).
   std::string offload = "moments";
   Limits limits{};
   /// Where steps run. A node runs on the first of these that has a kernel for it, else on the CPU.

@@ -53,6 +53,7 @@ namespace steep::cpu {
   X(pool) \
   X(quantize) \
   X(random) \
+  X(read_file) \
   X(recurrent) \
   X(reduce) \
   X(resize) \

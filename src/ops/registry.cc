@@ -233,6 +233,7 @@ namespace steep {
   X(SteepRMSprop) \
   X(SteepRandomNormal) \
   X(SteepRandomUniform) \
+  X(SteepReadFile) \
   X(SteepRecurrence) \
   X(SteepRecurrentGrad) \
   X(SteepRecurrentWithTrace) \

@@ -8,6 +8,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "model/read/data_places.h"
 #include "sessions/training_impl.h"
 #include "steep/error.h"
 #include "train/adapters.h"
@@ -29,7 +30,30 @@ ImportedModel TrainingSession::Impl::import_adapted() {
   // Nothing is folded from states: a program unpacks them for each run, and keeps no floats.
   packed = std::move(adapted.packed);
   how.states.insert(packed.begin(), packed.end());
-  return import_model(std::as_bytes(std::span(adapted.bytes)), how, folder, weight_data);
+  std::map<std::string, Tensor> values = weight_data;
+  if (options.offload == "frozen") {
+    for (const auto& given : weight_data) adapted.frozen.erase(given.first);
+    leave_on_disk(adapted, &values);
+    for (const auto& entry : places) how.states.insert(entry.first);
+  }
+  return import_model(std::as_bytes(std::span(adapted.bytes)), how, folder, values);
+}
+
+void TrainingSession::Impl::leave_on_disk(const AdaptedModel& adapted,
+                                          std::map<std::string, Tensor>* values) {
+  for (auto& [name, placed] :
+       place_initializers(std::as_bytes(std::span(adapted.bytes)), folder, adapted.frozen)) {
+    places.emplace(name, std::move(placed.place));
+    values->emplace(name, std::move(placed.type));
+  }
+  if (!places.empty()) return;
+  throw ModelError(ErrorParts{
+      .what = "No weight can stay in its file.",
+      .node = "offload",
+      .expected = "a frozen weight of at least a page, as external data beside the model",
+      .received = folder.empty() ? "a model without a folder" : "no such external data",
+      .remedy = "Save the model with external data (onnx.save(…, save_as_external_data=True)) and "
+                "give its path; or leave out offload (--offload)."});
 }
 
 void TrainingSession::Impl::leave_out_unused_adapters() {

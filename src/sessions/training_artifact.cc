@@ -86,6 +86,7 @@ Artifact TrainingSession::Impl::artifact(std::span<const std::vector<Tensor>> ba
   }
   if (!model.quantised.empty()) refuse("trained weights that the model stores as integers");
   if (!packed.empty()) refuse("quantised weights beside adapters (lora_rank)");
+  if (options.offload == "frozen") refuse("weights that stay in another file (offload)");
   if (batches.empty()) {
     throw DataError(ErrorParts{.what = "An artifact needs the shapes of a batch.",
                                .expected = "at least one batch",

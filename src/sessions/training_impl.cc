@@ -133,7 +133,7 @@ TrainingSession::Impl::Impl(std::string model_bytes, std::filesystem::path model
   for (const Adapter& adapter : adapters)
     chosen.trainable.insert(chosen.trainable.end(), {adapter.a(), adapter.b()});
   model = prepare_model(std::move(source.graph), source.initializers, source.constants,
-                        left_inside(source.inside), chosen, weight_data, &initial);
+                        left_inside(source.inside), chosen, weight_data, places, &initial);
   leave_out_unused_adapters();
   fingerprint = model_fingerprint(model, options);
 

@@ -102,6 +102,7 @@ struct TrainingSession::Impl {
   TrainingOptions options;
   std::vector<Adapter> adapters;  ///< of the trained model; `bytes` is without them
   std::set<std::string> packed;   ///< quantised weights, which are states if there are adapters
+  std::map<std::string, Tensor> places;  ///< frozen weights that stay in their file, and where
   TrainingModel model;
   std::string fingerprint;
   std::vector<TensorInfo> inputs;
@@ -157,6 +158,9 @@ struct TrainingSession::Impl {
   Program& begin_accumulation();
   /// Imports the model, with adapters if the options ask for them.
   ImportedModel import_adapted();
+  /// Fills `places`, and gives *values the types of these weights. Throws ModelError if there are
+  /// none.
+  void leave_on_disk(const AdaptedModel& adapted, std::map<std::string, Tensor>* values);
   /// Removes adapters that are not trained, with a note in model.left_out. Throws ModelError if one
   /// half of an adapter is frozen.
   void leave_out_unused_adapters();

@@ -87,11 +87,20 @@ const char* precision_name(DType dtype) {
 }  // namespace
 
 void TrainingSession::Impl::offload_states() {
-  if (options.offload != "moments" && options.offload != "all") {
+  const bool frozen = options.offload == "frozen";
+  if (options.offload != "moments" && options.offload != "all" && !frozen) {
     throw ModelError(ErrorParts{.what = "There are no such states to be offloaded.",
                                 .node = "offload",
-                                .expected = "moments or all",
+                                .expected = "moments or all, or frozen",
                                 .received = options.offload});
+  }
+  if (frozen && (options.lora_rank == 0 || !options.offload_folder.empty())) {
+    throw ModelError(ErrorParts{
+        .what = "Frozen weights stay in the model's own file, beside adapters.",
+        .node = "offload",
+        .expected = "lora_rank (--lora), and no offload_folder (--offload-folder)",
+        .received = options.lora_rank == 0 ? "no lora_rank" : options.offload_folder,
+        .remedy = "For states of the optimizer in a file of their own: offload=\"moments\"."});
   }
   if (options.offload_folder.empty()) return;
   std::vector<std::string> names = model.moments;

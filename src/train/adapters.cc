@@ -179,6 +179,16 @@ std::vector<Adapter> choose_adapters(const DetachedModel& model, const TrainingO
   return Chooser(find_adapters(model), options).run();
 }
 
+namespace {
+
+bool is_selected(const std::string& name, std::span<const std::string> patterns) {
+  return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) {
+    return pattern == name || matches(pattern, name);
+  });
+}
+
+}  // namespace
+
 AdaptedModel with_adapters(std::span<const std::byte> model, const TrainingOptions& options) {
   AdaptedModel result;
   DetachedModel file(model, {}, {}, options.limits);  // without a folder
@@ -186,6 +196,11 @@ AdaptedModel with_adapters(std::span<const std::byte> model, const TrainingOptio
   add_adapters(file, result.adapters, initial_adapters(result.adapters, options.seed));
   result.bytes = file.whole();
   result.packed = quantised_weights(file);
+  result.frozen = result.packed;
+  for (const std::string& name : scales_of_weights(file)) {
+    if (!is_selected(name, options.trainable)) result.frozen.insert(name);
+  }
+  for (const Adapter& adapter : result.adapters) result.frozen.insert(adapter.weight);
   return result;
 }
 

@@ -30,6 +30,8 @@ struct AdaptedModel {
   std::string bytes{};  ///< the serialised model with A, B and the nodes that apply them
   std::vector<Adapter> adapters{};
   std::set<std::string> packed{};  ///< quantised_weights()
+  /// The initializers that no step changes: `packed`, their scales, and the weights of adapters.
+  std::set<std::string> frozen{};
 };
 /// REQUIRES: a rank above 0. External data of the model stays where it is. Throws as
 /// choose_adapters() does.

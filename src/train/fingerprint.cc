@@ -17,7 +17,8 @@ std::string model_fingerprint(const TrainingModel& model, const TrainingOptions&
   };
   if (options.bound_to_graph) {
     for (Node n : model.graph.nodes()) {
-      if (n.op() != "steep.Unpack") mix(n.op());  // how a weight is kept is no part of the model
+      // How a weight is kept is no part of the model.
+      if (n.op() != "steep.Unpack" && n.op() != "steep.ReadFile") mix(n.op());
     }
   }
   for (const std::string& name : model.parameters) {

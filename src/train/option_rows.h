@@ -359,8 +359,10 @@ void visit_resource_options(Visit&& visit) {
   visit(OptionRow{.field = "offload",
                   .key = "offload",
                   .flag = "--offload",
-                  .help = "States in that file: moments of the optimizer, or all with parameters",
-                  .choices = "moments,all"},
+                  .help = "What is on disk: in that file moments of the optimizer, or all with "
+                          "parameters;\nor, with --lora, frozen weights, which stay in the model's "
+                          "own file",
+                  .choices = "moments,all,frozen"},
         &O::offload);
   visit(OptionRow{.field = "disabled_passes",
                   .key = "disabled_passes",

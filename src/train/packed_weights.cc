@@ -24,4 +24,45 @@ Value stay_packed(Value state) {
   return state;
 }
 
+namespace {
+
+/// The weight that lies at the place `state`, for one reader.
+Value read_again(Value state, const Type& type, Phase phase, int64_t reader) {
+  const Graph::Scope scope(state.graph(), phase, state.name());
+  const auto dtype = static_cast<int64_t>(type.dtype);
+  const Dims dims = type.dims();
+  const bool packed = bits_of(type.dtype) < 8;
+  const auto bytes = static_cast<int64_t>(packed_bytes(type.dtype, element_count(dims)));
+  const Value read = apply("steep.ReadFile", {state},
+                           {{"dtype", packed ? static_cast<int64_t>(DType::u8) : dtype},
+                            {"shape", packed ? Dims{bytes} : dims},
+                            {"reader", reader}});
+  return packed ? apply("steep.Unpack", {read}, {{"dtype", dtype}, {"shape", dims}}) : read;
+}
+
+}  // namespace
+
+Value stay_on_disk(Value state) {
+  Graph& g = state.graph();
+  const Type type = state.type();
+  const std::vector<Node> readers = g.users()[state.id()];
+  g.set_type(state, {DType::i64, Shape{2}});
+  int64_t count = 0;
+  for (const Node reader : readers) {
+    const size_t first = g.node_slots();
+    const Value weight = read_again(state, type, reader.phase(), count++);
+    for (size_t id = first; id < g.node_slots(); ++id)
+      g.place_like(Node(&g, static_cast<uint32_t>(id)), reader);
+    for (int i = 0; i < reader.input_count(); ++i) {
+      if (reader.input(i) == state) reader.set_input(i, weight);
+    }
+  }
+  std::vector<Output> outputs = g.outputs();
+  for (Output& o : outputs) {
+    if (o.value == state) o.value = read_again(state, type, o.phase, count++);
+  }
+  g.set_outputs(std::move(outputs));
+  return state;
+}
+
 }  // namespace steep

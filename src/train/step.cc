@@ -284,10 +284,13 @@ class States {
       : graph_(graph), values_(values), initial_(*initial) {}
 
   void add(Value v) {
-    const Type type = v.type();
     // A tensor without another owner needs no copy.
     const bool own = values_.count(v.name()) != 0 || v.tensor()->owner().use_count() == 1;
-    initial_[v.name()] = own ? *v.tensor() : v.tensor()->clone();
+    add(v, own ? *v.tensor() : v.tensor()->clone());
+  }
+  void add(Value v, const Tensor& value) {
+    const Type type = v.type();
+    initial_[v.name()] = value;
     graph_.make_state(v);
     graph_.set_tensor(v, Tensor());
     graph_.set_type(v, type);
@@ -330,6 +333,7 @@ TrainingModel prepare_model(Graph graph, std::span<const std::string> initialize
                             std::span<const std::string> constants, std::span<const LeftOut> inside,
                             const TrainingOptions& options,
                             const std::map<std::string, Tensor>& values,
+                            const std::map<std::string, Tensor>& places,
                             std::map<std::string, Tensor>* initial) {
   check_options(options);
   offer_output(graph, options);
@@ -350,7 +354,9 @@ TrainingModel prepare_model(Graph graph, std::span<const std::string> initialize
     states.add(v);
   }
   for (Value v : std::vector<Value>(graph.states())) {  // those that no update writes
-    if (v.tensor() != nullptr && v.tensor()->defined()) states.add(stay_packed(v));
+    if (v.tensor() == nullptr || !v.tensor()->defined()) continue;
+    const auto place = places.find(v.name());
+    place == places.end() ? states.add(stay_packed(v)) : states.add(stay_on_disk(v), place->second);
   }
   const auto groups = groups_by_name(options);
   std::vector<std::pair<Value, const OptimizerOptions*>> trained;

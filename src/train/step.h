@@ -41,12 +41,14 @@ struct TrainingModel {
 };
 
 /// Moves the parameters' initial tensors from `graph` to *initial, as copies unless they are in
-/// `values`, and adds those of the moments. Throws the errors of attach_loss, choose_parameters,
+/// `values`, and adds those of the moments. `places`: where states that have a type, but no bytes,
+/// lie in a file (data/file_places.h). Throws the errors of attach_loss, choose_parameters,
 /// check_optimizer and check_schedule.
 TrainingModel prepare_model(Graph graph, std::span<const std::string> initializers,
                             std::span<const std::string> constants, std::span<const LeftOut> inside,
                             const TrainingOptions& options,
                             const std::map<std::string, Tensor>& values,
+                            const std::map<std::string, Tensor>& places,
                             std::map<std::string, Tensor>* initial);
 
 /// Forward inputs: the model's, then the label if it was added. Backward inputs: lr (float32), the

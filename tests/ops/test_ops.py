@@ -57,6 +57,7 @@ WITHOUT_ROWS = {
         ["steep.CheckedRows", "steep.CountedRows"],
         "which rows count: tests/autodiff/read_rows_test.cc",
     ),
+    "steep.ReadFile": "a file: tests/python/session/test_frozen_on_disk.py",
     **dict.fromkeys(
         (
             "Bernoulli",

@@ -139,8 +139,10 @@ class TrainingSession(SessionSteps):
         offload_folder: folder of a file for states that do not fit in memory (docs/memory.md). The
             file has no name, and is gone when the session ends. A forked process cannot use the
             session. "" for none.
-        offload: the states in that file: "moments" of the optimizer, or "all": parameters too,
-            except those in ``weights``.
+        offload: what is on disk. In that file: "moments" of the optimizer, or "all": parameters
+            too, except those in ``weights``. Or "frozen", without that file: with ``lora_rank``,
+            weights that no step changes stay in the external data of ``model``, a path, and are
+            read when a node needs them. The file must not change meanwhile.
         disabled_passes: rewrites of the graph to turn off, by name (docs/look_inside.md).
         limits: a ``steep.Limits``: bounds on memory, nodes and loops.
         providers: where steps run, as for ``InferenceSession``. Weights stay in the host's memory.

@@ -199,22 +199,45 @@ std::vector<Adapter> find_adapters(const DetachedModel& model) {
   return Finder(proto.graph(), names).run();
 }
 
-std::set<std::string> quantised_weights(const DetachedModel& model) {
+namespace {
+
+/// Whether the reader unpacks the value, an operand of quantised numbers; with `scale`, whether the
+/// value is the scale of such an operand.
+bool unpacks(const Scopes& scopes, const Scopes::Reader& reader, bool scale) {
+  const onnx::NodeProto& node = scopes.node(reader.node);
+  const int numbers = multiplies_packed(node) ? 1 : 0;
+  return reader.input == numbers + (scale ? 1 : 0) &&
+         (is(node, "DequantizeLinear") || multiplies_packed(node));
+}
+
+/// The names of the initializers of the model's graph for which `test` holds.
+template <typename Test>
+std::set<std::string> initializers_where(const DetachedModel& model, const Test& test) {
   const onnx::ModelProto proto = parse_known(model.skeleton());
   const BodyNames names(std::as_bytes(std::span(model.skeleton())));
   const Scopes scopes(proto.graph(), names);
   std::set<std::string> result;
-  for (const int weight : scopes.tensors()) {
-    const Scopes::Value& value = scopes.value(weight);
-    const bool unpacked =
-        std::any_of(value.readers.begin(), value.readers.end(), [&](const Scopes::Reader& reader) {
-          const onnx::NodeProto& node = scopes.node(reader.node);
-          return (reader.input == 0 && is(node, "DequantizeLinear")) ||
-                 (reader.input == 1 && multiplies_packed(node));
-        });
-    if (value.initializer && unpacked) result.insert(value.name);
+  for (const int number : scopes.tensors()) {
+    const Scopes::Value& value = scopes.value(number);
+    if (value.initializer && test(scopes, value)) result.insert(value.name);
   }
   return result;
+}
+
+}  // namespace
+
+std::set<std::string> quantised_weights(const DetachedModel& model) {
+  return initializers_where(model, [](const Scopes& scopes, const Scopes::Value& value) {
+    return std::any_of(value.readers.begin(), value.readers.end(),
+                       [&](const auto& reader) { return unpacks(scopes, reader, false); });
+  });
+}
+
+std::set<std::string> scales_of_weights(const DetachedModel& model) {
+  return initializers_where(model, [](const Scopes& scopes, const Scopes::Value& value) {
+    return std::any_of(value.readers.begin(), value.readers.end(),
+                       [&](const auto& reader) { return unpacks(scopes, reader, true); });
+  });
 }
 
 }  // namespace steep

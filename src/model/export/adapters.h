@@ -39,6 +39,9 @@ std::vector<Adapter> find_adapters(const DetachedModel& model);
 /// The initializers that a DequantizeLinear or MatMulNBits of the model's graph unpacks.
 std::set<std::string> quantised_weights(const DetachedModel& model);
 
+/// The initializers that are scales of these weights.
+std::set<std::string> scales_of_weights(const DetachedModel& model);
+
 /// Adds A and B with these values, and the nodes that apply them. REQUIRES: adapters that
 /// find_adapters() found in this model, without `why_not`.
 void add_adapters(DetachedModel& model, std::span<const Adapter> adapters,

@@ -10,8 +10,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <system_error>
+#include <tuple>
 #include <vector>
 
+#include "model/read/data_places.h"
 #include "model/read/quote.h"
 #include "steep/error.h"
 
@@ -85,7 +87,51 @@ int open_beneath(int folder, const std::vector<std::string>& parts) {
   return fd;
 }
 
+int open_folder(const std::filesystem::path& folder) {
+  const int fd = ::open(folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
+  if (fd >= 0) return fd;
+  throw IoError({.what = "The model's folder cannot be opened: " + error_text(errno) + ".",
+                 .node = quote(folder.string())});
+}
+
+/// Opens a regular file, and refuses what is unsafe. `name`: of the tensor.
+Descriptor open_regular(int folder, const std::string& name, const std::string& location,
+                        int64_t* size) {
+  Descriptor file(open_beneath(folder, split(name, location)));
+  if (file.get() < 0) {
+    const int code = errno;
+    if (code == ELOOP || code == EXDEV || code == ENOTDIR) {
+      refuse(name, location, "it is reached through a symbolic link, or leaves the model's folder",
+             "Replace the link by the file itself.");
+    }
+    refuse(name, location, "the file cannot be opened: " + error_text(code),
+           "Put the model's data file back beside the model.");
+  }
+  struct stat info {};
+  std::string why;
+  if (fstat(file.get(), &info) != 0) {
+    why = error_text(errno);
+  } else if (!S_ISREG(info.st_mode)) {
+    why = "it is not a regular file";
+  } else if (info.st_nlink != 1) {
+    why = "the file has other names too (hard links)";
+  }
+  if (!why.empty())
+    refuse(name, location, why, "Copy the data into a file of its own beside the model.");
+  *size = info.st_size;
+  return file;
+}
+
 }  // namespace
+
+std::shared_ptr<const DataFile> open_data_file(const std::filesystem::path& folder,
+                                               const std::string& name,
+                                               const std::string& location) {
+  const Descriptor at(open_folder(folder));
+  int64_t size = 0;
+  return std::make_shared<const DataFile>(open_regular(at.get(), name, location, &size),
+                                          (folder / location).string());
+}
 
 ExternalData::~ExternalData() {
   for (auto& [location, file] : files_) close(file.fd);
@@ -98,38 +144,11 @@ const ExternalData::File& ExternalData::open(const std::string& name, const std:
     refuse(name, location, "the model came as bytes, so it has no folder",
            "Import the model from its path, or give the folder that holds its data.");
   }
-  const std::vector<std::string> parts = split(name, location);
-  if (folder_fd_ < 0) {
-    folder_fd_ = ::open(folder_.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
-    if (folder_fd_ < 0) {
-      throw IoError({.what = "The model's folder cannot be opened: " + error_text(errno) + ".",
-                     .node = quote(folder_.string())});
-    }
-  }
-  const int fd = open_beneath(folder_fd_, parts);
-  if (fd < 0) {
-    const int code = errno;
-    if (code == ELOOP || code == EXDEV || code == ENOTDIR) {
-      refuse(name, location, "it is reached through a symbolic link, or leaves the model's folder",
-             "Replace the link by the file itself.");
-    }
-    refuse(name, location, "the file cannot be opened: " + error_text(code),
-           "Put the model's data file back beside the model.");
-  }
-  struct stat info {};
-  std::string why;
-  if (fstat(fd, &info) != 0) {
-    why = error_text(errno);
-  } else if (!S_ISREG(info.st_mode)) {
-    why = "it is not a regular file";
-  } else if (info.st_nlink != 1) {
-    why = "the file has other names too (hard links)";
-  }
-  if (!why.empty()) {
-    close(fd);
-    refuse(name, location, why, "Copy the data into a file of its own beside the model.");
-  }
-  return files_.emplace(location, File{fd, info.st_size}).first->second;
+  std::ignore = split(name, location);  // refuses a location before the folder is looked for
+  if (folder_fd_ < 0) folder_fd_ = open_folder(folder_);
+  File file;
+  file.fd = open_regular(folder_fd_, name, location, &file.size).release();
+  return files_.emplace(location, file).first->second;
 }
 
 const ExternalData::File& ExternalData::find(const std::string& name, const ExternalSlice& slice,

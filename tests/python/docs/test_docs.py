@@ -155,6 +155,21 @@ def write_photos(folder: Path) -> None:
             Image.fromarray(pixels).save(folder / place / f"{i}.jpg")
 
 
+def large() -> onnx.ModelProto:
+    """Two layers, with weights of some pages."""
+    text = """<ir_version: 10, opset_import: ["": 21]>
+      net (float[n, 4] x) => (float[n, 3] y) {
+        h = MatMul (x, w)
+        t = Tanh (h)
+        y = MatMul (t, v)
+      }"""
+    made = onnx.parser.parse_model(text)
+    for name, shape in {"w": (4, 512), "v": (512, 3)}.items():
+        values = np.random.default_rng(2).normal(0, 0.1, shape).astype(np.float32)
+        made.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
+    return made
+
+
 def write_files(folder: Path, code: str) -> None:
     """All that the documents name: models and data for them."""
     random = np.random.default_rng(1)
@@ -166,6 +181,8 @@ def write_files(folder: Path, code: str) -> None:
     for name in ("model.onnx", "mlp.onnx", "trained.onnx"):
         onnx.save(model(with_loss, int(shape[1]) if shape else 4), folder / name)
     onnx.save(network(), folder / "network.onnx")
+    if "large.onnx" in code:
+        onnx.save(large(), folder / "large.onnx", save_as_external_data=True, location="large.data")
     for name in ("train.npz", "validation.npz"):
         np.savez(folder / name, **values)
     np.savetxt(folder / "new.csv", x, delimiter=",", header="a,b,c,d", comments="")
