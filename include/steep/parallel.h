@@ -199,9 +199,19 @@ class DataParallel {
 
   /// The session is another one from now on, in an open step too. `facts` are all that is compared
   /// besides its parameters, moments and statistics. `copy` makes what is outside of the session
-  /// that of rank 0; all do so when they receive rank 0's states.
+  /// that of rank 0; all do so when they receive rank 0's states. With divide(), a session that
+  /// keeps all states keeps this process's share from now on. Throws ModelError if it trains other
+  /// parameters than the one before.
   void move_to(TrainingSession& session, std::map<std::string, std::string> facts,
                std::function<void()> copy);
+  /// Divides the optimizer's states, as `zero` of the constructor. Called by all ranks.
+  void divide(int zero);
+  /// What states were loaded other than by a checkpoint, as text. Where it differs, the step that
+  /// follows refresh() is a DataError, as for another checkpoint.
+  void set_loaded(std::string text) { loaded_text_ = std::move(text); }
+  /// As TrainingSession::optimizer_state(); with `zero`, on rank 0 those of all parameters. Called
+  /// by all ranks.
+  std::map<std::string, Tensor> optimizer_state();
   /// For the parts that come: over how many elements the loss is the mean, which otherwise follows
   /// from the inputs, and the form of a row. Forms have to be alike unless the loss weighs labels.
   void count(double elements, std::string form);
@@ -223,7 +233,11 @@ class DataParallel {
  private:
   struct Summary;
   void describe();
-  void divide(int zero);
+  void hold_share_of(TrainingSession& session) const;
+  std::map<std::string, Tensor> gather_from_owners(
+      const std::function<std::vector<TensorInfo>(const std::string&)>& types,
+      const std::function<Tensor(const std::string&)>& own);
+  std::string loaded_states();
   void choose_wire(const std::string& precision);
   void open();
   static void require_same_checkpoint(const std::vector<std::vector<double>>& every);
@@ -258,6 +272,8 @@ class DataParallel {
   DType wire_ = DType::f32;                         ///< of gradients on their way
   double digest_ = 0;                               ///< of facts_
   std::vector<std::vector<std::string>> shares_{};  ///< with zero: the parameters of each rank
+  std::string loaded_hash_{};  ///< of the checkpoint that this session, or one before it, loaded
+  std::string loaded_text_{};  ///< set_loaded()
   bool fresh_ = true;
   bool opened_ = false;
   // the step that is open

@@ -506,12 +506,14 @@ class TrainingSession {
   // --- an optimizer's states that several processes divide: steep/parallel.h calls these -------
 
   /// Keeps the optimizer's states of these parameters, and frees those of all others, which other
-  /// processes keep; counts of steps stay. From then on step(), apply_gradients(),
-  /// set_optimizer_state() and save_artifact() throw DataError; optimizer_state() and state() have
+  /// processes keep; counts of steps stay. From then on step(), apply_gradients() and
+  /// save_artifact() throw DataError; optimizer_state(), set_optimizer_state() and state() have
   /// only the states that are kept; and load_checkpoint() takes those from a whole checkpoint.
   /// Throws ModelError for another name and with TrainingOptions::ema_decay, and DataError if
   /// gradients wait, or if it was called before.
   void hold_states_of(const std::vector<std::string>& parameters);
+  /// Those parameters, sorted; nothing before that call.
+  std::optional<std::vector<std::string>> held_parameters() const;
   /// Names and types of the states of a parameter as a checkpoint contains them, also of states
   /// that other processes keep.
   std::vector<TensorInfo> states_of(const std::string& parameter) const;

@@ -202,6 +202,16 @@ class Ranks {
   }
   void refresh() { parallel_.refresh(); }
   void loaded() { parallel_.loaded(); }
+  void divide(int zero) {
+    call_engine([&] { parallel_.divide(zero); });
+  }
+  void set_loaded(std::string text) { parallel_.set_loaded(std::move(text)); }
+  nb::dict optimizer_state() {
+    const auto states = call_engine([&] { return parallel_.optimizer_state(); });
+    nb::dict result;
+    for (const auto& [name, tensor] : states) result[name.c_str()] = tensor;
+    return result;
+  }
   void save_checkpoint(const std::filesystem::path& path, const std::string& user) {
     call_engine([&] { parallel_.save_checkpoint(path, user); });
   }
@@ -294,6 +304,14 @@ void init_parallel(nb::module_& m) {
                   "str], copy: collections.abc.Callable[[], None]) -> None"),
           "Another session, whose options are not compared. `copy` receives from rank 0 what is "
           "outside of it.")
+      .def("divide", &Ranks::divide, nb::arg("zero"),
+           "Divides the states of this session, and of those that move_to() gets; all ranks call "
+           "this.")
+      .def("set_loaded", &Ranks::set_loaded, nb::arg("text"),
+           "The states that were loaded, other than by a checkpoint; the same on all ranks.")
+      .def("optimizer_state", &Ranks::optimizer_state,
+           nb::sig("def optimizer_state(self) -> dict[str, Tensor]"),
+           "As the session's; on rank 0 of all parameters. All ranks call this.")
       .def("count", &Ranks::count, nb::arg("elements"), nb::arg("form"),
            "Over how many elements the loss of the parts that come is the mean; form of a row.")
       .def_prop_ro("accumulated", &Ranks::accumulated, "Parts that wait, the same on all ranks.")

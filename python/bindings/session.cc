@@ -395,7 +395,10 @@ void bind_description(nb::class_<Session>& session) {
       .def_prop_ro("statistic_names", &Session::statistic_names,
                    "Running statistics that training normalisations keep up to date.")
       .def_prop_ro("warnings", &Session::warnings, "What can be trained but is hardly meant.")
-      .def_prop_ro("optimizer_state_names", &Session::optimizer_state_names);
+      .def_prop_ro("optimizer_state_names", &Session::optimizer_state_names)
+      .def_prop_ro("held_parameters", &Session::held_parameters, Unlocked(),
+                   "With `zero`, the parameters of whose optimizer states this process has; else "
+                   "None.");
 }
 
 void bind_states(nb::class_<Session>& session) {

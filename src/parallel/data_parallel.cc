@@ -173,12 +173,15 @@ void DataParallel::drop_gradients() {
 void DataParallel::loaded() {
   session_->drop_gradients();
   forget();
+  loaded_hash_ = session_->checkpoint_hash();
+  loaded_text_.clear();
   opened_ = false;
   refresh();
 }
 
 void DataParallel::move_to(TrainingSession& session, std::map<std::string, std::string> facts,
                            std::function<void()> copy) {
+  if (!shares_.empty()) hold_share_of(session);
   session_ = &session;
   facts_ = std::move(facts);
   facts_are_all_ = true;
@@ -208,7 +211,7 @@ void DataParallel::open() {
                                   session_->loss_scale(),
                                   seed,
                                   seed_low,
-                                  digest_of(session_->checkpoint_hash())};
+                                  digest_of(loaded_states())};
   const std::vector<std::vector<double>> every = peers_->agree("the start of a step", own);
   const std::vector<double>& first = every[0];
   const auto differs = [&](const std::vector<double>& of) { return of[0] != digest_; };

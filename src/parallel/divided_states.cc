@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "parallel/describe.h"
@@ -14,9 +16,10 @@ namespace steep {
 namespace {
 
 /// Assigns parameters to ranks: the largest first, each to the rank that has least. The same
-/// everywhere, since all processes have the same parameters.
+/// everywhere, since all processes have the same parameters, if not in the same order.
 std::vector<std::vector<std::string>> shares_of(const TrainingSession& session, int ranks) {
-  const std::vector<std::string> names = session.parameter_names();
+  std::vector<std::string> names = session.parameter_names();
+  std::sort(names.begin(), names.end());
   std::vector<size_t> sizes, order(names.size());
   for (const std::string& name : names) sizes.push_back(session.state(name).nbytes());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -70,6 +73,33 @@ void DataParallel::divide(int zero) {
   std::vector<std::vector<std::string>> shares = shares_of(*session_, peers_->size());
   session_->hold_states_of(shares[static_cast<size_t>(peers_->rank())]);
   shares_ = std::move(shares);
+  loaded_hash_.clear();
+}
+
+/// For a session in the place of the one whose states were divided.
+void DataParallel::hold_share_of(TrainingSession& session) const {
+  if (session.held_parameters()) return;  // it comes back
+  std::vector<std::string> before, now = session.parameter_names(), others;
+  for (const auto& share : shares_) before.insert(before.end(), share.begin(), share.end());
+  std::sort(before.begin(), before.end());
+  std::sort(now.begin(), now.end());
+  std::set_symmetric_difference(before.begin(), before.end(), now.begin(), now.end(),
+                                std::back_inserter(others));
+  if (!others.empty()) {
+    throw ModelError(ErrorParts{
+        .what = "Other parameters are trained than before, by which the optimizer's states are "
+                "divided among the processes.",
+        .node = others[0],
+        .expected = fmt::format("the same {} parameters", before.size()),
+        .received = std::binary_search(now.begin(), now.end(), others[0]) ? "one more" : "one less",
+        .remedy = "Load the state into a new trainer or session, or do not divide (zero = 0)."});
+  }
+  session.hold_states_of(shares_[static_cast<size_t>(peers_->rank())]);
+}
+
+std::string DataParallel::loaded_states() {
+  if (std::string hash = session_->checkpoint_hash(); !hash.empty()) loaded_hash_ = std::move(hash);
+  return loaded_hash_ + " " + loaded_text_;
 }
 
 /// The optimizer's states, as they are kept.
@@ -88,12 +118,12 @@ void DataParallel::require_same_checkpoint(const std::vector<std::vector<double>
   for (size_t i = 0; i < every.size(); ++i) {
     if (every[i][7] == every[0][7]) continue;
     throw DataError(ErrorParts{
-        .what = "The processes have not loaded the same checkpoint, and each keeps a part of the "
-                "optimizer's states; no weight was changed.",
+        .what = "The processes have not loaded the same checkpoint or state, and each keeps a "
+                "part of the optimizer's states; no weight was changed.",
         .node = fmt::format("rank {}", i),
-        .expected = "the checkpoint of rank 0, or none where rank 0 has loaded none",
+        .expected = "that of rank 0, or none where rank 0 has loaded none",
         .received = "another one",
-        .remedy = "Load the same checkpoint on every rank."});
+        .remedy = "Load the same checkpoint, or the state of rank 0, on every rank."});
   }
 }
 
@@ -142,29 +172,64 @@ StepResult DataParallel::apply(double norm) {
   return result;
 }
 
-std::map<std::string, Tensor> DataParallel::gather_states() {
+/// On rank 0, what the others have of the parameters that they own, by name; else nothing. `types`:
+/// of all of a parameter; `own`: the value of one. The counts of steps on rank 0 become the
+/// owners', which may have been set there only.
+std::map<std::string, Tensor> DataParallel::gather_from_owners(
+    const std::function<std::vector<TensorInfo>(const std::string&)>& types,
+    const std::function<Tensor(const std::string&)>& own) {
   std::map<std::string, Tensor> others;
-  if (shares_.empty()) return others;
-  const auto own = static_cast<size_t>(peers_->rank());
+  const auto rank = static_cast<size_t>(peers_->rank());
   Peers::Owned owned(shares_.size());
   try {
-    for (size_t rank = 1; rank < shares_.size(); ++rank) {
-      if (own != 0 && own != rank) continue;
-      for (const std::string& parameter : shares_[rank]) {
-        for (const TensorInfo& info : session_->states_of(parameter)) {
-          owned[rank].push_back(own == 0 ? Tensor::empty(info.dtype, info.dims)
-                                         : session_->state(info.name));
-          if (own == 0) others[info.name] = owned[rank].back();
+    const std::vector<std::string> states = session_->optimizer_state_names();
+    const std::set<std::string> known(states.begin(), states.end());
+    for (size_t from = 1; from < shares_.size(); ++from) {
+      if (rank != 0 && rank != from) continue;
+      for (const std::string& parameter : shares_[from]) {
+        for (const TensorInfo& info : types(parameter)) {
+          owned[from].push_back(rank == 0 ? Tensor::empty(info.dtype, info.dims) : own(info.name));
+          if (rank == 0) others[info.name] = owned[from].back();
         }
+        const std::string count = count_name(parameter);
+        if (known.count(count) != 0) owned[from].push_back(session_->state(count));
       }
     }
   } catch (const std::exception& error) {
     peers_->tell(error);
     throw;
   }
-  peers_->agree("a checkpoint", {});
+  peers_->agree("the states of all processes", {});
   peers_->copy_to_first(owned);
   return others;
+}
+
+std::map<std::string, Tensor> DataParallel::gather_states() {
+  if (shares_.empty()) return {};
+  return gather_from_owners([&](const std::string& of) { return session_->states_of(of); },
+                            [&](const std::string& name) { return session_->state(name); });
+}
+
+std::map<std::string, Tensor> DataParallel::optimizer_state() {
+  if (shares_.empty()) return session_->optimizer_state();
+  std::map<std::string, Tensor> own;
+  const std::vector<std::string> moments = session_->optimizer_state_names();
+  const std::set<std::string> known(moments.begin(), moments.end());
+  const auto types = [&](const std::string& parameter) {
+    std::vector<TensorInfo> infos = session_->states_of(parameter);
+    std::erase_if(infos, [&](const TensorInfo& info) { return known.count(info.name) == 0; });
+    for (TensorInfo& info : infos) {
+      if (info.dtype != DType::f64) info.dtype = DType::f32;  // as optimizer_state() gives it
+    }
+    return infos;
+  };
+  std::map<std::string, Tensor> others = gather_from_owners(types, [&](const std::string& name) {
+    if (own.empty()) own = session_->optimizer_state();
+    return own.at(name);
+  });
+  own = session_->optimizer_state();  // with the counts of the owners
+  own.merge(others);
+  return own;
 }
 
 void DataParallel::save_checkpoint(const std::filesystem::path& path, const std::string& user) {

@@ -25,6 +25,15 @@ void TrainingSession::Impl::require_undivided(const char* call) const {
       .remedy = "Call DataParallel's functions, or do not divide the states (zero = 0)."});
 }
 
+void TrainingSession::Impl::require_here(const std::string& name) const {
+  if (elsewhere.count(name) == 0) return;
+  throw DataError(ErrorParts{.what = "Another process keeps this state.",
+                             .node = name,
+                             .expected = "a state of a parameter of hold_states_of()",
+                             .received = name,
+                             .remedy = "Save or load a checkpoint, which has the states of all."});
+}
+
 const Tensor& TrainingSession::Impl::state_type(const std::string& name) const {
   const auto found = elsewhere.find(name);
   return found != elsewhere.end() ? found->second : programs.states.at(name);
@@ -168,6 +177,11 @@ std::map<std::string, Tensor> TrainingSession::Impl::with_others(
 void TrainingSession::hold_states_of(const std::vector<std::string>& parameters) {
   const std::lock_guard lock(impl_->programs.call_lock);
   impl_->hold_states_of(parameters);
+}
+std::optional<std::vector<std::string>> TrainingSession::held_parameters() const {
+  const std::lock_guard lock(impl_->programs.call_lock);
+  if (!impl_->held) return {};
+  return std::vector<std::string>(impl_->held->begin(), impl_->held->end());
 }
 std::vector<TensorInfo> TrainingSession::states_of(const std::string& parameter) const {
   const std::lock_guard lock(impl_->programs.call_lock);

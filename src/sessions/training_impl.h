@@ -86,6 +86,8 @@ struct TrainingSession::Impl {
   void require_applied(const char* call) const;
   /// Throws DataError, which names `call`, after hold_states_of().
   void require_undivided(const char* call) const;
+  /// Throws DataError for a state of `elsewhere`.
+  void require_here(const std::string& name) const;
   /// Throws DataError if an update was incomplete and some state has not been replaced since.
   void require_whole() const;
   double rate() const;

@@ -219,13 +219,7 @@ std::map<std::string, Tensor> TrainingSession::optimizer_state() const {
 }
 Tensor TrainingSession::state(const std::string& name) const {
   const auto found = impl_->programs.states.find(name);
-  if (impl_->elsewhere.count(name) != 0) {
-    throw DataError(ErrorParts{.what = "Another process keeps this state.",
-                               .node = name,
-                               .expected = "a state of a parameter of hold_states_of()",
-                               .received = name,
-                               .remedy = "Save a checkpoint, which has the states of all."});
-  }
+  impl_->require_here(name);
   if (found == impl_->programs.states.end()) {
     throw ModelError(ErrorParts{.what = "There is no such parameter or moment.", .node = name});
   }
@@ -238,7 +232,7 @@ void TrainingSession::set_weights(const std::map<std::string, Tensor>& weights) 
 }
 void TrainingSession::set_optimizer_state(const std::map<std::string, Tensor>& moments) {
   const std::lock_guard lock(impl_->programs.call_lock);
-  impl_->require_undivided("set_optimizer_state()");
+  for (const auto& named : moments) impl_->require_here(named.first);
   if (const std::string name = impl_->no_count(moments); !name.empty()) {
     throw DataError(ErrorParts{.what = "A count of steps is not valid; nothing was changed.",
                                .node = name,

@@ -253,8 +253,9 @@ std::map<std::string, Tensor> TrainingSession::Impl::kept(
   }
   for (const std::string& name : model.moments) {
     const auto value = values.find(name);
+    if (value == values.end()) continue;
     const Tensor& state = programs.states.at(name);
-    if (value == values.end() || !is_narrow(state.dtype())) continue;
+    if (!is_narrow(state.dtype())) continue;
     if (value->second.dtype() != DType::f32 || value->second.dims() != state.dims()) {
       throw ShapeError(ErrorParts{.what = "An optimizer moment has another type.",
                                   .node = name,

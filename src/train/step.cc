@@ -83,8 +83,6 @@ constexpr int64_t kRoundingStreams = -1;
 /// The same for moments that are kept in fewer bits.
 constexpr int64_t kMomentStreams = kRoundingStreams - (int64_t{1} << 30);
 
-std::string count_name(const std::string& parameter) { return "step/" + parameter; }
-
 /// The optimizer of one parameter, with the values of its rate and step.
 struct Rate {
   OptimizerOptions options;
@@ -470,6 +468,7 @@ Graph step_graph(const TrainingModel& model, const TrainingOptions& options) {
   return graph;
 }
 
+std::string count_name(const std::string& parameter) { return "step/" + parameter; }
 std::string accumulator_name(const std::string& parameter) { return "accumulated/" + parameter; }
 
 Graph accumulation_graph(const TrainingModel& model, const TrainingOptions& options, bool* weighs) {

@@ -71,6 +71,9 @@ Graph accumulation_graph(const TrainingModel& model, const TrainingOptions& opti
 Graph application_graph(const TrainingModel& model, const TrainingOptions& options,
                         const std::set<std::string>* held = nullptr);
 
+/// The state that counts the steps of a parameter in a group with an optimizer of its own.
+std::string count_name(const std::string& parameter);
+
 /// The state that sums a parameter's gradients; its dtype is update_dtype().
 std::string accumulator_name(const std::string& parameter);
 

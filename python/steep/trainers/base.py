@@ -37,7 +37,15 @@ from steep.torch_internals.dynamo import TorchRuntimeError
 from steep.trainers.captured_step import CapturedStep, Roles, StepCompiled, convert_data
 from steep.trainers.carried_gradients import CarriedGradients, take_gradients
 from steep.trainers.loss_module import WithLoss, in_mode, the_loss
-from steep.trainers.optimizer_state import require_counts, without_moments
+from steep.trainers.optimizer_state import (
+    LOSS_SCALE,
+    OPTIMIZER,
+    STEP,
+    load_state,
+    named_state,
+    require_counts,
+    without_moments,
+)
 from steep.trainers.parameter_checks import check_apart, check_gradients, check_hooks
 from steep.trainers.several_processes import TrainerRanks, count_rows, describe, require_mean
 
@@ -47,9 +55,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("steep")
 
-OPTIMIZER = "optimizer/"
-STEP = "optimizer/step"
-LOSS_SCALE = "optimizer/loss_scale"
 # (names of parameters, their settings or optimizer)
 Groups = Sequence[tuple[Sequence[str], Mapping[str, float] | _steep.OptimizerOptions]]
 _CAPTURE = "steep.dynamo.captured_module"  # loads a large part of PyTorch
@@ -317,24 +322,24 @@ class Trainer:
         return self._session
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Copy the model's state under its names, moments as ``optimizer/exp_avg/NAME``."""
+        """Copy the model's state under its names, moments as ``optimizer/exp_avg/NAME``.
+
+        With ``zero=1``, all processes call this: rank 0 gets all moments, others those they keep.
+        """
         self._agree()
         state = {name: t.detach().clone() for name, t in self.model.state_dict().items()}
         if self._session is not None:
-            name_of = {graph: name for name, graph in self._roles.names.items()}
-            for key, tensor in self._session.optimizer_state().items():
-                kind, _, graph_name = key.partition("/")
-                state[f"{OPTIMIZER}{kind}/{name_of[graph_name]}"] = from_dlpack(tensor)
-            state[STEP] = torch.tensor(self._session.step_count)
-            if self._settings.get("precision") == "fp16":
-                state[LOSS_SCALE] = torch.tensor(self._session.loss_scale)
+            everything = None if self._parallel is None else self._parallel.moments_of_all()
+            names = self._roles.names
+            state |= named_state(self._session, names, self._settings, everything)
         return state
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor], strict: bool = True) -> None:
         """Load a result of ``state_dict``; moments are optional.
 
         The logger ``steep`` warns of parameters that have none, if others have: they start anew.
-        Raises DataError before any change, or at the first step if nothing is compiled yet.
+        Raises DataError before any change, or at the first step if nothing is compiled yet. With
+        ``zero=1``, every process loads the state of rank 0.
         """
         self._agree()
         weights = {k: v for k, v in state.items() if not k.startswith(OPTIMIZER)}
@@ -355,6 +360,7 @@ class Trainer:
                 {session_names[k]: own[k] for k in weights if k in session_names}
             )
             self._load_moments(moments)
+            self._note_loaded(moments)
 
     def save_checkpoint(self, path: str | os.PathLike[str], user: object = None) -> None:
         """Write weights, moments and counters to a folder; ``user`` is any JSON value.
@@ -551,7 +557,7 @@ class Trainer:
 
     def _carry_over(self) -> dict[str, torch.Tensor]:
         """Return the state that a new session takes over from the one before."""
-        return {k: v for k, v in self.state_dict().items() if k.startswith(OPTIMIZER)}
+        return named_state(self.session, self._roles.names, self._settings)
 
     def _moments(self) -> list[tuple[str, str]]:
         """Return the session's moments, each with the model's name of its parameter."""
@@ -572,7 +578,12 @@ class Trainer:
             self._holds = False  # after an error, no step goes on without them
             self._require_whole(self._pending_state)
             self._load_moments(self._pending_state)
+            self._note_loaded(self._pending_state)
             self._holds, self._pending_state = True, None
+
+    def _note_loaded(self, state: Mapping[str, torch.Tensor]) -> None:
+        if self._parallel is not None:
+            self._parallel.note_loaded(state)
 
     def _require_whole(self, state: Mapping[str, torch.Tensor]) -> None:
         """Refuse some moments of a parameter only; warn of parameters that have none."""
@@ -581,18 +592,7 @@ class Trainer:
             log.warning("the state has no moments of %s: they start anew", ", ".join(new))
 
     def _load_moments(self, state: Mapping[str, torch.Tensor]) -> None:
-        moments, counts = {}, {k for k in self.session.optimizer_state_names if k[:5] == "step/"}
-        for key, tensor in state.items():
-            if key not in (STEP, LOSS_SCALE):
-                kind, _, name = key.removeprefix(OPTIMIZER).partition("/")
-                own = f"{kind}/{self._roles.names.get(name, name)}"
-                if kind != "step" or own in counts:  # not every session counts steps by parameter
-                    moments[own] = tensor
-        self.session.set_optimizer_state(moments)
-        if STEP in state:
-            self.session.step_count = int(state[STEP])
-        if LOSS_SCALE in state and self._settings.get("precision") == "fp16":
-            self.session.loss_scale = float(state[LOSS_SCALE])
+        load_state(self.session, self._roles.names, self._settings, state)
         self._agree()
 
 

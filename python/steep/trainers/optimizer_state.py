@@ -14,6 +14,9 @@ from torch.utils.dlpack import from_dlpack
 from steep.errors import DataError, ShapeError
 from steep.session.training import TrainingSession
 
+OPTIMIZER = "optimizer/"
+STEP = "optimizer/step"
+LOSS_SCALE = "optimizer/loss_scale"
 _STEP = "step"
 # optimizers of PyTorch whose state has no count of steps
 _WITHOUT_COUNT = tuple(
@@ -107,6 +110,60 @@ def require_counts(state: Mapping[str, Any], prefix: str = "") -> None:
             require_count(value, name)
 
 
+def named_state(
+    session: TrainingSession,
+    names: Mapping[str, str],
+    settings: Mapping[str, Any],
+    moments: Mapping[str, object] | None = None,
+) -> dict[str, torch.Tensor]:
+    """Return copies of a session's moments and counters, as ``optimizer/KIND/NAME``.
+
+    Args:
+        session: the session.
+        names: the model's names of its parameters, each with the session's.
+        settings: options of the session.
+        moments: those of all processes; None for those that the session has.
+    """
+    name_of = {graph: name for name, graph in names.items()}
+    state: dict[str, torch.Tensor] = {}
+    own = session.held_parameters if moments is None else None
+    for key, tensor in (session.optimizer_state() if moments is None else moments).items():
+        kind, _, graph_name = key.partition("/")
+        if own is None or graph_name in own:  # others have counts of steps only
+            state[f"{OPTIMIZER}{kind}/{name_of[graph_name]}"] = from_dlpack(tensor)
+    state[STEP] = torch.tensor(session.step_count)
+    if settings.get("precision") == "fp16":
+        state[LOSS_SCALE] = torch.tensor(session.loss_scale)
+    return state
+
+
+def load_state(
+    session: TrainingSession,
+    names: Mapping[str, str],
+    settings: Mapping[str, Any],
+    state: Mapping[str, torch.Tensor],
+) -> None:
+    """Load a result of ``named_state``; a session that keeps some moments only takes those."""
+    moments: dict[str, torch.Tensor] = {}
+    counts = {k for k in session.optimizer_state_names if k[:5] == "step/"}
+    held = session.held_parameters
+    for key, tensor in state.items():
+        if key in (STEP, LOSS_SCALE):
+            continue
+        kind, _, name = key.removeprefix(OPTIMIZER).partition("/")
+        own = names.get(name, name)
+        if held is not None and own not in held and own in names.values():
+            continue
+        # not every session counts steps by parameter
+        if kind != _STEP or f"{kind}/{own}" in counts:
+            moments[f"{kind}/{own}"] = tensor
+    session.set_optimizer_state(moments)
+    if STEP in state:
+        session.step_count = int(state[STEP])
+    if LOSS_SCALE in state and settings.get("precision") == "fp16":
+        session.loss_scale = float(state[LOSS_SCALE])
+
+
 @dataclasses.dataclass(eq=False)
 class _EngineState:
     """The optimizer state of one parameter in the engine.
@@ -191,7 +248,8 @@ class SharedState:
     """The moments of one session: ``optimizer.state`` contains the tensors that steps write.
 
     They appear there with a parameter's first step. Values that are put into the optimizer's state,
-    or removed from it, take effect at the next ``agree``.
+    or removed from it, take effect at the next ``agree``, which removes those of parameters whose
+    moments another process keeps.
     """
 
     def __init__(
@@ -202,10 +260,14 @@ class SharedState:
     ) -> None:
         self._optimizer = optimizer
         self._session = session
+        held = session.held_parameters
+        self._elsewhere = [p for n, p in parameters.items() if held is not None and n not in held]
         moments: dict[str, dict[str, torch.Tensor]] = {name: {} for name in parameters}
         narrow: dict[str, dict[str, str]] = {name: {} for name in parameters}
         for key in session.optimizer_state_names:
             kind, _, name = key.partition("/")
+            if held is not None and name not in held:
+                continue
             tensor = from_dlpack(session.state(key))
             if tensor.dtype in _NARROW:
                 narrow[name][kind] = key
@@ -244,6 +306,8 @@ class SharedState:
 
     def _believe(self) -> None:
         state = self._optimizer.state
+        for parameter in self._elsewhere:
+            state.pop(parameter, None)
         removals = []
         for own_state in self._in_state:
             if own_state.is_in(state):

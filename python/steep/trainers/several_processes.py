@@ -7,6 +7,7 @@ import functools
 import logging
 import re
 import weakref
+import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +47,7 @@ class TrainerRanks(Ranks):
             as text.
     """
 
-    def __init__(self, way: str, wire_precision: str) -> None:
+    def __init__(self, way: str, zero: int, wire_precision: str) -> None:
         """Join the processes.
 
         Raises:
@@ -61,12 +62,20 @@ class TrainerRanks(Ranks):
                 received=repr(way),
                 remedy='"gloo" and "mpi" are for steep.TrainingSession',
             )
-        super().__init__(way, 0, wire_precision)
+        if zero not in (0, 1):
+            raise ModelError(
+                "States cannot be divided in this way.",
+                node="zero",
+                expected="0, or 1: each process keeps the moments of its share of the parameters",
+                received=repr(zero),
+            )
+        super().__init__(way, int(zero), wire_precision)
         self.facts: dict[str, str] = {}
         self.others: list[torch.Tensor] = []
         self.settings = ""
         self.count_and_form = (0.0, "")
         self._session: Callable[[], _steep.TrainingSession | None] = lambda: None
+        self._divided = not self._zero
 
     def describe(self, session: _steep.TrainingSession, _: str | bytes) -> None:
         """Go on with a new session; ``facts`` and ``others`` are those of its graph."""
@@ -75,6 +84,29 @@ class TrainerRanks(Ranks):
         copy = functools.partial(_copy_from_first, self.others)
         self._engine.move_to(session, self.facts, copy)
         self._session = weakref.ref(session)
+        if not self._divided:  # in the first session of all processes
+            self._engine.divide(self._zero)
+            self._divided = True
+
+    def moments_of_all(self) -> dict[str, _steep.Tensor] | None:
+        """With ``zero``: return moments, on rank 0 those of all processes, which all call this.
+
+        Elsewhere those that this process keeps, and None if they are not divided.
+        """
+        if not self._zero or self.size == 1 or not hasattr(self, "_engine"):
+            return None
+        with self._lock:
+            every = self._engine.optimizer_state()
+        return every if self.rank == 0 else None
+
+    def note_loaded(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Compare what was loaded at the next step: with ``zero``, each took its share of it."""
+        if self._zero:
+            checksum = 0
+            for name, tensor in sorted(state.items()):
+                value = torch.as_tensor(tensor).detach().contiguous().view(-1).view(torch.uint8)
+                checksum = zlib.crc32(value.numpy(), zlib.crc32(name.encode(), checksum))
+            self._engine.set_loaded(f"{checksum:08x} of {len(state)}")
 
     def _engine_of(self, session: _steep.TrainingSession) -> _steep.DataParallel:
         if self._session() is not session:  # one was made that the trainer could not use
@@ -104,16 +136,16 @@ class TrainerRanks(Ranks):
                 raise
 
 
-def join_trainer(parallel: str | None, wire_precision: str) -> TrainerRanks | None:
+def join_trainer(parallel: str | None, zero: int, wire_precision: str) -> TrainerRanks | None:
     """Return the processes of a trainer, None for one; raise as ``TrainerRanks``.
 
     Raises:
-        ModelError: one process would exchange gradients.
+        ModelError: one process would exchange gradients, or divide moments; or another ``zero``.
     """
     if parallel is None:
-        require_whole(0, wire_precision)
+        require_whole(zero, wire_precision)
         return None
-    return TrainerRanks(parallel, wire_precision)
+    return TrainerRanks(parallel, zero, wire_precision)
 
 
 def _copy_from_first(tensors: Sequence[torch.Tensor]) -> None:

@@ -15,15 +15,9 @@ from steep.errors import ModelError
 from steep.providers import Providers
 from steep.session.training import TrainingSession
 from steep.torch_internals.optim import has_step_hooks, note_step
-from steep.trainers.base import (
-    LOSS_SCALE,
-    OPTIMIZER,
-    STEP,
-    Groups,
-    Trainer,
-)
+from steep.trainers.base import Groups, Trainer
 from steep.trainers.optimizer import Lamb, Optimizer
-from steep.trainers.optimizer_state import SharedState
+from steep.trainers.optimizer_state import LOSS_SCALE, OPTIMIZER, STEP, SharedState
 from steep.trainers.several_processes import join_trainer
 from steep.trainers.step_options import StepOptions
 
@@ -170,6 +164,7 @@ class _OptimTrainer(Trainer):
         opset: int | None,
         predictions: bool,
         parallel: str | None,
+        zero: int,
         wire_precision: str,
     ) -> None:
         self._optimizer = optimizer
@@ -183,7 +178,7 @@ class _OptimTrainer(Trainer):
             seed=seed,
             opset=opset,
             predictions=predictions,
-            parallel=join_trainer(parallel, wire_precision),
+            parallel=join_trainer(parallel, zero, wire_precision),
         )
         self._check_groups()
 
@@ -331,6 +326,7 @@ def trainer(
     providers: Providers | None = None,
     opset: int | None = None,
     parallel: str | None = None,
+    zero: int = 0,
     wire_precision: str = "float32",
 ) -> Trainer:
     """Compile a PyTorch model's whole step: forward, loss, backward and update.
@@ -365,6 +361,9 @@ def trainer(
             with its own rows (docs/parallel.md). All make the same calls. The loss that a step
             returns, and the gradients, are the means over the rows of all. Only rank 0 writes
             files.
+        zero: 1: with ``parallel``, each process keeps the moments of its share of the parameters
+            only (ZeRO-1), in the optimizer's ``state`` too. All processes call ``state_dict`` and
+            ``save_checkpoint``, and load the same; the trained parameters may not change.
         wire_precision: with ``parallel``, "bfloat16": gradients are exchanged in half the bytes,
             and rounded (docs/parallel.md).
 
@@ -408,5 +407,6 @@ def trainer(
         opset=opset,
         predictions=predictions,
         parallel=parallel,
+        zero=zero,
         wire_precision=wire_precision,
     )

@@ -1,6 +1,8 @@
 """Trainers with parallel="torch": N processes train as PyTorch does with all of their rows."""
 
 import copy
+import shutil
+import tempfile
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 import steep  # noqa: E402
+from steep.parallel.torch_peers import ensure_group  # noqa: E402
 
 GENERATOR = torch.Generator().manual_seed(0)
 X = torch.randn(16, 8, generator=GENERATOR)
@@ -106,6 +109,147 @@ def exchange_in_half_the_bytes(rank):
     with pytest.raises(steep.ModelError, match="same model") as raised:
         trainer.step(X[:4], label[:4])
     assert raised.value.node == "rank 1: option wire_precision"
+
+
+def shared_moments(rank, trainer, optimizer):
+    """Each parameter's moments are in the optimizer's state of one rank; return all of them."""
+    names = {id(p): n for n, p in trainer.model.named_parameters()}
+    kept = {names[id(p)] for p, state in optimizer.state.items() if state}
+    assert kept == {n.removeprefix("model.") for n in trainer.session.held_parameters}
+    every = [None] * dist.get_world_size()
+    moments = {
+        f"{k}/{names[id(p)]}": v.clone() for p, s in optimizer.state.items() for k, v in s.items()
+    }
+    dist.all_gather_object(every, moments)
+    assert sum(map(len, every)) == len({name for each in every for name in each})
+    return {name: value for each in every for name, value in each.items()}
+
+
+def divide_moments(rank):
+    ensure_group()
+    size = dist.get_world_size()
+    for name, (make, label, criterion) in CASES.items():
+        expected, model = Net(), Net(seed=rank)
+        theirs = make(expected.parameters())
+        losses = trained(expected, theirs, label, criterion)
+        optimizer = make(model.parameters())
+        options = {"clip_norm": 0.5, "parallel": "torch", "zero": 1}
+        trainer = steep.trainer(model, criterion, optimizer, **options)
+        for wanted, rows in zip(losses, map(sum, DIVIDED), strict=True):
+            # other extents on each rank: some compile again where others do not
+            divided = [rows - size + 1, *[1] * (size - 1)]
+            mine = rows_of(rank, *divided)
+            assert float(trainer.step(X[mine], label[mine])[0]) == pytest.approx(wanted, abs=1e-6)
+        assert_same(model, expected, name)
+        moments = shared_moments(rank, trainer, optimizer)
+        assert len(moments) == sum(map(len, (s for s in theirs.state.values() if s)))
+        for n, p in expected.named_parameters():
+            for kind, value in theirs.state.get(p, {}).items():
+                found = moments[f"{kind}/{n}"]
+                torch.testing.assert_close(found, value, rtol=0, atol=1e-6)
+    state = trainer.state_dict()
+    if rank == 0:
+        kinds = ("step", "exp_avg", "exp_avg_sq")
+        assert {
+            n: v for n, v in state.items() if n.startswith("optimizer/") and n.count("/") > 1
+        }.keys() == {
+            f"optimizer/{k}/{n}"
+            for n, p in model.named_parameters()
+            for k in kinds
+            if p.requires_grad
+        }
+    box = [state]
+    dist.broadcast_object_list(box, 0)
+    for kind in ("exp_avg", "exp_avg_sq", "step"):
+        for key, value in box[0].items():
+            if key.startswith(f"optimizer/{kind}/"):
+                assert torch.equal(value, moments[key.removeprefix("optimizer/")]), key
+    read_on_any_number(rank, trainer, box[0], moments)
+
+
+def read_on_any_number(rank, trainer, state, moments):
+    """The state and the checkpoint of divided moments load with and without ``zero``."""
+    criterion, make = nn.MSELoss(), CASES["AdamW"][0]
+    folder = [tempfile.mkdtemp() if rank == 0 else ""]
+    dist.broadcast_object_list(folder, 0)
+    trainer.save_checkpoint(folder[0] + "/c", "mine")
+    dist.barrier()
+    after = None
+    for options in ({"parallel": "torch", "zero": 1}, {"parallel": "torch"}, {}):
+        for form in ("state", "pending", "checkpoint"):
+            model = Net(seed=7)
+            model.frozen.load_state_dict(trainer.model.frozen.state_dict())
+            optimizer = make(model.parameters())
+            again = steep.trainer(model, criterion, optimizer, clip_norm=0.5, **options)
+            if form != "pending":
+                again.compile(X[:4], Y[:4])
+            if form == "checkpoint":
+                assert again.load_checkpoint(folder[0] + "/c") == "mine"
+            else:
+                again.load_state_dict(state)
+                again.compile(X[:4], Y[:4])
+            if "zero" in options:
+                found = shared_moments(rank, again, optimizer)
+            else:
+                names = {id(p): n for n, p in model.named_parameters()}
+                found = {
+                    f"{k}/{names[id(p)]}": v
+                    for p, s in optimizer.state.items()
+                    for k, v in s.items()
+                }
+            assert found.keys() == moments.keys()
+            assert all(torch.equal(found[name], moments[name]) for name in found), (options, form)
+            assert again.session.step_count == len(DIVIDED)
+            if not options:
+                continue
+            mine = rows_of(rank, *[4] * dist.get_world_size())
+            again.step(X[mine], Y[mine])
+            after = model.first.weight.detach().clone() if after is None else after
+            torch.testing.assert_close(model.first.weight, after, rtol=0, atol=1e-6)
+    dist.barrier()
+    if rank == 0:
+        shutil.rmtree(folder[0])
+
+
+def refuse_what_is_divided(rank):
+    make = CASES["AdamW"][0]
+    model = Net()
+    with pytest.raises(steep.ModelError) as raised:
+        steep.trainer(model, nn.MSELoss(), make(model.parameters()), parallel="torch", zero=3)
+    assert raised.value.node == "zero"
+    with pytest.raises(steep.ModelError) as raised:
+        steep.trainer(model, nn.MSELoss(), make(model.parameters()), zero=1)
+    assert raised.value.node == "zero"
+    optimizer = make(model.parameters())
+    trainer = steep.trainer(model, nn.MSELoss(), optimizer, parallel="torch", zero=1)
+    trainer.step(X[:4], Y[:4])
+    state = trainer.state_dict()
+    if rank == 0:
+        trainer.load_state_dict({**state, "optimizer/step": torch.tensor(9)})
+    with pytest.raises(steep.DataError, match="same checkpoint or state"):
+        trainer.step(X[:4], Y[:4])
+    box = [state]
+    dist.broadcast_object_list(box, 0)
+    trainer.load_state_dict(box[0])
+    trainer.step(X[:4], Y[:4])
+    # the optimizer's own state_dict has what this rank keeps, and takes a whole one
+    held = {f"model.{n}": p for n, p in model.named_parameters()}
+    kept = [held[n] for n in trainer.session.held_parameters]
+    assert set(optimizer.state) == set(kept)
+    moment = {id(p): optimizer.state[p]["exp_avg"].clone() for p in kept}
+    whole = optimizer.state_dict()
+    some = next(iter(whole["state"].values()))
+    for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"]):
+        whole["state"].setdefault(i, {k: torch.ones_like(p) for k in some} | {"step": some["step"]})
+    optimizer.load_state_dict(whole)
+    trainer.step(X[:4], Y[:4])
+    trained_ones = {p for p in optimizer.state if p.requires_grad}
+    assert trained_ones == set(kept)
+    assert all(not torch.equal(optimizer.state[p]["exp_avg"], moment[id(p)]) for p in kept)
+    model.last.bias.requires_grad_(False)
+    with pytest.raises(steep.ModelError, match="Other parameters are trained") as raised:
+        trainer.step(X[:4], Y[:4])
+    assert raised.value.node == "model.last.bias"
 
 
 def accumulate(rank):
@@ -202,4 +346,9 @@ def run_all(rank, names):
 def test_two_processes_equal_pytorch_and_all_are_told_what_one_meets():
     names = ["equal_pytorch", "accumulate", "fail_together", "tell_differences"]
     names += ["refuse_what_has_no_mean", "exchange_in_half_the_bytes"]
+    names += ["divide_moments", "refuse_what_is_divided"]
     in_processes(2, run_all, names)  # once: each process imports and captures for seconds
+
+
+def test_three_processes_divide_moments():
+    in_processes(3, divide_moments)

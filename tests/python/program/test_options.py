@@ -82,6 +82,7 @@ def test_trainers(name: str, other: dict[str, Any]) -> None:
         "predictions",
         "opset",
         "parallel",
+        "zero",
         "wire_precision",
         "use_mixed_precision",
         "_opset_version",
