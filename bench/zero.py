@@ -1,4 +1,4 @@
-"""`steep launch … --zero`: memory, bytes and time of a step, with whole and with divided states.
+"""`steep launch … --zero`: memory, bytes and time of a step, with whole and divided states.
 
     python bench/zero.py
     python bench/zero.py --width 1024 --layers 8 --processes 1 2 4
@@ -117,7 +117,7 @@ def main() -> None:
         )
         print("|---|---|---|---|---|---|")
         for count in args.processes:
-            for zero in (0, 1) if count > 1 else (0,):
+            for zero in (0, 1, 2) if count > 1 else (0,):
                 most, now, seconds, sent = run(folder, count, zero)
                 least = 2 * (count - 1) / count * weights
                 cells = (

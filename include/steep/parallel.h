@@ -126,6 +126,8 @@ std::shared_ptr<Peers> connect(const std::string& way);
 /// The hash of a file, for DataParallel's facts. Throws IoError.
 std::string hash_of_file(const std::filesystem::path& path);
 
+class DividedGradients;
+
 /// This process's part of a training in which each process has a session of its own. A step is two
 /// small exchanges around forward and backward, then one sum of the gradients:
 ///
@@ -142,6 +144,11 @@ std::string hash_of_file(const std::filesystem::path& path);
 /// largest first, to the process that has least: so the update is that of one process for every
 /// optimizer. All ranks then call save_checkpoint().
 ///
+/// With `zero` = 2 (ZeRO-2), the sums of gradients are divided in the same way: backward sends each
+/// gradient to its owner as soon as it is there, and frees it. Parts of a step are therefore sent
+/// one by one, by accumulate(), which all ranks call equally often. An error in it is one of all
+/// ranks, and drops the parts before it.
+///
 /// All processes learn of an error of one before any weight changes: that process throws its error,
 /// the others one of the same class that names the rank. Training may go on with the next step,
 /// unless a process was lost. With one process, all calls are those of the session.
@@ -151,7 +158,7 @@ class DataParallel {
   /// same everywhere, by name; the session's options, parameters and the version are compared
   /// anyway. All is compared in the first step: ModelError names the rank and what differs. With
   /// `zero` it is compared here, too, and rank 0's states are copied; throws ModelError for another
-  /// number than 0 and 1, and as TrainingSession::hold_states_of(), and ProviderError unless
+  /// number than 0, 1 and 2, and as TrainingSession::hold_states_of(), and ProviderError unless
   /// Peers::exchanges(). `wire_precision`: "float32", or "bfloat16": gradients are exchanged in
   /// half the bytes, see Peers::add(); those of float64 weights are not. Throws ModelError for
   /// another, and ProviderError unless Peers::exchanges(). With one process, both do nothing.
@@ -177,7 +184,7 @@ class DataParallel {
   /// processes in this part: then all parts have the same weight, as in one process; 0: each part
   /// weighs as many as this process's rows, which is the same for parts of one size; then processes
   /// may have different numbers of parts. With a loss that weighs labels it makes no difference. An
-  /// error here is this process's; see Peers::tell().
+  /// error here is this process's, see Peers::tell(), unless `zero` is 2.
   StepResult accumulate(std::span<const Tensor> inputs, int64_t rows = 0);
   StepResult accumulate_reading(const Read& read, int64_t rows = 0);
   /// As TrainingSession::apply_gradients(). If a part overflowed on one process ("fp16"), all skip
@@ -232,7 +239,11 @@ class DataParallel {
 
  private:
   struct Summary;
+  TrainingSession::Receive receive() const;
+  StepResult part_of_all(const Read& read, int64_t rows);
+  StepResult run_part(std::span<const Tensor> inputs, bool weighs, double weight);
   void describe();
+  void set_digest();
   void hold_share_of(TrainingSession& session) const;
   std::map<std::string, Tensor> gather_from_owners(
       const std::function<std::vector<TensorInfo>(const std::string&)>& types,
@@ -253,7 +264,7 @@ class DataParallel {
   void compare_forms(const std::vector<Summary>& every);
   std::optional<StepResult> finish(std::vector<Tensor> outputs);
   void sum_gradients(const std::map<std::string, Tensor>& sums, double factor);
-  double norm_of_all(const std::map<std::string, Tensor>& sums);
+  double norm_of_all(const std::map<std::string, Tensor>& sums, double weight);
   StepResult apply(double norm);
   StepResult skip(const std::vector<Summary>& every, std::vector<Tensor> outputs);
   void undo();
@@ -272,6 +283,8 @@ class DataParallel {
   DType wire_ = DType::f32;                         ///< of gradients on their way
   double digest_ = 0;                               ///< of facts_
   std::vector<std::vector<std::string>> shares_{};  ///< with zero: the parameters of each rank
+  int zero_ = 0;
+  std::shared_ptr<DividedGradients> gradients_{};  ///< with zero = 2
   std::string loaded_hash_{};  ///< of the checkpoint that this session, or one before it, loaded
   std::string loaded_text_{};  ///< set_loaded()
   bool fresh_ = true;

@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -510,8 +511,13 @@ class TrainingSession {
   /// save_artifact() throw DataError; optimizer_state(), set_optimizer_state() and state() have
   /// only the states that are kept; and load_checkpoint() takes those from a whole checkpoint.
   /// Throws ModelError for another name and with TrainingOptions::ema_decay, and DataError if
-  /// gradients wait, or if it was called before.
-  void hold_states_of(const std::vector<std::string>& parameters);
+  /// gradients wait, or if it was called before. `receive`: if there is one, accumulate() hands it
+  /// the gradient of each parameter, times the weight of the part, when backward has it, and frees
+  /// it afterwards. It may not call the session; if it throws, so does accumulate(), and the caller
+  /// restores running statistics. accumulated_gradients() then has the sums of these parameters
+  /// only, which the caller sets to zero and adds up.
+  using Receive = std::function<void(const std::string& parameter, const Tensor& gradient)>;
+  void hold_states_of(const std::vector<std::string>& parameters, Receive receive = {});
   /// Those parameters, sorted; nothing before that call.
   std::optional<std::vector<std::string>> held_parameters() const;
   /// Names and types of the states of a parameter as a checkpoint contains them, also of states

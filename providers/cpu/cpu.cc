@@ -35,6 +35,7 @@ namespace steep::cpu {
   X(conv) \
   X(copy) \
   X(cumulative) \
+  X(deliver) \
   X(det) \
   X(elementwise) \
   X(expand) \

@@ -38,16 +38,22 @@ void add_parallel_options(CLI::App& app, std::string& way, int64_t& zero, std::s
   app.add_option(
          "--zero", zero,
          "1: divide the optimizer's states, too, as in --zero 1: each process keeps those of\n"
-         "its share of the weights, with the same results and the same bytes sent")
+         "its share of the weights, with the same results and the same bytes sent; 2: the\n"
+         "sums of gradients as well, which are sent while backward runs, and again for each\n"
+         "part of --accumulate")
       ->needs(parallel)
       ->capture_default_str()
-      ->transform(whole(0, 1));
+      ->transform(whole(0, 2));
   app.add_option("--wire-precision", wire,
                  "bfloat16: send gradients in half the bytes, rounded; all processes still have\n"
                  "the same weights")
       ->needs(parallel)
       ->capture_default_str()
       ->check(one_of({"float32", "bfloat16"}));
+}
+
+const char* divided_by(int64_t zero) {
+  return zero == 2 ? ", and the optimizer's states and gradients" : ", and the optimizer's states";
 }
 
 Team::Team(const std::string& way)

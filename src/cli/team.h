@@ -13,6 +13,8 @@ namespace steep::cli {
 
 /// Adds --parallel, --zero and --wire-precision.
 void add_parallel_options(CLI::App& app, std::string& way, int64_t& zero, std::string& wire);
+/// What --zero divides, as the end of a sentence on the rows.
+const char* divided_by(int64_t zero);
 
 /// This process and the others. Without --parallel, this process alone.
 class Team {

@@ -299,7 +299,7 @@ class Run {
     progress.line(feed_.text);
     if (!team_.alone()) {
       progress.line(fmt::format("{} processes share the {} rows of each batch{}", team_.size(),
-                                cut_.batch, is_divided() ? ", and the optimizer's states" : ""));
+                                cut_.batch, is_divided() ? divided_by(choice_.zero) : ""));
     }
     if (validation_) progress.line("validation, " + validation_text_);
     if (const std::string note = session_.batch_note(); !note.empty() || !cut_.text.empty()) {

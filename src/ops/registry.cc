@@ -200,6 +200,7 @@ namespace steep {
   X(SteepConvGradInput) \
   X(SteepConvGradWeight) \
   X(SteepCumProd) \
+  X(SteepDeliver) \
   X(SteepDropout) \
   X(SteepDropoutMask) \
   X(SteepDropoutRows) \

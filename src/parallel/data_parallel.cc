@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "parallel/describe.h"
+#include "parallel/divided_gradients.h"
 #include "runtime/digest.h"
 #include "steep/parallel.h"
 
@@ -120,15 +121,20 @@ std::optional<StepResult> DataParallel::step_of_all(const Read& read) {
                    .remedy = "Call apply_gradients(), or drop_gradients()."});
   }
   if (!opened_) open();
-  StepResult own;
+  StepResult own = part_of_all(read, 0);
+  return finish(std::move(own.outputs));
+}
+
+/// A part whose errors are those of all processes.
+StepResult DataParallel::part_of_all(const Read& read, int64_t rows) {
+  const uint64_t before = peers_->agreements();
   try {
-    own = part(read(), 0);
+    return part(read(), rows);
   } catch (const std::exception& error) {
     undo();
-    peers_->tell(error);
+    if (peers_->agreements() == before || !peers_->failed_together()) peers_->tell(error);
     throw;
   }
-  return finish(std::move(own.outputs));
 }
 
 StepResult DataParallel::accumulate(std::span<const Tensor> inputs, int64_t rows) {
@@ -138,12 +144,13 @@ StepResult DataParallel::accumulate(std::span<const Tensor> inputs, int64_t rows
     return result;
   }
   if (!opened_) open();
-  return part(inputs, rows);
+  if (!gradients_) return part(inputs, rows);
+  return part_of_all([&] { return std::vector<Tensor>(inputs.begin(), inputs.end()); }, rows);
 }
 
 StepResult DataParallel::accumulate_reading(const Read& read, int64_t rows) {
   if (peers_->size() > 1 && !opened_) open();
-  return accumulate(read(), rows);
+  return gradients_ ? part_of_all(read, rows) : accumulate(read(), rows);
 }
 
 StepResult DataParallel::apply_gradients() {
@@ -272,6 +279,7 @@ StepResult DataParallel::part(std::span<const Tensor> inputs, int64_t rows) {
   }
   shared_ = rows > 0;
   if (own == 0) {
+    run_part({}, false, 0);
     ++parts_;
     return {.loss = kNone,
             .lr = session_->lr(),
@@ -282,28 +290,42 @@ StepResult DataParallel::part(std::span<const Tensor> inputs, int64_t rows) {
   double share = 1;
   if (shared_ && !inputs[0].dims().empty()) share = static_cast<double>(inputs[0].dims()[0]);
   if (shared_) share /= static_cast<double>(rows);
-  // Sums of equal shares are multiplied by the share at the end.
-  if (shared_ && !weighs && share_ != 0 && share_ != share) scale_sums(share_ / share);
-  if (shared_ && !weighs) share_ = share;
-  // In a step each process has its own seed; between steps all have the same.
-  session_->set_seed(seed_ + static_cast<uint64_t>(peers_->rank()));
-  StepResult result;
-  try {
-    result = session_->accumulate(inputs);
-  } catch (...) {
-    session_->set_seed(seed_);
-    throw;
-  }
-  session_->set_seed(seed_);
+  const double weight = shared_ ? share : own;
+  // Sums of equal shares are multiplied by the share at the end, unless each gradient is.
+  const bool at_end = shared_ && !weighs && !gradients_;
+  if (at_end && share_ != 0 && share_ != share) scale_sums(share_ / share);
+  if (at_end) share_ = share;
+  StepResult result = run_part(inputs, weighs, weight);
   ++parts_;
   if (result.skipped) {
     skipped_ = true;
     skipped_loss_ = result.loss;
   } else if (!weighs) {
-    const double weight = shared_ ? share : own;
     rows_ += weight;
     loss_ += weight * result.loss;
   }
+  return result;
+}
+
+/// Forward and backward of these rows, if there are some. With divided gradients, takes part in
+/// their exchange; `weight`: of these rows, unless the loss weighs them.
+StepResult DataParallel::run_part(std::span<const Tensor> inputs, bool weighs, double weight) {
+  StepResult result;
+  if (gradients_) {
+    gradients_->begin(session_->accumulated_gradients().sums, parts_ == 0, weighs ? 1 : weight);
+  }
+  if (!inputs.empty()) {
+    // In a step each process has its own seed; between steps all have the same.
+    session_->set_seed(seed_ + static_cast<uint64_t>(peers_->rank()));
+    try {
+      result = session_->accumulate(inputs);
+    } catch (...) {
+      session_->set_seed(seed_);
+      throw;
+    }
+    session_->set_seed(seed_);
+  }
+  if (gradients_) gradients_->end();
   return result;
 }
 
@@ -440,14 +462,15 @@ std::optional<StepResult> DataParallel::finish(std::vector<Tensor> outputs) {
     if (!waiting.weighs) {
       factor = shared_ ? share_ : rows_ / (waiting.weight > 0 ? waiting.weight : 1);
     }
-    sum_gradients(waiting.sums, factor / total);
+    if (!gradients_) sum_gradients(waiting.sums, factor / total);
     if (!old_statistics_.empty()) {
       const auto has_rows = [](const Summary& of) { return of.weight > 0; };
       const auto source = std::find_if(every.begin(), every.end(), has_rows) - every.begin();
       peers_->copy_from(static_cast<int>(source), states(session_->statistic_names()));
     }
-    session_->set_accumulated(1, loss / total);
-    norm = norm_of_all(waiting.sums);
+    const double weight = gradients_ ? total : 1;  // of the sums
+    session_->set_accumulated(weight, loss / total * weight);
+    norm = norm_of_all(waiting.sums, weight);
   } catch (...) {
     undo();
     throw;
@@ -512,8 +535,13 @@ void DataParallel::describe() {
     if (!facts_are_all_ || is_of_states(name)) facts_.emplace(name, std::move(text));
   }
   facts_["option wire_precision"] = name_of(wire_);
-  digest_ = digest_of(nlohmann::json(facts_).dump());
+  if (zero_ == 0) return set_digest();
+  facts_["option zero"] = std::to_string(zero_);
+  if (zero_ == 2) facts_["order of parameters"] = fmt::format("{}", session_->parameter_names());
+  set_digest();
 }
+
+void DataParallel::set_digest() { digest_ = digest_of(nlohmann::json(facts_).dump()); }
 
 void DataParallel::explain_difference() {
   using Facts = std::map<std::string, std::string>;

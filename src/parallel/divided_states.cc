@@ -1,4 +1,5 @@
-// DataParallel with an optimizer whose states are divided among the processes (ZeRO-1).
+// DataParallel with an optimizer whose states are divided among the processes (ZeRO-1), and with
+// gradients that are, too (ZeRO-2).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,6 +10,8 @@
 #include <utility>
 
 #include "parallel/describe.h"
+#include "parallel/divided_gradients.h"
+#include "runtime/zeros.h"
 #include "steep/parallel.h"
 #include "train/step.h"
 
@@ -49,12 +52,12 @@ double squares_of(const Tensor& tensor) {
 }  // namespace
 
 void DataParallel::divide(int zero) {
-  if (zero != 0 && zero != 1) {
+  if (zero < 0 || zero > 2) {
     throw ModelError(ErrorParts{.what = "States cannot be divided in this way.",
                                 .node = "zero",
                                 .expected =
-                                    "0 (all processes keep all of them) or 1 (ZeRO-1: those "
-                                    "of the optimizer are divided)",
+                                    "0 (all processes keep all of them), 1 (ZeRO-1: those of "
+                                    "the optimizer are divided) or 2 (ZeRO-2: gradients, too)",
                                 .received = std::to_string(zero)});
   }
   if (zero == 0 || peers_->size() == 1) return;
@@ -65,15 +68,24 @@ void DataParallel::divide(int zero) {
                                    .received = "Peers without",
                                    .remedy = "Use gloo or mpi, or zero = 0."});
   }
+  zero_ = zero;
   describe();
   for (const std::vector<double>& of : peers_->agree("the division of states", {&digest_, 1})) {
     if (of[0] != digest_) explain_difference();
   }
   peers_->copy_from(0, states(state_names()));
   std::vector<std::vector<std::string>> shares = shares_of(*session_, peers_->size());
-  session_->hold_states_of(shares[static_cast<size_t>(peers_->rank())]);
+  if (zero == 2) gradients_ = std::make_shared<DividedGradients>(*peers_, shares, *session_, wire_);
+  session_->hold_states_of(shares[static_cast<size_t>(peers_->rank())], receive());
   shares_ = std::move(shares);
   loaded_hash_.clear();
+}
+
+TrainingSession::Receive DataParallel::receive() const {
+  if (!gradients_) return {};
+  return [gradients = gradients_](const std::string& parameter, const Tensor& gradient) {
+    gradients->take(parameter, gradient);
+  };
 }
 
 /// For a session in the place of the one whose states were divided.
@@ -94,7 +106,7 @@ void DataParallel::hold_share_of(TrainingSession& session) const {
         .received = std::binary_search(now.begin(), now.end(), others[0]) ? "one more" : "one less",
         .remedy = "Load the state into a new trainer or session, or do not divide (zero = 0)."});
   }
-  session.hold_states_of(shares_[static_cast<size_t>(peers_->rank())]);
+  session.hold_states_of(shares_[static_cast<size_t>(peers_->rank())], receive());
 }
 
 std::string DataParallel::loaded_states() {
@@ -141,15 +153,16 @@ void DataParallel::sum_gradients(const std::map<std::string, Tensor>& sums, doub
   peers_->add(all, factor, wire_);
 }
 
-/// The norm of the gradient of all parameters; 0 if no step needs it here.
-double DataParallel::norm_of_all(const std::map<std::string, Tensor>& sums) {
+/// The norm of the gradient of all parameters, which are the sums by `weight`; 0 if no step needs
+/// it here.
+double DataParallel::norm_of_all(const std::map<std::string, Tensor>& sums, double weight) {
   if (shares_.empty() || !wants_norm(session_->options())) return 0;
   double own = 0, all = 0;
   for (const std::string& name : shares_[static_cast<size_t>(peers_->rank())]) {
     own += squares_of(sums.at(name));
   }
   for (const auto& of : peers_->agree("the norm of the gradients", {&own, 1})) all += of[0];
-  return std::sqrt(all);
+  return std::sqrt(all) / weight;
 }
 
 StepResult DataParallel::apply(double norm) {
@@ -188,7 +201,9 @@ std::map<std::string, Tensor> DataParallel::gather_from_owners(
       if (rank != 0 && rank != from) continue;
       for (const std::string& parameter : shares_[from]) {
         for (const TensorInfo& info : types(parameter)) {
-          owned[from].push_back(rank == 0 ? Tensor::empty(info.dtype, info.dims) : own(info.name));
+          // The memory is given back when they are saved: malloc would keep it.
+          owned[from].push_back(rank == 0 ? untouched_zeros(info.dtype, info.dims)
+                                          : own(info.name));
           if (rank == 0) others[info.name] = owned[from].back();
         }
         const std::string count = count_name(parameter);

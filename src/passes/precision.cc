@@ -57,7 +57,10 @@ constexpr PatternRule<> kPassOn[] = {
 constexpr PatternRule<> kSinks[] = {
     {.name = "precision/norm",
      .reason = "The norm for clipping is computed from gradients of full precision.",
-     .pattern = "steep.GlobalNorm(...)"}};
+     .pattern = "steep.GlobalNorm(...)"},
+    {.name = "precision/deliver",
+     .reason = "Gradients are summed over processes in full precision.",
+     .pattern = "steep.Deliver(...)"}};
 
 bool passes_on(Node n) { return moves(n) || apply_rules(kPassOn, n, Match()); }
 

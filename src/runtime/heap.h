@@ -3,8 +3,8 @@
 
 namespace steep {
 
-/// Returns to the system what reading a model and making a plan took and freed: no step needs as
-/// much of malloc's memory. Does nothing if malloc is not glibc's. Thread-safe.
+/// Returns to the system what was freed, such as what reading a model and making a plan took: no
+/// step needs as much of malloc's memory. Does nothing if malloc is not glibc's. Thread-safe.
 void trim_heap();
 
 }  // namespace steep

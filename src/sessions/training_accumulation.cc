@@ -17,7 +17,8 @@ namespace steep {
 
 Program& TrainingSession::Impl::accumulation() {
   return programs.get(Kind::accumulation, [&] {
-    Graph graph = accumulation_graph(model, options, &weighs_);
+    Graph graph =
+        accumulation_graph(model, options, &weighs_, receiver ? receiver->number() : int64_t{0});
     for (Value state : graph.states()) {
       Tensor& bytes = programs.states[state.name()];
       if (!bytes.defined()) bytes = Tensor::zeros(state.dtype(), state.type().dims());
@@ -29,7 +30,7 @@ Program& TrainingSession::Impl::accumulation() {
 Program& TrainingSession::Impl::begin_accumulation() {
   Program& adding = accumulation();
   for (const std::string& name : model.parameters) {
-    if (accumulated.parts > 0) break;
+    if (accumulated.parts > 0 || receiver) break;
     Tensor& sum = programs.states.at(accumulator_name(name));
     if (sum.nbytes() > 0) std::memset(sum.data(), 0, sum.nbytes());
   }
@@ -42,7 +43,7 @@ AccumulatedGradients TrainingSession::Impl::accumulated_gradients() try {
                               .weight = accumulated.weight,
                               .weighs = weighs_,
                               .loss = accumulated.loss};
-  for (const std::string& name : model.parameters) {
+  for (const std::string& name : summed()) {
     result.sums[name] = programs.states.at(accumulator_name(name));
   }
   return result;
@@ -105,8 +106,9 @@ StepResult TrainingSession::Impl::accumulate(std::span<const Tensor> arrays) try
   } catch (const std::exception& error) {
     if (adding.wrote_states()) {  // some sums include the gradients of this part, others do not
       accumulated = {};
-      if (!model.statistics.empty()) tear(error.what());
+      if (!model.statistics.empty() && !receiver_error) tear(error.what());
     }
+    if (receiver_error) std::rethrow_exception(std::exchange(receiver_error, nullptr));
     throw;
   }
   program->set_run_count(run + 1);

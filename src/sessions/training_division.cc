@@ -6,6 +6,7 @@
 #include <new>
 #include <utility>
 
+#include "runtime/heap.h"
 #include "runtime/memory.h"
 #include "sessions/training_impl.h"
 #include "steep/error.h"
@@ -55,7 +56,13 @@ std::vector<TensorInfo> TrainingSession::Impl::states_of(const std::string& para
   return infos;
 }
 
-void TrainingSession::Impl::hold_states_of(const std::vector<std::string>& parameters) try {
+std::vector<std::string> TrainingSession::Impl::summed() const {
+  if (!receiver) return model.parameters;
+  return {held->begin(), held->end()};
+}
+
+void TrainingSession::Impl::hold_states_of(const std::vector<std::string>& parameters,
+                                           Receive receive) try {
   require_whole();
   require_undivided("hold_states_of()");
   require_applied("hold_states_of()");
@@ -80,6 +87,7 @@ void TrainingSession::Impl::hold_states_of(const std::vector<std::string>& param
   }
   // The program of a whole step holds all states; that of a part of a step takes its place.
   const uint64_t runs = program->run_count();
+  if (receive) hand_over(keeps, std::move(receive));
   program = &accumulation();
   program->set_run_count(runs);
   program->set_seed(options.seed);
@@ -95,8 +103,33 @@ void TrainingSession::Impl::hold_states_of(const std::vector<std::string>& param
   }
   held = std::move(keeps);
   loaded_hash.clear();
+  trim_heap();  // of which malloc would keep what was freed here
 } catch (const std::bad_alloc&) {
   throw_out_of_memory();
+}
+
+/// Lets accumulation() hand gradients over, and frees the sums of parameters that others keep.
+void TrainingSession::Impl::hand_over(const std::set<std::string>& keeps, Receive receive) {
+  receiver = std::make_unique<Receiver>(
+      [this, receive = std::move(receive)](int64_t index, const void* data) {
+        const std::string& name = model.parameters[static_cast<size_t>(index)];
+        const Tensor& weight = programs.states.at(name);
+        const DType dtype = weight.dtype() == DType::f64 ? DType::f64 : DType::f32;
+        try {
+          receive(name, Tensor::wrap(dtype, weight.dims(), const_cast<void*>(data), nullptr));
+        } catch (...) {  // the error that crosses the provider's boundary is another one
+          receiver_error = std::current_exception();
+          throw;
+        }
+      });
+  programs.erase(Kind::accumulation);
+  for (const std::string& name : model.parameters) {
+    const Tensor& weight = programs.states.at(name);
+    const DType dtype = weight.dtype() == DType::f64 ? DType::f64 : DType::f32;
+    programs.states.erase(accumulator_name(name));
+    if (keeps.count(name) != 0)
+      programs.states[accumulator_name(name)] = Tensor::zeros(dtype, weight.dims());
+  }
 }
 
 /// As apply(), where there are more processes than parameters.
@@ -174,9 +207,9 @@ std::map<std::string, Tensor> TrainingSession::Impl::with_others(
   return others;
 }
 
-void TrainingSession::hold_states_of(const std::vector<std::string>& parameters) {
+void TrainingSession::hold_states_of(const std::vector<std::string>& parameters, Receive receive) {
   const std::lock_guard lock(impl_->programs.call_lock);
-  impl_->hold_states_of(parameters);
+  impl_->hold_states_of(parameters, std::move(receive));
 }
 std::optional<std::vector<std::string>> TrainingSession::held_parameters() const {
   const std::lock_guard lock(impl_->programs.call_lock);

@@ -1,6 +1,7 @@
 // The members of a TrainingSession. Private: users see steep/steep.h.
 #pragma once
 
+#include <exception>
 #include <map>
 #include <memory>
 #include <optional>
@@ -12,6 +13,7 @@
 #include "model/export/detached.h"
 #include "model/import/import.h"
 #include "program/program_set.h"
+#include "runtime/receiver.h"
 #include "steep/steep.h"
 #include "train/adapters.h"
 #include "train/labels.h"
@@ -27,7 +29,7 @@ struct TrainingSession::Impl {
   StepResult step(std::span<const Tensor> inputs);
   StepResult accumulate(std::span<const Tensor> inputs);
   StepResult apply_gradients();
-  void hold_states_of(const std::vector<std::string>& parameters);
+  void hold_states_of(const std::vector<std::string>& parameters, Receive receive);
   std::vector<TensorInfo> states_of(const std::string& parameter) const;
   StepResult apply_held_gradients(double norm);
   void complete_update();
@@ -86,6 +88,8 @@ struct TrainingSession::Impl {
   void require_applied(const char* call) const;
   /// Throws DataError, which names `call`, after hold_states_of().
   void require_undivided(const char* call) const;
+  /// The parameters whose gradients are added up here.
+  std::vector<std::string> summed() const;
   /// Throws DataError for a state of `elsewhere`.
   void require_here(const std::string& name) const;
   /// Throws DataError if an update was incomplete and some state has not been replaced since.
@@ -136,7 +140,9 @@ struct TrainingSession::Impl {
   /// data, that other processes keep.
   std::optional<std::set<std::string>> held{};
   std::map<std::string, Tensor> elsewhere{};
-  bool incomplete = false;    ///< torn until complete_update()
+  std::unique_ptr<Receiver> receiver{};  ///< of gradients that are not added to sums here
+  std::exception_ptr receiver_error{};   ///< what it threw in the run
+  bool incomplete = false;               ///< torn until complete_update()
   Accumulated accumulated{};  ///< describes the sums in the states accumulator_name(), if parts > 0
 
  private:
@@ -150,6 +156,7 @@ struct TrainingSession::Impl {
   /// Runs a program of application_graph(), whose inputs after kShareInput are `more`.
   StepResult apply(Program& updating, std::span<const Tensor> more);
   StepResult apply_nothing();
+  void hand_over(const std::set<std::string>& keeps, Receive receive);
   /// Checks the loss and, if forward computes it, the norm (the last output, which is removed).
   /// Returns false if the gradients overflowed; the loss scale is then reduced. Throws DataError if
   /// a value is not finite for another reason. `run` is the number of the run.

@@ -471,7 +471,8 @@ Graph step_graph(const TrainingModel& model, const TrainingOptions& options) {
 std::string count_name(const std::string& parameter) { return "step/" + parameter; }
 std::string accumulator_name(const std::string& parameter) { return "accumulated/" + parameter; }
 
-Graph accumulation_graph(const TrainingModel& model, const TrainingOptions& options, bool* weighs) {
+Graph accumulation_graph(const TrainingModel& model, const TrainingOptions& options, bool* weighs,
+                         int64_t receiver) {
   Graph graph = model.graph;
   const bool scaled = scales_loss(options), look_first = options.check_finite || scaled;
   begin_step(graph, options, true);
@@ -490,11 +491,21 @@ Graph accumulation_graph(const TrainingModel& model, const TrainingOptions& opti
   for (size_t i = 0; i < gradients.size(); ++i) {
     const Graph::Scope scope(graph, Phase::backward, "accumulate/" + model.parameters[i]);
     const Type& type = graph.find(model.parameters[i]).type();
-    const Value sum = add_optimizer_state(graph, accumulator_name(model.parameters[i]),
-                                          {update_dtype(type), type.shape});
-    Value gradient = cast_like(gradients[i], sum);
-    if (scale) gradient = gradient * cast_like(scale, sum);
-    if (weight) gradient = gradient * cast_like(weight, sum);
+    const DType dtype = update_dtype(type);
+    Value gradient = cast(gradients[i], dtype);
+    if (scale) gradient = gradient * cast(scale, dtype);
+    if (weight) gradient = gradient * cast(weight, dtype);
+    if (receiver != 0) {
+      // Only nodes whose results are kept run.
+      const Value delivered =
+          add_optimizer_state(graph, "delivered/" + model.parameters[i], {DType::f32, Shape{}});
+      graph.add_update(delivered,
+                       steep::apply("steep.Deliver", {gradient},
+                                    {{"receiver", receiver}, {"index", static_cast<int64_t>(i)}}));
+      continue;
+    }
+    const Value sum =
+        add_optimizer_state(graph, accumulator_name(model.parameters[i]), {dtype, type.shape});
     graph.add_update(sum, sum + gradient);
   }
   return graph;

@@ -58,6 +58,7 @@ WITHOUT_ROWS = {
         "which rows count: tests/autodiff/read_rows_test.cc",
     ),
     "steep.ReadFile": "a file: tests/python/session/test_frozen_on_disk.py",
+    "steep.Deliver": "hands gradients to a function: tests/parallel/divided_gradients_test.cc",
     **dict.fromkeys(
         (
             "Bernoulli",

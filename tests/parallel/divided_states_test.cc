@@ -103,37 +103,45 @@ class Moments {
   Weights all_;
 };
 
+/// Three steps, on any number of processes and in one. The last step has fewer rows than processes.
+void expect_one_process(const TrainingOptions& options, int zero) {
+  const std::string bytes = matrices_bytes();
+  auto alone = session_of(bytes, options);
+  std::vector<StepResult> results;
+  for (int i = 0; i < 3; ++i) results.push_back(alone.step(batch(i == 2 ? 2 : 7, i)));
+  for (const int size : {1, 2, 3, 4, 7}) {
+    SCOPED_TRACE(size);
+    Moments moments;
+    in_threads(size, [&](const std::shared_ptr<Peers>& peers) {
+      TrainingOptions own = options;
+      own.seed = static_cast<uint64_t>(peers->rank());
+      auto session = session_of(bytes, own);
+      if (peers->rank() > 0) session.state("w1").data<float>()[0] = 9;  // rank 0's counts
+      DataParallel parallel(session, peers, {}, zero);
+      for (int i = 0; i < 3; ++i) {
+        const StepResult result =
+            parallel.step(share(batch(i == 2 ? 2 : 7, i), peers->rank(), size));
+        EXPECT_NEAR(result.loss, results[static_cast<size_t>(i)].loss, 1e-6);
+        EXPECT_NEAR(result.grad_norm, results[static_cast<size_t>(i)].grad_norm, 1e-6);
+        EXPECT_EQ(result.step, i + 1);
+      }
+      expect_near(session.weights(), alone.weights());
+      moments.add(session.optimizer_state());
+    });
+    expect_near(alone.optimizer_state(), moments.all());
+  }
+}
+
 TEST(DividedStates, MakeTheUpdateOfOneProcess) {
   // The last three read a whole tensor to update it.
   for (const char* kind : {"sgd", "adamw", "lamb", "muon", "adafactor"}) {
     SCOPED_TRACE(kind);
-    const TrainingOptions options = options_of(kind, 0.005);
-    const std::string bytes = matrices_bytes();
-    auto alone = session_of(bytes, options);
-    std::vector<StepResult> results;
-    for (int i = 0; i < 3; ++i) results.push_back(alone.step(batch(i == 2 ? 2 : 7, i)));
-    for (const int size : {1, 2, 3, 7}) {
-      SCOPED_TRACE(size);
-      Moments moments;
-      in_threads(size, [&](const std::shared_ptr<Peers>& peers) {
-        TrainingOptions own = options;
-        own.seed = static_cast<uint64_t>(peers->rank());
-        auto session = session_of(bytes, own);
-        if (peers->rank() > 0) session.state("w1").data<float>()[0] = 9;  // rank 0's counts
-        DataParallel parallel(session, peers, {}, 1);
-        for (int i = 0; i < 3; ++i) {
-          const StepResult result =
-              parallel.step(share(batch(i == 2 ? 2 : 7, i), peers->rank(), size));
-          EXPECT_NEAR(result.loss, results[static_cast<size_t>(i)].loss, 1e-6);
-          EXPECT_NEAR(result.grad_norm, results[static_cast<size_t>(i)].grad_norm, 1e-6);
-          EXPECT_EQ(result.step, i + 1);
-        }
-        expect_near(session.weights(), alone.weights());
-        moments.add(session.optimizer_state());
-      });
-      expect_near(alone.optimizer_state(), moments.all());
-    }
+    for (const int zero : {1, 2}) expect_one_process(options_of(kind, 0.005), zero);
   }
+  TrainingOptions smooth = options_of("adamw", 0.005);  // labels do not weigh
+  smooth.label_smoothing = 0.1;
+  smooth.check_finite = true;  // gradients are looked at before they are sent
+  expect_one_process(smooth, 2);
 }
 
 /// Trains on two processes, with whole and with divided states: the same bits, since a sum of two
@@ -177,13 +185,15 @@ TEST(DividedStates, AreKeptOnceAndSentAsOftenAsOneSum) {
   const std::string bytes = matrices_bytes();
   const size_t parameters = bytes_of(session_of(bytes, options_of("adamw")).weights());
   const size_t most = size_t{5} * 9 * 4;  // of w3
-  for (const int size : {2, 3, 4}) {
+  for (const std::pair<int, int>& form :
+       std::vector<std::pair<int, int>>{{2, 1}, {3, 1}, {4, 1}, {2, 2}, {3, 2}, {4, 2}}) {
+    const int size = form.first, zero = form.second;
     constexpr int kSteps = 3;
-    std::atomic<size_t> total = 0;
+    std::atomic<size_t> total = 0, sums = 0;
     const size_t sent = in_threads(size, [&](const std::shared_ptr<Peers>& peers) {
       auto session = session_of(bytes, options_of("adamw"));
       const StepPlan before = session.plan(batch(4, 0));
-      DataParallel parallel(session, peers, {}, 1);
+      DataParallel parallel(session, peers, {}, zero);
       for (int i = 0; i < kSteps; ++i) parallel.step(batch(4, i));
       const size_t own = bytes_of(session.optimizer_state());
       EXPECT_LE(own, 2 * (parameters / static_cast<size_t>(size) + most));
@@ -191,8 +201,10 @@ TEST(DividedStates, AreKeptOnceAndSentAsOftenAsOneSum) {
       EXPECT_EQ(before.optimizer_bytes, 2 * parameters);
       EXPECT_EQ(plan.optimizer_bytes, own);
       total += own;
+      sums += bytes_of(session.accumulated_gradients().sums);
     });
     EXPECT_EQ(total, 2 * parameters);
+    EXPECT_EQ(sums, zero == 2 ? parameters : parameters * static_cast<size_t>(size));
     // The least that a sum over all processes sends: 2 · (size - 1) / size of the bytes by each.
     EXPECT_EQ(sent, 2 * static_cast<size_t>(size - 1) * parameters * kSteps);
   }
@@ -239,12 +251,12 @@ TEST(DividedStates, SurviveACheckpointOnAnyNumberOfProcesses) {
   }
 }
 
-TEST(DividedStates, ASkipAndAnErrorAreThoseOfAll) {
+void expect_that_all_skip_and_fail(int zero) {
   TrainingOptions options = options_of("adamw");
   options.precision = "fp16";
   in_threads(3, [&](const std::shared_ptr<Peers>& peers) {
     auto session = session_of(mlp_bytes(false), options);
-    DataParallel parallel(session, peers, {}, 1);
+    DataParallel parallel(session, peers, {}, zero);
     parallel.step(batch(4, peers->rank()));
     const Weights before = session.weights(), moments = session.optimizer_state();
     std::vector<Tensor> own = batch(1, 5);
@@ -258,6 +270,10 @@ TEST(DividedStates, ASkipAndAnErrorAreThoseOfAll) {
     EXPECT_TRUE(same_tensors(session.optimizer_state(), moments));
     EXPECT_EQ(parallel.step(batch(4, peers->rank())).step, 2);
   });
+}
+
+TEST(DividedStates, ASkipAndAnErrorAreThoseOfAll) {
+  for (const int zero : {1, 2}) expect_that_all_skip_and_fail(zero);
 }
 
 TEST(DividedStates, AnUpdateThatIsNotFiniteIsAnErrorOfAll) {
@@ -291,7 +307,7 @@ TEST(DividedStates, WhatIsMissingIsSaid) {
     Weights averaged_state = refused.optimizer_state();
     std::erase_if(averaged_state, [](const auto& state) { return state.first.starts_with("ema"); });
     auto session = session_of(mlp_bytes(false), options_of("adamw"));
-    EXPECT_THROW(DataParallel(session, peers, {}, 2), ModelError);
+    EXPECT_THROW(DataParallel(session, peers, {}, 3), ModelError);
     DataParallel parallel(session, peers, {}, 1);
     EXPECT_THROW(DataParallel(session, peers, {}, 1), DataError);
     EXPECT_THROW(session.step(batch(4, 0)), DataError);

@@ -190,6 +190,7 @@ void products(Graph& g) {
   g.add_output("twin", cast(w, DType::bf16));
   g.add_output("widened", matmul(cast(narrow, DType::f32), w) + x);
   g.add_output("norm", apply("steep.GlobalNorm", {x, w}));
+  g.add_output("sent", apply("steep.Deliver", {x}));
 }
 
 /// Attention with a mask that hides tokens.
@@ -340,7 +341,7 @@ const std::vector<Case>& cases_of_other_passes() {
        surrounded_product},
       {{"precision/product", "precision/epilogue", "precision/move", "precision/sum",
         "precision/norm", "precision/narrowing_cast", "precision/split", "precision/concat",
-        "precision/widened"},
+        "precision/widened", "precision/deliver"},
        products},
       {{"chunk_logits/loss", "chunk_logits/scores", "chunk_logits/gradient",
         "chunk_logits/left_product", "chunk_logits/right_product", "chunk_logits/bias_sum"},

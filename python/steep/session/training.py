@@ -154,7 +154,8 @@ class TrainingSession(SessionSteps):
             ``steep launch``; "mpi": those of Open MPI's ``mpirun``. All make the same calls. A
             step's loss and gradients are the means over the rows of all. Only rank 0 writes files.
         zero: 1: with ``parallel``, each process keeps the optimizer's states of its share of the
-            weights only (ZeRO-1).
+            weights only (ZeRO-1). 2: the sums of gradients, too (ZeRO-2): backward sends them, also
+            for each ``step(accumulate=True)``, which all processes then call equally often.
         wire_precision: with ``parallel``, "bfloat16": gradients are exchanged in half the bytes,
             and rounded (docs/parallel.md); all processes still have the same weights.
 

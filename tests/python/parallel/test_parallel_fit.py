@@ -41,7 +41,9 @@ def fit_as_one(rank, optimizer, zero):
         assert_same(session, expected)
 
 
-@pytest.mark.parametrize(("optimizer", "zero"), [("sgd", 0), ("adamw", 0), ("adamw", 1)])
+@pytest.mark.parametrize(
+    ("optimizer", "zero"), [("sgd", 0), ("adamw", 0), ("adamw", 1), ("sgd", 2)]
+)
 def test_fit_is_that_of_one_process(optimizer, zero):
     in_processes(2, fit_as_one, optimizer, zero)
 

@@ -130,7 +130,7 @@ def assert_same(found, expected):
         np.testing.assert_allclose(weights(found)[name], value, atol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize("zero", [0, 1])
+@pytest.mark.parametrize("zero", [0, 1, 2])
 @pytest.mark.parametrize("way", ["gloo", "mpi"])
 def test_a_script_equals_one_process(folder, way, zero):
     code, text = start(way, zero, "train")

@@ -156,17 +156,26 @@ def tell_differences(rank):
 def divide_states(rank):
     """The optimizer's states, by the exchanges of torch.distributed."""
     options = {"loss": "mse", "lr": 0.01, "clip_norm": 0.1, "grad_norm": True}
-    expected, session = alone(**options), together(**options, zero=1)
     mine = rows_of(rank, 13, 3)
-    for _ in range(5):
-        wanted, found = expected.step(X, Y), session.step(label=Y[mine], x=X[mine])
-        assert found.loss == pytest.approx(wanted.loss, abs=1e-6)
-        assert found.grad_norm == pytest.approx(wanted.grad_norm, abs=1e-6)
-    assert_same(session, expected)
-    kept = {name.rpartition("/")[2] for name in session.optimizer_state()}
-    assert kept == {("w1", "w2")[rank]}, session.optimizer_state_names
+    for zero in (1, 2):
+        expected, session = alone(**options), together(**options, zero=zero)
+        for _ in range(5):
+            wanted, found = expected.step(X, Y), session.step(label=Y[mine], x=X[mine])
+            assert found.loss == pytest.approx(wanted.loss, abs=1e-6)
+            assert found.grad_norm == pytest.approx(wanted.grad_norm, abs=1e-6)
+        assert_same(session, expected)
+        kept = {name.rpartition("/")[2] for name in session.optimizer_state()}
+        assert kept == {("w1", "w2")[rank]} == set(session.held_parameters)
+        summed = session.accumulated_gradients().sums
+        assert summed.keys() == (kept if zero == 2 else {"w1", "w2"})
+    for wrong in ([X[mine], Y[mine][:-1]], [X[mine] * np.nan, Y[mine]]):  # while others send
+        fed = wrong if rank == 1 else [X[mine], Y[mine]]
+        with pytest.raises(steep.Error) as raised:
+            session.step(*fed, accumulate=True)
+        assert raised.value.node == "rank 1" or rank == 1
+    session.step(X[mine], Y[mine])
     with pytest.raises(steep.ModelError) as raised:
-        together(**options, zero=2)
+        together(**options, zero=3)
     assert raised.value.node == "zero"
     with pytest.raises(steep.DataError, match="given by name"):
         session.step(x=X[mine], labels=Y[mine])
@@ -175,7 +184,7 @@ def divide_states(rank):
 def exchange_in_half_the_bytes(rank):
     """Gradients in bfloat16: near those of one process, and the same weights on all."""
     mine = rows_of(rank, 13, 3)
-    for zero in (0, 1):
+    for zero in (0, 1, 2):
         expected = alone(**CASES["sgd"])
         session = together(**CASES["sgd"], zero=zero, wire_precision="bfloat16")
         for _ in range(5):
