@@ -32,6 +32,7 @@ from steep.dynamo.patches.numpy_arrays import arrays
 from steep.dynamo.patches.process_state import process_state
 from steep.dynamo.patches.raise_branches import raise_branches
 from steep.dynamo.patches.reentrant_checkpoints import reentrant_checkpoints
+from steep.dynamo.patches.refused_writes import refused_writes
 from steep.dynamo.patches.transformer_layers import drops_padding, layers_as_in_eager
 from steep.dynamo.patches.value_branches import branches
 from steep.dynamo.recompiles import Recaptures, why_again
@@ -218,7 +219,7 @@ class CapturedModule:
             *(interruptible_calls(), layers_as_in_eager(), arrays(), raise_branches()),
             *(absence_guards(), cached_functions(self._whole), changed_tensors()),
             *(process_state(), reentrant_checkpoints(), exact_numbers()),
-            *(class_guards(), answer_guards()),
+            *(class_guards(), answer_guards(), refused_writes()),
             *([branches()] if self._whole else []),
         ]
 

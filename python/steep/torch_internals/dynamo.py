@@ -28,6 +28,7 @@ from torch._dynamo.exc import (
     TorchRuntimeError,
     Unsupported,
     UserError,
+    raise_observed_exception,
     unimplemented,
 )
 from torch._dynamo.guards import (
@@ -61,6 +62,7 @@ from torch._dynamo.variables import (
     CellVariable,
     ConstantVariable,
     ConstDictVariable,
+    DeletedVariable,
     ExceptionVariable,
     GetAttrVariable,
     LambdaVariable,
@@ -121,6 +123,7 @@ __all__ = [
     "ConstantVariable",
     "ConvertFrameReturn",
     "DeletedGuardManagerWrapper",
+    "DeletedVariable",
     "ExceptionVariable",
     "GetAttrVariable",
     "GlobalSource",
@@ -183,6 +186,7 @@ __all__ = [
     "object_protocol",
     "optimize",
     "proxy_args_kwargs",
+    "raise_observed_exception",
     "register_hook_op",
     "trace_rules",
     "traced_without_cache",
