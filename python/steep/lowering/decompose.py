@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -130,6 +130,31 @@ def _diagonal_scatter(
     return result.movedim(last, (dim1, dim2))
 
 
+def _as_strided_scatter(
+    input: torch.Tensor,
+    src: torch.Tensor,
+    size: Sequence[int],
+    stride: Sequence[int],
+    storage_offset: int | None = None,
+) -> torch.Tensor:
+    """Return a copy of ``input`` with ``src`` at places of its memory.
+
+    ``torch.func.grad`` writes it where a function changes a part of a tensor in place. PyTorch's
+    rule calls an operator that mutates a view.
+    """
+    place = 0 if storage_offset is None else storage_offset - input.storage_offset()
+    if not input.is_contiguous():
+        raise NotImplementedError("memory that is not contiguous")
+    spans = sorted((s, n) for n, s in zip(size, stride, strict=True) if n != 1)
+    if any(s <= sum(t * (n - 1) for t, n in spans[:i]) for i, (s, _) in enumerate(spans)):
+        raise NotImplementedError("places that overlap")
+    index = torch.full([1] * len(size), place, dtype=torch.int64)
+    for axis, (n, s) in enumerate(zip(size, stride, strict=True)):
+        across = [n if i == axis else 1 for i in range(len(size))]
+        index = index + s * torch.arange(n).reshape(across)
+    return input.reshape(-1).scatter(0, index.reshape(-1), src.reshape(-1)).reshape(input.shape)
+
+
 def _max_pool_to(target: OpOverload, axes: int) -> Callable[..., Any]:
     """Return ``adaptive_max_pool…d``, whose gradient goes to the first of equal values.
 
@@ -150,6 +175,7 @@ def _max_pool_to(target: OpOverload, axes: int) -> Callable[..., Any]:
 _OWN: dict[Any, Callable[..., Any]] = {
     aten.adaptive_max_pool2d.default: _max_pool_to(aten.adaptive_max_pool2d.default, 2),
     aten.adaptive_max_pool3d.default: _max_pool_to(aten.adaptive_max_pool3d.default, 3),
+    aten.as_strided_scatter.default: _as_strided_scatter,
     aten.diagonal_scatter.default: _diagonal_scatter,
 }
 

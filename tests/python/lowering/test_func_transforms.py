@@ -135,6 +135,28 @@ def test_diagonals_are_written(offset):
                 torch.testing.assert_close(value, right, rtol=1e-4, atol=1e-5)
 
 
+def written_in_parts(m, x):
+    y = torch.zeros_like(x)
+    y[:, 0] += m.layer(x)[:, 2].abs()
+    y[0] = y[1].clone() * x[0]
+    y[:, 1:3].mul_(x[:, :2])
+    y[:, 0] += x[:, 1]
+    return m.out(y.sin()).sum()
+
+
+def test_writes_to_parts_within_a_transform():
+    """Their gradients write to places of memory (``as_strided_scatter``)."""
+    torch.manual_seed(0)
+    module = Fn(lambda m, x: grad(lambda v: written_in_parts(m, v))(x))
+    ours = ORTModule(copy.deepcopy(module), fallback=None)
+    for rows in (3, 4, 5):
+        x = torch.randn(rows, WIDTH)
+        for right, value in zip(run(module, x), run(ours, x), strict=True):
+            if right is not None:
+                torch.testing.assert_close(value, right, rtol=1e-4, atol=1e-5)
+    assert all(not graph.in_torch for graph in ours.report().graphs)
+
+
 def test_a_batch_of_gradients():
     """``is_grads_batched``, vectorized Jacobians and Hessians, and vmap within vmap."""
     torch.manual_seed(0)
