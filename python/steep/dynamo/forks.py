@@ -25,6 +25,10 @@ WAIT = 30.0
 loading = threading.RLock()
 """Held while a thread imports the capture modules: a child could not finish that import."""
 
+tracing = threading.RLock()
+"""Held while PyTorch traces for ``public_capture``: its tracers change state of all threads."""
+
+_OURS = ("loading", "tracing")
 _TRACER = "torch._dynamo.convert_frame"  # a capture holds its compile_lock
 
 
@@ -54,7 +58,8 @@ def refuse_to_capture() -> None:
 def _wait() -> None:
     end = time.monotonic() + WAIT
     _fork.locks = []
-    for lock in (loading, getattr(sys.modules.get(_TRACER), "compile_lock", None)):
+    tracer = getattr(sys.modules.get(_TRACER), "compile_lock", None)
+    for lock in (loading, tracing, tracer):
         if lock is not None and lock.acquire(timeout=max(0.0, end - time.monotonic())):
             _fork.locks.append(lock)
 
@@ -69,9 +74,10 @@ def _enter_child() -> None:
     locks = _fork.locks
     _go_on()
     tracer: Any = sys.modules.get(_TRACER)
-    if loading not in locks:
-        globals()["loading"] = threading.RLock()
-        _fork.torn = True
+    for name in _OURS:
+        if globals()[name] not in locks:
+            globals()[name] = threading.RLock()
+            _fork.torn = True
     if hasattr(tracer, "compile_lock") and tracer.compile_lock not in locks:
         tracer.compile_lock = threading.RLock()
         _fork.torn = True

@@ -10,8 +10,9 @@ import torch
 from torch.autograd.function import FunctionCtx
 from torch.autograd.graph import register_multi_grad_hook
 
-from steep.errors import VerificationError
-from steep.public_capture.functional_graph import CAPTURES
+from steep.dynamo import forks
+from steep.errors import ModelError, VerificationError
+from steep.patching.torch_versions import window
 from steep.verify.copies import or_zero, wide
 from steep.verify.difference import LEAST_SCALE, TOLERANCES, difference, largest_of
 
@@ -60,7 +61,7 @@ class ComparedGraph:
         """
         if self._steps_left <= 0:
             return self._run(*arguments)
-        with CAPTURES:
+        with forks.tracing:
             results = self._compare(arguments)
             self._steps_left -= 1  # not reached if PyTorch raises: then nothing was compared
             return results
@@ -101,10 +102,14 @@ class ComparedGraph:
             if slope is not None:  # None: no gradient flows to this result
                 slopes[i] = slope.detach()
 
-        def keep_gradient(i: int, gradient: torch.Tensor | None) -> None:
-            if gradient is not None:
-                # a copy: autograd adds the gradients of other uses in place
-                received[i] = gradient.detach().clone()
+        def keep_gradient(i: int, gradient: torch.Tensor | None) -> torch.Tensor | None:
+            if gradient is None:
+                return None
+            # a copy: autograd adds the gradients of other uses in place
+            received[i] = gradient.detach().clone()
+            if torch.is_grad_enabled() and not gradient.requires_grad:  # create_graph=True
+                return _first_derivative(gradient, leaves[i])
+            return None
 
         def compare(_: Sequence[torch.Tensor | None]) -> None:
             output_gradients, ours = dict(slopes), dict(received)
@@ -260,6 +265,32 @@ class _Start(torch.autograd.Function):
     @staticmethod
     def backward(_: FunctionCtx, *slopes: torch.Tensor) -> torch.Tensor:
         return slopes[0]
+
+
+class _FirstDerivative(torch.autograd.Function):
+    """Returns a gradient whose own backward is an error; ``_`` requires gradients.
+
+    PyTorch 2.12 detaches what a graph saves of views, such as the arguments of a comparison. The
+    gradient would seem constant, and a penalty on it would train nothing.
+    """
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, gradient: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, *slopes: torch.Tensor) -> None:
+        raise ModelError(
+            "There are no second derivatives (double backward) with this release of PyTorch.",
+            expected=f"PyTorch {window()}",
+            received=f"PyTorch {torch.__version__}",
+            remedy="install a release that the tests have run with, or run this module in PyTorch",
+        )
+
+
+def _first_derivative(gradient: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
+    result: torch.Tensor = _FirstDerivative.apply(gradient, leaf)
+    return result
 
 
 def _by_place(values: Sequence[object]) -> dict[int, object]:

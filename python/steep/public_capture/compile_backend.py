@@ -15,6 +15,7 @@ from functorch.compile import (  # type: ignore[import-untyped]
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from steep._steep import check_passes
+from steep.dynamo.forks import refuse_to_capture
 from steep.patching.torch_versions import window
 from steep.providers import Providers, choices_of
 from steep.public_capture.compared_graph import ComparedGraph
@@ -61,6 +62,7 @@ def compiled(
     Forward and backward are one graph each.
     """
 
+    refuse_to_capture()
     dtypes: set[torch.dtype] = set()
 
     def make(functional: torch.fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
+from steep.dynamo import forks
 from steep.dynamo.report import GraphReport
 from steep.errors import ModelError, ProviderError
 from steep.patching.torch_versions import window
 from steep.providers import Providers
 from steep.public_capture.compile_backend import capture_state, compiled, warn_untested_release
-from steep.public_capture.functional_graph import CAPTURES
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -86,7 +86,8 @@ class CompiledModule:
         """Return the module's result.
 
         Raises:
-            ModelError: an option needs more than public interfaces.
+            ModelError: an option needs more than public interfaces, or the process was forked while
+                another thread was in a call.
             VerificationError: in one of the first steps, a value differs from PyTorch's.
         """
         if self._whole or self._precision is not None:
@@ -97,9 +98,11 @@ class CompiledModule:
                 remedy="let PyTorch run what the engine cannot, and choose the precision by "
                 "torch.autocast",
             )
+        # a forked child has one thread, for which torch.compile captures again
+        forks.refuse_to_capture()
         # torch.compile does not guard on all of the structure: capture again if it changed.
         structure = self._read_structure()
-        with CAPTURES:  # any call may capture, and no other call may run during a capture
+        with forks.tracing:  # any call may capture, and no other call may run during a capture
             if self._call is None or structure != self._structure:
                 self._structure, self._call = structure, self._compile()
             return self._call(*args, **kwargs)

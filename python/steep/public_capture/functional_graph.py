@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import logging
 import operator
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,14 +15,12 @@ import torch.fx
 from torch.fx.passes.split_module import split_module
 
 from steep._steep import ProviderChoice
+from steep.dynamo import forks
 from steep.dynamo.report import GraphReport
 from steep.errors import ModelError, ProviderError, ShapeError
 from steep.public_capture.onnx_part import CannotExport, OnnxPart
 
 log = logging.getLogger("steep")
-
-CAPTURES = threading.RLock()
-"""Held while PyTorch traces: its tracers and exporters change state of all threads."""
 
 _MOVES_ONLY = frozenset(
     {
@@ -104,7 +101,7 @@ class FunctionalGraph:
         """
         if self._reported:
             return self.parts(*arguments)
-        with CAPTURES:
+        with forks.tracing:
             start = time.perf_counter()
             results = self.parts(*arguments)
             if not self._reported:

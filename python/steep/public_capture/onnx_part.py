@@ -41,7 +41,7 @@ class CannotExport(Exception):
 class OnnxPart:
     """A part of a graph, compiled for the extents of its first arguments.
 
-    Only one thread at a time may make one, and no thread may capture meanwhile (``CAPTURES``).
+    Only one thread at a time may make one, and no thread may capture meanwhile (``forks.tracing``).
     Calls from several threads are safe.
 
     Args:
