@@ -48,6 +48,7 @@ from steep.lowering.ops.huber import huber_losses
 from steep.lowering.ops.recurrent import keep_recurrent_layers
 from steep.lowering.reasons import (
     graph_break_text,
+    has_no_operation,
     is_users,
     place,
     skipped_function_errors,
@@ -282,7 +283,9 @@ class CapturedModule:
             and conversion.skip_reason
             and not trace_rules.check(code)
         )
-        if is_skipped and conversion.apply_to_code and here:
+        # code without an operation on tensors is no reason, unless it follows one
+        computes_nothing = has_no_operation(conversion.skip_reason or "") and not self.breaks
+        if is_skipped and conversion.apply_to_code and here and not computes_nothing:
             text = skipped_function_text(
                 code, conversion.skip_reason, self.breaks if code in self._failed_code else breaks
             )

@@ -159,11 +159,16 @@ def summary_of(e: BaseException) -> str:
     return f"{type(e).__name__}: {first_sentence(str(e))}"
 
 
+def has_no_operation(reason: str) -> bool:
+    """Return whether Dynamo skips a function since it has no operation on tensors."""
+    return "No ops traced" in reason
+
+
 def skipped_function_text(code: types.CodeType, reason: str, reasons: Sequence[str]) -> str:
     """Return a text that PyTorch runs a whole function, which Dynamo skips for ``reason``."""
     name = re.sub(r"torch_dynamo_resume_in_(\w+)_at_\d+", r"the rest of \1", code.co_name)
     why = "for the reason above" if reasons else "nothing in it is captured"
-    if "No ops traced" in reason:
+    if has_no_operation(reason):
         why = "there is no operation on tensors in it"
     return f"{name} ({code.co_filename}:{code.co_firstlineno}), whole: {why}"
 

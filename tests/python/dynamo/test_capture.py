@@ -27,7 +27,7 @@ def start_anew():
 
 
 # Of these PyTorch runs an operation, between parts in the engine.
-IN_PARTS = {"hook on a tensor", "diagonal written"}
+IN_PARTS = {"hook on a tensor"}
 
 
 def new():
@@ -54,6 +54,29 @@ def test_nothing_in_the_engine_is_an_error():
     whole = ORTModule(Fn(lambda m, x: x.tolist()), fallback="torch")
     assert whole(torch.ones(1, 2)) == [[1, 1]]
     assert whole.fallback_calls == 1
+
+
+EMPTY = {
+    "identity": lambda m, x: x,
+    "a function": lambda m, x: passed_on(x),
+    "several": lambda m, x: {"x": x, "shape": [*x.shape], "none": None},
+    "an attribute": lambda m, x: setattr(m, "rows", len(x)) or x,
+}
+
+
+def passed_on(x):
+    return x
+
+
+@pytest.mark.parametrize("function", EMPTY.values(), ids=EMPTY)
+@pytest.mark.parametrize("fallback", ["parts", None])
+def test_a_module_without_an_operation(function, fallback):
+    net = ORTModule(Fn(function), fallback=fallback)
+    for rows in (2, 2, 3):
+        x = torch.ones(rows, WIDTH, requires_grad=True)
+        result = net(x)
+        assert (result["x"] if isinstance(result, dict) else result) is x
+    assert not net.report().graphs
 
 
 class Tripled(torch.autograd.Function):

@@ -33,7 +33,7 @@ def in_child(work):
             traceback.print_exc()
         finally:
             os._exit(code)
-    for _ in range(400):
+    for _ in range(1200):  # a minute: a capture takes long beside other processes
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
             assert status == 0, status

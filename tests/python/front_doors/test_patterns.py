@@ -60,7 +60,7 @@ NOT_TRAINED = {
     *("optional argument", "number argument", "float argument", "flag", "string", "keyword"),
     *("number, then tensor", "numbers without bounds", "lists of other lengths", "options"),
     *("given a dict", "early", "while", "float of a tensor", "item"),
-    *("diagonal written", "detached, then changed", "data changed", "hook on a tensor"),
+    *("detached, then changed", "data changed", "hook on a tensor"),
     *("unsqueezed in place", "transposed in place", "comparisons"),
     *("parameter replaced", "foreach", "index_reduce", "put_", "put_ that adds"),
     *("logsumexp", "median and mode", "sort is stable", "var", "nansum"),
