@@ -105,16 +105,19 @@ class ArrayBatches:
         """Rows of the last batch that are left out, because it is smaller."""
         return self.count % self._size if self._whole else 0
 
-    def batches(self, order: Rows | None = None, rank: int = 0, ranks: int = 1) -> Iterator[Batch]:
-        """Yield all batches.
+    def batches(
+        self, order: Rows | None = None, rank: int = 0, ranks: int = 1, done: int = 0
+    ) -> Iterator[Batch]:
+        """Yield all batches but the first ones.
 
         Args:
             order: a permutation of the rows.
             rank: which share of each batch's rows to take; shares differ by one row at most.
             ranks: number of shares.
+            done: number of the first batches, which are left out.
         """
         rows = order if self._rows is None else self._rows if order is None else self._rows[order]
-        for i in range(len(self)):
+        for i in range(done, len(self)):
             first = i * self._size
             whole = min(self._size, self.count - first)
             least, more = divmod(whole, ranks)
@@ -191,8 +194,10 @@ class GivenBatches:
         except TypeError:  # PyTorch's loader has a length only if its data set has
             return 0
 
-    def batches(self, order: Rows | None = None, rank: int = 0, ranks: int = 1) -> Iterator[Batch]:
-        """Yield the batches in their order, undivided. Raises DataError: there is none."""
+    def batches(
+        self, order: Rows | None = None, rank: int = 0, ranks: int = 1, done: int = 0
+    ) -> Iterator[Batch]:
+        """Yield all batches in their order, undivided. Raises DataError: there is none."""
         empty = True
         for batch in self._batches:
             empty = False

@@ -21,7 +21,15 @@ from steep.session.batches import ArrayBatches, Data, GivenBatches, Rows, batche
 from steep.session.history import Epoch, History
 from steep.session.images import ImageFolder
 from steep.session.metrics import Array, LossOfSession, Metric, Metrics, as_array, metrics_of
-from steep.session.records import Checkpoints, Curves, changed, require_place, text_of_run
+from steep.session.records import (
+    Checkpoints,
+    Curves,
+    Mean,
+    Position,
+    changed,
+    require_place,
+    text_of_run,
+)
 from steep.session.team import Team
 
 log = logging.getLogger("steep")
@@ -56,6 +64,7 @@ class FitOptions:
     metrics_file: StrPath | None = None
     tensorboard: StrPath | None = None
     run_before: Mapping[str, object] = field(default_factory=dict)  # run_of() a loaded checkpoint
+    position: Position | None = None  # position_of() the same
 
 
 def fit(
@@ -116,7 +125,8 @@ class _Fit:
         team.require_same(
             self._training,
             f"batch {size}, seed {options.seed}, shuffle {options.shuffle}, validation {share}, "
-            f"accumulate {options.accumulate}, epochs {options.epochs}, step {session.step_count}",
+            f"accumulate {options.accumulate}, epochs {options.epochs}, step {session.step_count}, "
+            f"epoch {options.position}",
         )
         self._validation = self._validation_of(size, classes)
         for batches in (self._training, self._validation):
@@ -137,10 +147,12 @@ class _Fit:
         self._since_best = 0
         leads = team.rank == 0
         run = self._run_settings(size)
-        if leads and (changes := changed(options.run_before, run)):
+        changes = changed(options.run_before, run)
+        if leads and changes:
             log.warning("fit: options are others than in the checkpoint: %s", changes)
+        self._position = self._position_from(options.position, changes)
         self._checkpoints = Checkpoints(
-            lambda path: session.save_checkpoint(path, text_of_run(run)),
+            lambda path: session.save_checkpoint(path, text_of_run(run, self._position)),
             options.checkpoint,
             options.checkpoint_every,
         )
@@ -165,6 +177,23 @@ class _Fit:
             if options.shuffle:
                 run["seed"] = int(options.seed)
         return run
+
+    def _position_from(self, loaded: Position | None, changes: str) -> Position | None:
+        """Return where the first epoch goes on; None if it is a new one."""
+        if loaded is None or loaded.step != self._session.step_count:
+            return None
+        rows = self._training.count or 0
+        if rows != loaded.rows:
+            why = f"there are {rows or 'no'} rows of arrays, and {loaded.rows or 'no'} before"
+        elif rows == 0:
+            why = "fit does not know the order of batches that it is given"
+        elif changes:
+            why = "these options change its batches"
+        else:
+            return loaded
+        if self._team.rank == 0:
+            log.warning("fit: the epoch in which the checkpoint was saved begins anew: %s", why)
+        return None
 
     def _arrays_of(self, data: Data, classes: Sequence[str] = ()) -> Data:
         """Return the arrays of images; other data as they are."""
@@ -231,13 +260,18 @@ class _Fit:
         return history
 
     def _steps(self) -> int | None:
-        return len(self._training) * self._options.epochs or None
+        done = 0 if self._position is None else self._position.batches
+        return len(self._training) * self._options.epochs - done or None
 
     def _epoch(self, number: int, ctrl_c: _CtrlC, progress: _Progress) -> Epoch | None:
         began = time.perf_counter()
-        session, mean, lr = self._session, _Mean(), math.nan
-        for result in self._updates(mean, progress):
-            lr = result.lr
+        session = self._session
+        if self._position is None:
+            step = session.step_count
+            self._position = Position(step, step, self._training.count or 0)
+        position = self._position
+        for result in self._updates(position, progress):
+            position.lr = result.lr
             self._curves.add_step(result, number)
             if not result.skipped:
                 self._checkpoints.after_step(result.step)
@@ -246,22 +280,27 @@ class _Fit:
         loss, values = self._validate(ctrl_c)
         if loss is not None:  # every process compares the same loss
             loss = self._team.gather("fit: validation", loss)[0][0]
+        self._position = None  # from here on, a checkpoint is one of a whole epoch
         seconds = time.perf_counter() - began
-        return Epoch(number, session.step_count, mean.value, loss, values, lr, seconds)
+        mean, lr = position.mean.value, position.lr
+        return Epoch(number, session.step_count, mean, loss, values, lr, seconds)
 
-    def _updates(self, mean: _Mean, progress: _Progress) -> Iterator[_steep.StepResult]:
-        """Run the steps of an epoch; yield the result of each update of the weights."""
+    def _updates(self, position: Position, progress: _Progress) -> Iterator[_steep.StepResult]:
+        """Run the other steps of an epoch; yield the result of each update of the weights."""
         session, team, every = self._session, self._team, self._options.accumulate
-        batches = self._training.batches(self._order(), team.rank, team.size)
+        done = position.batches
+        batches = self._training.batches(self._order(position.began), team.rank, team.size, done)
         waiting = 0  # rows, or elements of labels, whose gradients wait
 
         def counted(result: _steep.StepResult, weight: int) -> _steep.StepResult:
+            position.batches, position.step = number, session.step_count
             if not result.skipped:
-                mean.add(result.loss, weight)
+                position.mean.add(result.loss, weight)
             return result
 
+        number = done
         with team.dropping(session):
-            for number, batch in enumerate(batches, 1):
+            for number, batch in enumerate(batches, done + 1):
                 progress.step()
                 weight = batch.rows or _size(batch.label(self._label))
                 if every == 1:
@@ -288,17 +327,17 @@ class _Fit:
             raise KeyboardInterrupt
         return any(stop for stop, _ in every)
 
-    def _order(self) -> Rows | None:
+    def _order(self, step: int) -> Rows | None:
         """Return an order that depends on the seed and the step, so that a run can be resumed."""
         if not self._options.shuffle or not isinstance(self._training, ArrayBatches):
             return None
-        random = np.random.default_rng([self._options.seed, self._session.step_count])
+        random = np.random.default_rng([self._options.seed, step])
         return random.permutation(self._training.count)
 
     def _validate(self, ctrl_c: _CtrlC) -> tuple[float | None, dict[str, float]]:
         if self._validation is None:
             return None, {}
-        mean = _Mean()
+        mean = Mean()
         predictions: list[Array] = []
         labels: list[Array] = []
         for batch in self._validation.batches():
@@ -352,20 +391,6 @@ class _State:
         session.set_weights(self._weights)
         session.set_optimizer_state(self._moments)  # averages, too, which set_weights restarted
         session.step_count = self._step
-
-
-class _Mean:
-    def __init__(self) -> None:
-        self._sum = self._weight = 0.0
-
-    def add(self, value: float, weight: float) -> None:
-        if weight > 0:
-            self._sum += value * weight
-            self._weight += weight
-
-    @property
-    def value(self) -> float:
-        return self._sum / self._weight if self._weight else math.nan
 
 
 class _CtrlC:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,9 +22,53 @@ if TYPE_CHECKING:
 log = logging.getLogger("steep")
 
 
-def text_of_run(run: Mapping[str, object]) -> str:
-    """Return settings of ``fit`` as the user's data of its checkpoints."""
-    return json.dumps({"fit": run})
+class Mean:
+    """A weighted mean of losses."""
+
+    def __init__(self, total: float = 0.0, weight: float = 0.0) -> None:
+        self.total, self.weight = total, weight
+
+    def add(self, value: float, weight: float) -> None:
+        """Add a loss, unless its weight is 0."""
+        if weight > 0:
+            self.total += value * weight
+            self.weight += weight
+
+    @property
+    def value(self) -> float:
+        """The mean; NaN of nothing."""
+        return self.total / self.weight if self.weight else math.nan
+
+
+@dataclass
+class Position:
+    """How much of an epoch is done.
+
+    Attributes:
+        began: count of steps at its begin, on which the order of its rows depends.
+        step: count of steps now.
+        rows: number of rows of the data; 0 if the caller makes the batches.
+        batches: number of batches that are done.
+        mean: of the losses of their steps.
+        lr: learning rate of the last step; NaN before the first.
+    """
+
+    began: int
+    step: int
+    rows: int
+    batches: int = 0
+    mean: Mean = field(default_factory=Mean)
+    lr: float = math.nan
+
+
+def text_of_run(run: Mapping[str, object], position: Position | None = None) -> str:
+    """Return settings of ``fit``, and where an epoch stands, as the user's data of a checkpoint."""
+    if position is None or position.batches == 0:
+        return json.dumps({"fit": run})
+    p, mean = position, position.mean
+    at = {"began": p.began, "step": p.step, "rows": p.rows, "batches": p.batches}
+    sums = {"loss": mean.total, "weight": mean.weight, "lr": p.lr}
+    return json.dumps({"fit": run, "epoch": at | sums})
 
 
 def run_of(user: str) -> dict[str, object]:
@@ -32,6 +78,21 @@ def run_of(user: str) -> dict[str, object]:
     if not isinstance(run, dict):
         return {}
     return {name: value for name, value in run.items() if isinstance(value, int)}
+
+
+def position_of(user: str) -> Position | None:
+    """Return where an epoch stands; None after a whole epoch, and of data that are not fit's."""
+    data = json.loads(user)
+    at = data.get("epoch") if isinstance(data, dict) and "fit" in data else None
+    if not isinstance(at, dict):
+        return None
+    counts = [at.get(name) for name in ("began", "step", "rows", "batches")]
+    sums = [at.get(name) for name in ("loss", "weight", "lr")]
+    began, step, rows, batches = (n if isinstance(n, int) else -1 for n in counts)
+    total, weight, lr = (float(x) if isinstance(x, float | int) else math.nan for x in sums)
+    if min(began, step, rows, batches) < 0 or math.isnan(total + weight + lr):
+        return None
+    return Position(began, step, rows, batches, Mean(total, weight), lr)
 
 
 def changed(before: Mapping[str, object], now: Mapping[str, object]) -> str:

@@ -16,7 +16,7 @@ from steep.inspection import StrPath, make_dump, record_profile
 from steep.providers import Providers, choices_of
 from steep.session.history import History
 from steep.session.processes import join_processes, require_alone, require_whole
-from steep.session.records import run_of
+from steep.session.records import Position, position_of, run_of
 from steep.session.schedule import RateFunction, engine_rate, take_function
 from steep.session.source import ModelProto, source_of
 from steep.session.steps import SessionSteps
@@ -177,6 +177,7 @@ class TrainingSession(SessionSteps):
     """
 
     _loaded_run: Mapping[str, object] = {}  # of a loaded checkpoint of fit, and no fit since
+    _loaded_position: Position | None = None  # of the same
     _in_one_process = True  # False in subclasses that synchronise processes themselves
 
     def __init__(
@@ -395,8 +396,9 @@ class TrainingSession(SessionSteps):
             metrics_file=metrics_file,
             tensorboard=tensorboard,
             run_before=self._loaded_run,
+            position=self._loaded_position,
         )
-        self._loaded_run = {}  # said once
+        self._loaded_run, self._loaded_position = {}, None  # said once
         team = Team(self._parallel)
         with self._alone_in_fit(), team.telling(), self._scheduled(schedule):
             return fit(self, team, LossOfSession(*self._of_loss), data, options)
@@ -496,7 +498,7 @@ class TrainingSession(SessionSteps):
     def load_quietly(self, path: str | os.PathLike[str]) -> str:
         """As ``load_checkpoint``; the caller logs ``checkpoint_note``."""
         user = super().load_checkpoint(path)
-        self._loaded_run = run_of(user)
+        self._loaded_run, self._loaded_position = run_of(user), position_of(user)
         if self._schedule is not None:
             self._schedule.base = float(engine_rate.__get__(self))
         if self._parallel is not None:
