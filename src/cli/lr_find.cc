@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <memory>
 #include <optional>
 
@@ -64,11 +65,18 @@ class Search {
     const std::string note = output_note(choice_.model.options.output, session_);
     if (!note.empty()) say(note);
     for (const std::string& text : session_.warnings()) say("warning: " + text);
-    run();
+    std::exception_ptr interrupt;  // the rates that were tried are shown before it takes effect
+    try {
+      run();
+    } catch (const InterruptedError&) {
+      if (trials_.empty()) throw;
+      interrupt = std::current_exception();
+    }
     if (trials_.empty()) {
       throw DataError(ErrorParts{.what = "No learning rate was tried.", .received = end_reason_});
     }
     print_table();
+    if (interrupt) std::rethrow_exception(interrupt);  // too few rates for a suggestion
     const std::optional<double> best = suggestion();
     if (!end_reason_.empty()) say(end_reason_);
     print_suggestion(best);

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -268,16 +269,19 @@ def test_commands_that_keep_nothing_say_that_they_were_stopped(
             *(built("steep"), command, str(model), "--data", str(model.with_suffix(".npz"))),
             *map(str, words),
         ],
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
         wait_until_caught(number, process)
         time.sleep(0.3)  # into the first batches
         process.send_signal(number)
-        _, text = process.communicate(timeout=60)
+        printed, text = process.communicate(timeout=60)
     assert process.returncode == 130, text
     assert text == "steep: interrupted; nothing was saved\n" and not out.exists()
+    if command == "lr-find" and number == signal.SIGINT:  # the rates that it tried
+        assert re.search(r"\n +1e-09( +[\d.e+-]+){2}\n", printed), printed
+        assert "suggestion" not in printed
 
 
 def test_work_that_does_not_look_ends_too(model: Path) -> None:
