@@ -7,6 +7,7 @@ namespace steep::cpu {
 namespace {
 
 std::unique_ptr<Kernel> make_read_file(const NodeSpec& node, std::string* why_not) {
+  if (!has_places()) return decline(why_not, "no file is open here");
   const DType dtype = node.out(0).dtype;
   if (bits_of(dtype) < 8) return decline(why_not, "the result is {}", name_of(dtype));
   const size_t bytes = static_cast<size_t>(node.out(0).size()) * size_of(dtype);

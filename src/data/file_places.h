@@ -34,6 +34,10 @@ class DataFile {
 /// keeps the file open; a copy of its numbers does not. Thread-safe.
 Tensor place_in(std::shared_ptr<const DataFile> file, int64_t offset);
 
+/// Whether there are places. A provider that was loaded from a file has a list of open files of its
+/// own, which is empty: it leaves nodes that read them to the host. Thread-safe.
+bool has_places();
+
 /// Reads what lies at a place. Throws as DataFile::read(), and InternalError for numbers of no open
 /// file. Thread-safe.
 void read_place(const int64_t* place, void* to, size_t bytes);

@@ -37,6 +37,12 @@ Receiver::~Receiver() {
   all.functions.erase(number_);
 }
 
+bool has_receiver(int64_t number) {
+  Receivers& all = receivers();
+  const std::lock_guard lock(all.mutex);
+  return number == 0 || all.functions.count(number) != 0;
+}
+
 void call_receiver(int64_t number, int64_t index, const void* data) {
   if (number == 0) return;
   std::shared_ptr<const Receiver::Function> function;

@@ -21,6 +21,10 @@ class Receiver {
   int64_t number_;
 };
 
+/// Whether call_receiver() knows the number. A provider that was loaded from a file has a list of
+/// its own, which is empty: it leaves nodes that call the host to the host. Thread-safe.
+bool has_receiver(int64_t number);
+
 /// Calls the function of that number, and throws what it throws; nothing for 0. Throws
 /// InternalError if there is none. Thread-safe.
 void call_receiver(int64_t number, int64_t index, const void* data);
