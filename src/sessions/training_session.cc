@@ -220,7 +220,9 @@ std::map<std::string, Tensor> TrainingSession::optimizer_state() const {
 Tensor TrainingSession::state(const std::string& name) const {
   const auto found = impl_->programs.states.find(name);
   impl_->require_here(name);
-  if (found == impl_->programs.states.end()) {
+  // Frozen weights beside adapters are states, too, as packed numbers or as places in a file.
+  const bool frozen = impl_->packed.count(name) + impl_->places.count(name) != 0;
+  if (frozen || found == impl_->programs.states.end()) {
     throw ModelError(ErrorParts{.what = "There is no such parameter or moment.", .node = name});
   }
   return found->second;

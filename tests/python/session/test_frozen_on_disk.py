@@ -150,3 +150,14 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
         session(path, offload="frozen", offload_folder=tmp_path)
     with pytest.raises(steep.ModelError, match="An artifact cannot hold"):
         session(path, offload="frozen").save_artifact(tmp_path / "unwritten", (X, Y))
+
+
+@pytest.mark.parametrize("offload", ["moments", "frozen"])
+@pytest.mark.parametrize("kind", DTYPES)
+def test_a_frozen_weight_is_no_state_of_the_training(
+    kind: str, offload: str, tmp_path: Path
+) -> None:
+    own = session(saved(tmp_path, kind), offload=offload)
+    for name in ("w0", "s0"):
+        with pytest.raises(steep.ModelError, match="no such parameter or moment"):
+            own.state(name)
