@@ -41,8 +41,8 @@ ImportedModel TrainingSession::Impl::import_adapted() {
 
 void TrainingSession::Impl::leave_on_disk(const AdaptedModel& adapted,
                                           std::map<std::string, Tensor>* values) {
-  for (auto& [name, placed] :
-       place_initializers(std::as_bytes(std::span(adapted.bytes)), folder, adapted.frozen)) {
+  for (auto& [name, placed] : place_initializers(std::as_bytes(std::span(adapted.bytes)), folder,
+                                                 adapted.frozen, &data_files)) {
     places.emplace(name, std::move(placed.place));
     values->emplace(name, std::move(placed.type));
   }

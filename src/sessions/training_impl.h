@@ -109,6 +109,7 @@ struct TrainingSession::Impl {
   std::vector<Adapter> adapters;  ///< of the trained model; `bytes` is without them
   std::set<std::string> packed;   ///< quantised weights, which are states if there are adapters
   std::map<std::string, Tensor> places;  ///< frozen weights that stay in their file, and where
+  FileMarks data_files;                  ///< the model's external data, which exports read again
   TrainingModel model;
   std::string fingerprint;
   std::vector<TensorInfo> inputs;

@@ -197,7 +197,7 @@ std::unique_ptr<DetachedModel> TrainingSession::Impl::detached(bool for_inferenc
     factors.insert(weights.extract(adapter.b()));
   }
   auto detached_model = std::make_unique<DetachedModel>(std::as_bytes(std::span(bytes)), weights,
-                                                        folder, options.limits);
+                                                        folder, options.limits, data_files);
   write_adapters(*detached_model, factors, merge);
   if (!for_inference) return detached_model;
   if (!model.loss_output.empty()) {

@@ -350,8 +350,9 @@ class DetachedModel::Attaching : public Copier {
 
 DetachedModel::DetachedModel(std::span<const std::byte> model,
                              const std::map<std::string, Tensor>& weights,
-                             const std::filesystem::path& folder, const Limits& limits)
-    : model_(model), folder_(folder), external_(folder) {
+                             const std::filesystem::path& folder, const Limits& limits,
+                             const FileMarks& data_files)
+    : model_(model), folder_(folder), external_(folder, data_files) {
   scan_model(model, limits);
   std::map<std::string, Tensor> initializers = weights;
   if (auto bytes = with_ml_weights(model, &initializers)) {

@@ -29,10 +29,11 @@ class DetachedModel {
  public:
   /// Borrows the serialised model. `weights` replace initializers, and Constant nodes by the names
   /// of their outputs; in bodies they are named as in model/read/body_names.h. External data of the
-  /// model is read from `folder`; without a folder it stays where it is. Throws ModelError: see
-  /// with_weights().
+  /// model is read from `folder`; without a folder it stays where it is. `data_files`: the files
+  /// that were read before, see ExternalData. Throws ModelError: see with_weights().
   DetachedModel(std::span<const std::byte> model, const std::map<std::string, Tensor>& weights,
-                const std::filesystem::path& folder, const Limits& limits = {});
+                const std::filesystem::path& folder, const Limits& limits = {},
+                const FileMarks& data_files = {});
   ~DetachedModel();
   DetachedModel(const DetachedModel&) = delete;
   DetachedModel& operator=(const DetachedModel&) = delete;

@@ -83,6 +83,7 @@ ImportedModel to_fixed_graph(const CheckedModel& source, const ImportOptions& op
     }
   }
   model.left_out = source.left_out;
+  model.data_files = source.tensors->data_files();
   std::map<std::string, Type> inputs;
   for (const auto& input : source.proto.graph().input()) {
     inputs.emplace(input.name(), declared_type(input));

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "model/read/external_data.h"
 #include "steep/error.h"
 #include "steep/inference.h"
 
@@ -60,6 +61,7 @@ struct ImportedModel {
   /// why it stays fixed, or "".
   int64_t fixed_rows = 0;
   std::string rows_stay{};
+  FileMarks data_files{};  ///< files of external data that were read
 
   /// Throws ModelError when the output was left out.
   void require(const std::string& output) const;

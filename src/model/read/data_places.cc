@@ -11,12 +11,13 @@ namespace steep {
 
 std::map<std::string, PlacedTensor> place_initializers(std::span<const std::byte> model,
                                                        const std::filesystem::path& folder,
-                                                       const std::set<std::string>& names) {
+                                                       const std::set<std::string>& names,
+                                                       FileMarks* files) {
   constexpr size_t kLeastBytes = 4096;  // less costs more to read than to keep
   const onnx::ModelProto proto =
       parse_known({reinterpret_cast<const char*>(model.data()), model.size()});
   std::map<std::string, PlacedTensor> result;
-  std::map<std::string, std::shared_ptr<const DataFile>> files;  // by location
+  std::map<std::string, std::shared_ptr<const DataFile>> open;  // by location
   ExternalData external(folder);
   for (const onnx::TensorProto& tensor : proto.graph().initializer()) {
     const std::string& name = tensor.name();
@@ -27,11 +28,12 @@ std::map<std::string, PlacedTensor> place_initializers(std::span<const std::byte
     if (bytes < kLeastBytes) continue;
     const ExternalSlice slice = slice_of(tensor, name);
     external.check(name, slice, static_cast<int64_t>(bytes));
-    std::shared_ptr<const DataFile>& file = files[slice.location];
+    std::shared_ptr<const DataFile>& file = open[slice.location];
     if (!file) file = open_data_file(folder, name, slice.location);
     result[name] = {place_in(file, slice.offset),
                     Tensor::wrap(dtype, std::move(dims), nullptr, nullptr)};
   }
+  files->merge(external.marks());
   return result;
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "data/file_places.h"
+#include "model/read/external_data.h"
 #include "steep/tensor.h"
 
 namespace steep {
@@ -20,10 +21,12 @@ struct PlacedTensor {
 };
 
 /// Those of the initializers `names` that are external data of at least a page, without reading
-/// them. `model`: bytes that passed parse_model(), or that Steep wrote. Throws as ExternalData.
+/// them. Adds their files to *files. `model`: bytes that passed parse_model(), or that Steep wrote.
+/// Throws as ExternalData.
 std::map<std::string, PlacedTensor> place_initializers(std::span<const std::byte> model,
                                                        const std::filesystem::path& folder,
-                                                       const std::set<std::string>& names);
+                                                       const std::set<std::string>& names,
+                                                       FileMarks* files);
 
 /// Opens a file of external data as ExternalData does, with its checks. `name`: of a tensor.
 std::shared_ptr<const DataFile> open_data_file(const std::filesystem::path& folder,

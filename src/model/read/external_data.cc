@@ -96,7 +96,7 @@ int open_folder(const std::filesystem::path& folder) {
 
 /// Opens a regular file, and refuses what is unsafe. `name`: of the tensor.
 Descriptor open_regular(int folder, const std::string& name, const std::string& location,
-                        int64_t* size) {
+                        FileMark* mark) {
   Descriptor file(open_beneath(folder, split(name, location)));
   if (file.get() < 0) {
     const int code = errno;
@@ -118,7 +118,11 @@ Descriptor open_regular(int folder, const std::string& name, const std::string& 
   }
   if (!why.empty())
     refuse(name, location, why, "Copy the data into a file of its own beside the model.");
-  *size = info.st_size;
+  *mark = {.device = info.st_dev,
+           .inode = info.st_ino,
+           .size = info.st_size,
+           .seconds = info.st_mtim.tv_sec,
+           .nanoseconds = info.st_mtim.tv_nsec};
   return file;
 }
 
@@ -128,8 +132,8 @@ std::shared_ptr<const DataFile> open_data_file(const std::filesystem::path& fold
                                                const std::string& name,
                                                const std::string& location) {
   const Descriptor at(open_folder(folder));
-  int64_t size = 0;
-  return std::make_shared<const DataFile>(open_regular(at.get(), name, location, &size),
+  FileMark mark;
+  return std::make_shared<const DataFile>(open_regular(at.get(), name, location, &mark),
                                           (folder / location).string());
 }
 
@@ -147,8 +151,26 @@ const ExternalData::File& ExternalData::open(const std::string& name, const std:
   std::ignore = split(name, location);  // refuses a location before the folder is looked for
   if (folder_fd_ < 0) folder_fd_ = open_folder(folder_);
   File file;
-  file.fd = open_regular(folder_fd_, name, location, &file.size).release();
+  Descriptor fd = open_regular(folder_fd_, name, location, &file.mark);
+  const auto before = expected_.find(location);
+  if (before != expected_.end() && !(before->second == file.mark)) {
+    throw DataError(
+        {.what = "External data of the model was written to, or replaced, since it was "
+                 "read.",
+         .node = quote(name),
+         .expected = fmt::format("the file of {} bytes that was read", before->second.size),
+         .received = fmt::format("another file, or a later state, of {} bytes, \"{}\"",
+                                 file.mark.size, quote(location)),
+         .remedy = "Put the file back; or train again, from the model as it is now."});
+  }
+  file.fd = fd.release();
   return files_.emplace(location, file).first->second;
+}
+
+FileMarks ExternalData::marks() const {
+  FileMarks result;
+  for (const auto& [location, file] : files_) result[location] = file.mark;
+  return result;
 }
 
 const ExternalData::File& ExternalData::find(const std::string& name, const ExternalSlice& slice,
@@ -161,13 +183,13 @@ const ExternalData::File& ExternalData::find(const std::string& name, const Exte
                       .received = fmt::format("length {}", slice.length),
                       .remedy = "Save the model and its data again, together."});
   }
-  if (slice.offset < 0 || slice.offset > file.size || bytes > file.size - slice.offset) {
-    throw ModelError(
-        {.what = "The external data of a tensor lies beyond the end of its file.",
-         .node = quote(name),
-         .expected = fmt::format("{} bytes at offset {}", bytes, slice.offset),
-         .received = fmt::format("a file of {} bytes, \"{}\"", file.size, quote(slice.location)),
-         .remedy = "Check that the whole data file was copied."});
+  if (slice.offset < 0 || slice.offset > file.mark.size || bytes > file.mark.size - slice.offset) {
+    throw ModelError({.what = "The external data of a tensor lies beyond the end of its file.",
+                      .node = quote(name),
+                      .expected = fmt::format("{} bytes at offset {}", bytes, slice.offset),
+                      .received = fmt::format("a file of {} bytes, \"{}\"", file.mark.size,
+                                              quote(slice.location)),
+                      .remedy = "Check that the whole data file was copied."});
   }
   return file;
 }

@@ -2,6 +2,7 @@
 // docs/ExternalData.md and docs/ExternalDataSecurity.md.)
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -18,14 +19,26 @@ struct ExternalSlice {
   int64_t length = -1;
 };
 
+/// Which file it is, and its state: two that are equal have the same bytes.
+struct FileMark {
+  uint64_t device = 0, inode = 0;
+  int64_t size = 0;
+  int64_t seconds = 0, nanoseconds = 0;  ///< when it was last written to
+  bool operator==(const FileMark&) const = default;
+};
+/// By location.
+using FileMarks = std::map<std::string, FileMark>;
+
 /// Opens files of one folder and keeps them open while it lives. Reads nothing outside the folder:
 /// refuses `..`, absolute paths, symbolic links (of the file or of a folder on the way), hard links
 /// and everything that is not a regular file. The folder itself is trusted and may be a link. Not
 /// thread-safe.
 class ExternalData {
  public:
-  /// With an empty folder every read is refused.
-  explicit ExternalData(std::filesystem::path folder) : folder_(std::move(folder)) {}
+  /// With an empty folder every read is refused. `expected`: files that were read before; another
+  /// file, or one that was written to, is a DataError.
+  explicit ExternalData(std::filesystem::path folder, FileMarks expected = {})
+      : folder_(std::move(folder)), expected_(std::move(expected)) {}
   ~ExternalData();
   ExternalData(const ExternalData&) = delete;
   ExternalData& operator=(const ExternalData&) = delete;
@@ -39,17 +52,20 @@ class ExternalData {
   /// Throws as read().
   void read_part(const std::string& name, const ExternalSlice& slice, int64_t first, void* to,
                  int64_t count);
+  /// Of the files that are open.
+  FileMarks marks() const;
 
  private:
   struct File {
     int fd = -1;
-    int64_t size = 0;
+    FileMark mark{};
   };
   const File& open(const std::string& name, const std::string& location);
   const File& find(const std::string& name, const ExternalSlice& slice, int64_t bytes,
                    const std::string& type);
 
   std::filesystem::path folder_;
+  FileMarks expected_;
   int folder_fd_ = -1;
   std::map<std::string, File> files_;
 };

@@ -46,6 +46,8 @@ class TensorTable {
   /// (ONNX's library copies bodies into functions). Decodes a message that was never taken, such as
   /// one made by that library.
   Tensor get(const onnx::TensorProto& proto, const std::string& name);
+  /// The files of external data that were read.
+  FileMarks data_files() const { return external_.marks(); }
 
  private:
   void keep(onnx::TensorProto* proto, Tensor tensor);

@@ -263,6 +263,26 @@ def test_keeps_what_is_outside_and_untouched_in_the_same_folder(model: Path) -> 
     assert locations(model.parent / "u.onnx")[1] == "big.bin"
 
 
+@pytest.mark.parametrize("change", ["replaced", "written to"])
+@pytest.mark.parametrize("folder", ["to", "from"])
+def test_data_that_changed_since_the_session_read_it_is_not_exported(
+    model: Path, change: str, folder: str
+) -> None:
+    """The model would be neither the one that was trained, nor the new one."""
+    session, to = session_of(model), model.parent.parent / folder / "t.onnx"
+    data, other = model.parent / "big.bin", model.parent / "other"
+    before = data.read_bytes()
+    if change == "replaced":
+        other.write_bytes(before)
+        other.replace(data)
+    else:
+        data.write_bytes((2 * BIG).tobytes())
+    with pytest.raises(steep.DataError, match="was written to, or replaced, since") as caught:
+        session.export_onnx(to)
+    assert "big" in str(caught.value) and not to.exists()
+    session_of(model).export_onnx(to)  # one that reads it as it is now
+
+
 def large_model() -> onnx.ModelProto:
     weights = np.zeros((32, 32), F)
     graph = helper.make_graph(
