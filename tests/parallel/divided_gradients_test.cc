@@ -155,26 +155,10 @@ TEST(DividedGradients, InHalfTheBytesAreWithinTheirBound) {
   EXPECT_EQ(4 * sent[1], 3 * sent[0]);  // gradients are half of what is sent
 }
 
-/// Fails in one of its exchanges.
-class Failing : public testing::ThreadPeers {
- public:
-  Failing(testing::Room& room, int rank, int good) : ThreadPeers(room, rank), good_(good) {}
-
- protected:
-  void exchange(const void* out, size_t out_bytes, int to, void* in, size_t in_bytes,
-                int from) override {
-    if (good_-- == 0) throw std::runtime_error("killed");
-    ThreadPeers::exchange(out, out_bytes, to, in, in_bytes, from);
-  }
-
- private:
-  int good_;
-};
-
 TEST(DividedGradients, OfAProcessThatIsLostLeaveTheWeights) {
   testing::Room room(2);
   const auto work = [&](int rank) {
-    const auto peers = std::make_shared<Failing>(room, rank, rank == 1 ? 2 : 1000);
+    const auto peers = std::make_shared<testing::FailingPeers>(room, rank, rank == 1 ? 2 : 1000);
     auto session = session_of(wide_bytes(true), options_of("adamw"));
     DataParallel parallel(session, peers, {}, 2);
     parallel.step(batch(4, 0));  // two exchanges: the sum, and the copy of weights

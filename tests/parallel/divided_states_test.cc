@@ -395,28 +395,13 @@ TEST(DataParallel, TheScalesOfMomentsIn8BitsAreCopiedFromRank0) {
   });
 }
 
-/// Fails in one of its exchanges.
-class Failing : public testing::ThreadPeers {
- public:
-  Failing(testing::Room& room, int rank, int good) : ThreadPeers(room, rank), good_(good) {}
-
- protected:
-  void exchange(const void* out, size_t out_bytes, int to, void* in, size_t in_bytes,
-                int from) override {
-    if (good_-- == 0) throw std::runtime_error("killed");
-    ThreadPeers::exchange(out, out_bytes, to, in, in_bytes, from);
-  }
-
- private:
-  int good_;
-};
-
 TEST(DividedStates, ALostProcessLeavesWeightsOfOneStepOrAnError) {
   // A step of two processes has two exchanges: the sum, and the copy of weights.
   for (const int good : {2, 3}) {
     testing::Room room(2);
     const auto work = [&](int rank) {
-      const auto peers = std::make_shared<Failing>(room, rank, rank == 1 ? good : 1000);
+      const auto peers =
+          std::make_shared<testing::FailingPeers>(room, rank, rank == 1 ? good : 1000);
       auto session = session_of(mlp_bytes(false), options_of("adamw"));
       DataParallel parallel(session, peers, {}, 1);
       parallel.step(batch(4, 0));

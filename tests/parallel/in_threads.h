@@ -143,6 +143,22 @@ class ThreadPeers : public Peers {
   int rank_;
 };
 
+/// Whose exchanges fail after `good` of them, as those of a process that is killed.
+class FailingPeers : public ThreadPeers {
+ public:
+  FailingPeers(Room& room, int rank, int good) : ThreadPeers(room, rank), good_(good) {}
+
+ protected:
+  void exchange(const void* out, size_t out_bytes, int to, void* in, size_t in_bytes,
+                int from) override {
+    if (good_-- == 0) throw std::runtime_error("killed");
+    ThreadPeers::exchange(out, out_bytes, to, in, in_bytes, from);
+  }
+
+ private:
+  int good_;
+};
+
 /// Runs `work` in so many threads, and throws the error of the first that has one. Returns the
 /// bytes that they have exchanged by Peers::exchange().
 inline size_t in_threads(int size, const std::function<void(std::shared_ptr<Peers>)>& work) {
