@@ -16,10 +16,10 @@ namespace steep {
 DataFile::DataFile(Descriptor file, std::string name)
     : fd_(std::move(file)), name_(std::move(name)), first_(look()) {}
 
-struct stat DataFile::look() const {
+FileMark DataFile::look() const {
   struct stat info {};
   if (::fstat(fd_.get(), &info) != 0) throw_io("read", name_, errno);
-  return info;
+  return mark_of(info);
 }
 
 void DataFile::read(int64_t offset, void* to, size_t bytes) const {
@@ -43,14 +43,12 @@ void DataFile::read(int64_t offset, void* to, size_t bytes) const {
     done += static_cast<size_t>(count);
   }
   // After the read: until here, the bytes were those of the first time.
-  const struct stat now = look();
-  if (now.st_size == first_.st_size && now.st_mtim.tv_sec == first_.st_mtim.tv_sec &&
-      now.st_mtim.tv_nsec == first_.st_mtim.tv_nsec)
-    return;
+  const FileMark now = look();
+  if (now == first_) return;
   throw DataError(ErrorParts{
       .what = name_ + " was written to while its weights were in use.",
-      .expected = fmt::format("the {} bytes of the first time", first_.st_size),
-      .received = fmt::format("a file of {} bytes, written later", now.st_size),
+      .expected = fmt::format("the {} bytes of the first time", first_.size),
+      .received = fmt::format("a file of {} bytes, written later", now.size),
       .remedy = "Put the file back and start again; write a new file beside it, not over it."});
 }
 

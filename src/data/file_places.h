@@ -1,8 +1,6 @@
 // Arrays that stay in their file, and are read each time that they are needed.
 #pragma once
 
-#include <sys/stat.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -23,11 +21,11 @@ class DataFile {
   void read(int64_t offset, void* to, size_t bytes) const;
 
  private:
-  struct stat look() const;
+  FileMark look() const;
 
   Descriptor fd_;
   std::string name_;
-  struct stat first_;
+  FileMark first_;
 };
 
 /// A place in a file, as int64[2]: the file's number in this process, and an offset. The tensor

@@ -117,6 +117,14 @@ int injected_fault(const DiskCall& call) { return fault_hook ? fault_hook(call) 
 
 // --- destinations -------------------------------------------------------------------------------
 
+FileMark mark_of(const struct stat& info) {
+  return {.device = info.st_dev,
+          .inode = info.st_ino,
+          .size = info.st_size,
+          .seconds = info.st_mtim.tv_sec,
+          .nanoseconds = info.st_mtim.tv_nsec};
+}
+
 fs::path follow_links(fs::path path) {
   const fs::path first = path;
   for (int i = 0; i < kMaxLinks; ++i) {

@@ -2,6 +2,8 @@
 // durable before its name appears. Only regular files are replaced.
 #pragma once
 
+#include <sys/stat.h>
+
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -29,6 +31,16 @@ class Descriptor {
  private:
   int fd_;
 };
+
+/// Which file it is, and its state. Two that are equal are taken for the same bytes: a file that is
+/// written to within one tick of the clock, or whose time is set back, is not noticed.
+struct FileMark {
+  uint64_t device = 0, inode = 0;
+  int64_t size = 0;
+  int64_t seconds = 0, nanoseconds = 0;  ///< when it was last written to
+  bool operator==(const FileMark&) const = default;
+};
+FileMark mark_of(const struct stat& info);
 
 /// The target of `path` after all symbolic links, whether it exists or not. Throws IoError for a
 /// cycle of links.

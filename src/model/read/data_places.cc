@@ -29,7 +29,7 @@ std::map<std::string, PlacedTensor> place_initializers(std::span<const std::byte
     const ExternalSlice slice = slice_of(tensor, name);
     external.check(name, slice, static_cast<int64_t>(bytes));
     std::shared_ptr<const DataFile>& file = open[slice.location];
-    if (!file) file = open_data_file(folder, name, slice.location);
+    if (!file) file = external.keep(name, slice.location);
     result[name] = {place_in(file, slice.offset),
                     Tensor::wrap(dtype, std::move(dims), nullptr, nullptr)};
   }

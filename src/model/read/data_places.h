@@ -3,12 +3,10 @@
 
 #include <filesystem>
 #include <map>
-#include <memory>
 #include <set>
 #include <span>
 #include <string>
 
-#include "data/file_places.h"
 #include "model/read/external_data.h"
 #include "steep/tensor.h"
 
@@ -27,10 +25,5 @@ std::map<std::string, PlacedTensor> place_initializers(std::span<const std::byte
                                                        const std::filesystem::path& folder,
                                                        const std::set<std::string>& names,
                                                        FileMarks* files);
-
-/// Opens a file of external data as ExternalData does, with its checks. `name`: of a tensor.
-std::shared_ptr<const DataFile> open_data_file(const std::filesystem::path& folder,
-                                               const std::string& name,
-                                               const std::string& location);
 
 }  // namespace steep

@@ -10,10 +10,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <system_error>
-#include <tuple>
 #include <vector>
 
-#include "model/read/data_places.h"
 #include "model/read/quote.h"
 #include "steep/error.h"
 
@@ -87,18 +85,22 @@ int open_beneath(int folder, const std::vector<std::string>& parts) {
   return fd;
 }
 
-int open_folder(const std::filesystem::path& folder) {
-  const int fd = ::open(folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
-  if (fd >= 0) return fd;
-  throw IoError({.what = "The model's folder cannot be opened: " + error_text(errno) + ".",
-                 .node = quote(folder.string())});
-}
+}  // namespace
 
-/// Opens a regular file, and refuses what is unsafe. `name`: of the tensor.
-Descriptor open_regular(int folder, const std::string& name, const std::string& location,
-                        FileMark* mark) {
-  Descriptor file(open_beneath(folder, split(name, location)));
-  if (file.get() < 0) {
+const ExternalData::File& ExternalData::open(const std::string& name, const std::string& location) {
+  if (auto it = files_.find(location); it != files_.end()) return it->second;
+  if (folder_.empty()) {
+    refuse(name, location, "the model came as bytes, so it has no folder",
+           "Import the model from its path, or give the folder that holds its data.");
+  }
+  const std::vector<std::string> parts = split(name, location);
+  if (at_.get() < 0) at_ = Descriptor(::open(folder_.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (at_.get() < 0) {
+    throw IoError({.what = "The model's folder cannot be opened: " + error_text(errno) + ".",
+                   .node = quote(folder_.string())});
+  }
+  File file{Descriptor(open_beneath(at_.get(), parts))};
+  if (file.fd.get() < 0) {
     const int code = errno;
     if (code == ELOOP || code == EXDEV || code == ENOTDIR) {
       refuse(name, location, "it is reached through a symbolic link, or leaves the model's folder",
@@ -109,7 +111,7 @@ Descriptor open_regular(int folder, const std::string& name, const std::string& 
   }
   struct stat info {};
   std::string why;
-  if (fstat(file.get(), &info) != 0) {
+  if (fstat(file.fd.get(), &info) != 0) {
     why = error_text(errno);
   } else if (!S_ISREG(info.st_mode)) {
     why = "it is not a regular file";
@@ -118,53 +120,26 @@ Descriptor open_regular(int folder, const std::string& name, const std::string& 
   }
   if (!why.empty())
     refuse(name, location, why, "Copy the data into a file of its own beside the model.");
-  *mark = {.device = info.st_dev,
-           .inode = info.st_ino,
-           .size = info.st_size,
-           .seconds = info.st_mtim.tv_sec,
-           .nanoseconds = info.st_mtim.tv_nsec};
-  return file;
-}
-
-}  // namespace
-
-std::shared_ptr<const DataFile> open_data_file(const std::filesystem::path& folder,
-                                               const std::string& name,
-                                               const std::string& location) {
-  const Descriptor at(open_folder(folder));
-  FileMark mark;
-  return std::make_shared<const DataFile>(open_regular(at.get(), name, location, &mark),
-                                          (folder / location).string());
-}
-
-ExternalData::~ExternalData() {
-  for (auto& [location, file] : files_) close(file.fd);
-  if (folder_fd_ >= 0) close(folder_fd_);
-}
-
-const ExternalData::File& ExternalData::open(const std::string& name, const std::string& location) {
-  if (auto it = files_.find(location); it != files_.end()) return it->second;
-  if (folder_.empty()) {
-    refuse(name, location, "the model came as bytes, so it has no folder",
-           "Import the model from its path, or give the folder that holds its data.");
-  }
-  std::ignore = split(name, location);  // refuses a location before the folder is looked for
-  if (folder_fd_ < 0) folder_fd_ = open_folder(folder_);
-  File file;
-  Descriptor fd = open_regular(folder_fd_, name, location, &file.mark);
+  file.mark = mark_of(info);
   const auto before = expected_.find(location);
   if (before != expected_.end() && !(before->second == file.mark)) {
     throw DataError(
-        {.what = "External data of the model was written to, or replaced, since it was "
-                 "read.",
+        {.what = "External data of the model was written to, or replaced, since it was read.",
          .node = quote(name),
          .expected = fmt::format("the file of {} bytes that was read", before->second.size),
          .received = fmt::format("another file, or a later state, of {} bytes, \"{}\"",
                                  file.mark.size, quote(location)),
          .remedy = "Put the file back; or train again, from the model as it is now."});
   }
-  file.fd = fd.release();
-  return files_.emplace(location, file).first->second;
+  return files_.emplace(location, std::move(file)).first->second;
+}
+
+std::shared_ptr<const DataFile> ExternalData::keep(const std::string& name,
+                                                   const std::string& location) {
+  Descriptor fd(fcntl(open(name, location).fd.get(), F_DUPFD_CLOEXEC, 0));
+  const std::string path = (folder_ / location).string();
+  if (fd.get() < 0) throw_io("keep open", path, errno);
+  return std::make_shared<const DataFile>(std::move(fd), path);
 }
 
 FileMarks ExternalData::marks() const {
@@ -222,7 +197,7 @@ Tensor ExternalData::read(const std::string& name, const ExternalSlice& slice, D
   const File& file =
       find(name, slice, size, fmt::format(" for {}{}", name_of(dtype), to_string(dims)));
   Tensor tensor = Tensor::empty(dtype, std::move(dims));
-  read_at(file.fd, name, slice, 0, tensor.data(), size);
+  read_at(file.fd.get(), name, slice, 0, tensor.data(), size);
   return tensor;
 }
 
@@ -232,7 +207,7 @@ void ExternalData::check(const std::string& name, const ExternalSlice& slice, in
 
 void ExternalData::read_part(const std::string& name, const ExternalSlice& slice, int64_t first,
                              void* to, int64_t count) {
-  read_at(open(name, slice.location).fd, name, slice, first, to, count);
+  read_at(open(name, slice.location).fd.get(), name, slice, first, to, count);
 }
 
 }  // namespace steep

@@ -5,8 +5,11 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <string>
 
+#include "data/file_places.h"
+#include "runtime/disk.h"
 #include "steep/tensor.h"
 
 namespace steep {
@@ -19,13 +22,6 @@ struct ExternalSlice {
   int64_t length = -1;
 };
 
-/// Which file it is, and its state: two that are equal have the same bytes.
-struct FileMark {
-  uint64_t device = 0, inode = 0;
-  int64_t size = 0;
-  int64_t seconds = 0, nanoseconds = 0;  ///< when it was last written to
-  bool operator==(const FileMark&) const = default;
-};
 /// By location.
 using FileMarks = std::map<std::string, FileMark>;
 
@@ -39,7 +35,6 @@ class ExternalData {
   /// file, or one that was written to, is a DataError.
   explicit ExternalData(std::filesystem::path folder, FileMarks expected = {})
       : folder_(std::move(folder)), expected_(std::move(expected)) {}
-  ~ExternalData();
   ExternalData(const ExternalData&) = delete;
   ExternalData& operator=(const ExternalData&) = delete;
 
@@ -52,12 +47,15 @@ class ExternalData {
   /// Throws as read().
   void read_part(const std::string& name, const ExternalSlice& slice, int64_t first, void* to,
                  int64_t count);
+  /// The file at `location`, which stays open for whoever holds the result. check() must have
+  /// accepted a slice of it. Throws IoError.
+  std::shared_ptr<const DataFile> keep(const std::string& name, const std::string& location);
   /// Of the files that are open.
   FileMarks marks() const;
 
  private:
   struct File {
-    int fd = -1;
+    Descriptor fd;
     FileMark mark{};
   };
   const File& open(const std::string& name, const std::string& location);
@@ -66,7 +64,7 @@ class ExternalData {
 
   std::filesystem::path folder_;
   FileMarks expected_;
-  int folder_fd_ = -1;
+  Descriptor at_;  ///< the folder
   std::map<std::string, File> files_;
 };
 
