@@ -128,28 +128,31 @@ class PartialLosses {
 
   /// Replaces the loss and lse. With k the part of a row's label and s = Σ exp(lseᵢ - lseₖ) over
   /// the other parts, the loss is lossₖ + ln(1 + s): its error is relative to it, however small.
+  /// Where all of part k is -inf, the sum is that of the other parts.
   void join() {
     const auto of_own = [&](Value Part::*v) {
       std::vector<Value> picked;
       for (const Part& p : parts_) picked.push_back(where(p.own, p.*v, 0));
       return total(picked);
     };
-    const Value lse = of_own(&Part::lse), rest = of_own(&Part::lse_rest);
     const double none = -std::numeric_limits<double>::infinity();
-    Value greatest;  // of the exponents, and of 0, that of the label's part
+    const Value own = of_own(&Part::lse), rest = of_own(&Part::lse_rest);
+    const Value empty = equal(own, none), lse = where(empty, 0, own);
+    const Value exponent = where(empty, none, scalar(g_, 0, own.dtype()));  // of the label's part
+    Value greatest;
     std::vector<Value> above;
     for (const Part& p : parts_) {
       above.push_back(where(p.own, none, (p.lse - lse) + (p.lse_rest - rest)));
       greatest = greatest ? apply("Max", {greatest, above.back()}) : above.back();
     }
-    greatest = apply("Max", {greatest, scalar(g_, 0, lse.dtype())});
+    greatest = apply("Max", {greatest, exponent});
     std::vector<Value> terms;
     for (const Value& v : above) terms.push_back(exp(v - greatest));
     // ln(1 + x), exact near 0: adds a correction for the rounding error of the sum.
-    const Value x = total(terms) + (exp(-greatest) - 1), y = x + 1;
+    const Value x = total(terms) + (exp(exponent - greatest) - 1), y = x + 1;
     const Value more = greatest + (log(y) + (x - (y - 1)) / y);
     const LabelRows rows = label_rows(loss_, loss_.input(1), {}, lse.dtype());
-    Value losses = of_own(&Part::loss) + more;
+    Value losses = where(empty, more - none, of_own(&Part::loss) + more);
     if (rows.counts) losses = where(rows.counts, losses, 0);
     g_.replace_uses(loss_.output(0), reduce_losses(loss_, losses, rows.weights));
     if (!loss_.output(1) || !loss_.output(2)) return;

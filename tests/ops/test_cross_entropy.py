@@ -143,3 +143,21 @@ def test_fewer_weights_than_classes_are_refused() -> None:
     given = [np.ones((2, 3), np.float32), np.array([0, 2]), np.ones(1, np.float32)]
     with pytest.raises(steep.DataError, match="out of range"):
         evaluate(Row("SoftmaxCrossEntropyLoss", tuple(given)), given)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("decomposed", [False, True])
+def test_a_part_without_probability(dtype, decomposed) -> None:
+    """Of classes 3 to 7 of 11: rows 0 and 1 have their label elsewhere, row 2 in this part."""
+    x = np.full((4, 5), -np.inf, dtype)
+    x[1, 2], x[3] = 0.5, 0.25
+    row = Row(
+        "steep.SoftmaxCrossEntropy",
+        (x, np.array([0, 9, 4, 5])),
+        {"reduction": "none", "first": 3, "classes": 11},
+        outputs=3,
+    )
+    losses, sums, rest = evaluate(row, list(row.inputs), decomposed)
+    np.testing.assert_allclose(sums, [-np.inf, 0.5, -np.inf, 0.25 + np.log(5)], rtol=1e-6)
+    np.testing.assert_array_equal(losses[:2], sums[:2])
+    assert np.isfinite(rest).all()

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <set>
 #include <string>
 #include <vector>
@@ -155,6 +156,61 @@ TEST(PartByPart, KeepsTheDigitsOfSmallLosses) {
   for (int64_t i = 0; i < kRows; ++i) {
     const float a = with[0].data<float>()[i], b = without[0].data<float>()[i];
     ASSERT_NEAR(a, b, 2e-6F * b) << "row " << i;
+  }
+}
+
+/// The scores of masked classes are -inf, and those of a whole part may be. The label is in part 1.
+TEST(PartByPart, TakesInfiniteScoresAsTheWholeDoes) {
+  constexpr int64_t kRows = 600, kClasses = 4000, kLabel = 5000;
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  Graph g;
+  std::vector<Value> negatives, parts;
+  for (const char* name : {"a", "b"}) {
+    negatives.push_back(g.add_input(name, matrix(kRows, kClasses)));
+    parts.push_back(-negatives.back());
+  }
+  const Value t = g.add_constant(Tensor::from(std::vector<int64_t>(kRows, kLabel), {kRows}));
+  const Value loss = apply_n("steep.SoftmaxCrossEntropy", std::vector{concat(parts, 1), t}, 3,
+                             {{"reduction", "none"}})[0];
+  g.add_output("loss", loss);
+  const Value one = g.add_gradient_input("dloss", loss);
+  for (Value d : add_gradients(g, std::vector{loss}, std::vector{one}, negatives))
+    g.add_output(d.name(), d, Phase::backward);
+
+  std::vector<Tensor> inputs{random_tensor({kRows, kClasses}, 1),
+                             random_tensor({kRows, kClasses}, 2)};
+  const auto fill = [&](size_t part, int64_t row, float score) {
+    std::fill_n(inputs[part].data<float>() + row * kClasses, kClasses, -score);
+  };
+  for (int64_t row = 0; row < kRows; row += 6) {
+    fill(1, row, -kInfinity);  // the label has no probability: the loss is infinite
+    fill(0, row + 1, -kInfinity);
+    inputs[1].data<float>()[(row + 2) * kClasses + kLabel - kClasses] = kInfinity;
+    for (const size_t part : {0, 1}) fill(part, row + 3, -kInfinity);  // no softmax: NaN
+    inputs[0].data<float>()[(row + 4) * kClasses] = -kInfinity;
+  }
+  const Tensor dloss = random_tensor({kRows}, 9);
+  const auto run = [&](const std::set<std::string>& disabled) {
+    Program program(g, {.disabled_passes = disabled});
+    ForwardResult result = program.forward(inputs);
+    for (Tensor& d : program.backward(std::move(result.pending), std::span(&dloss, 1)))
+      result.outputs.push_back(std::move(d));
+    return std::move(result.outputs);
+  };
+  std::vector<Type> types;
+  for (Value v : g.inputs()) types.push_back(v.type());
+  const Graph divided =
+      after(specialise_known(g, types, Devices::host_alone()).graph, part_by_part);
+  ASSERT_EQ(count(divided, "steep.SoftmaxCrossEntropyGrad"), 2) << to_text(divided);
+  const auto with = run({}), without = run({"part_by_part"});
+  EXPECT_EQ(with[0].data<float>()[0], kInfinity);
+  for (size_t i = 0; i < with.size(); ++i) {
+    for (int64_t k = 0; k < with[i].size(); ++k) {
+      const float a = with[i].data<float>()[k], b = without[i].data<float>()[k];
+      ASSERT_TRUE(std::isnan(a) ? std::isnan(b)
+                                : a == b || std::abs(a - b) < 2e-6F * (1 + std::abs(b)))
+          << "result " << i << ", element " << k << ": " << a << ", not " << b;
+    }
   }
 }
 

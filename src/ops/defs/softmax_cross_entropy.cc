@@ -60,6 +60,10 @@ std::vector<Value> softmax_cross_entropy_decompose(Node n) {
   const Value inside = labels_of_part(n, logits, &rows);
   Value max = apply("ReduceMax", {logits, ints(g, {1})}, {{"keepdims", int64_t{1}}});
   max = apply("steep.StopGradient", {max});  // any shift gives the same results
+  // A part may have no probability: its lse is -inf. A row without any has no softmax: NaN.
+  constexpr double kNone = -std::numeric_limits<double>::infinity();
+  const Value empty = inside ? equal(max, kNone) : Value();
+  if (empty) max = where(empty, 0, max);
   // The number added to 1 is the sum of all other terms, plus exp(picked) - 1, which is 0 when the
   // label has the greatest logit.
   Value shifted = logits - max;
@@ -67,10 +71,11 @@ std::vector<Value> softmax_cross_entropy_decompose(Node n) {
   Value own = is_label(shifted, rows.labels);
   if (inside) {
     own = apply("And", {own, unsqueeze(inside, {1})});
-    target = where(unsqueeze(inside, {1}), target, -std::numeric_limits<double>::infinity());
+    target = where(unsqueeze(inside, {1}), target, kNone);
   }
   Value others = sum(where(own, 0, exp(shifted)), {1}, true);
   Value log_sum = log1p(others + (exp(target) - 1));
+  if (empty) log_sum = where(empty, kNone, log_sum);
   Value losses = log_sum - target;
   if (inside) losses = where(unsqueeze(inside, {1}), losses, max + log_sum);
   losses = squeeze(losses, {1});
@@ -79,6 +84,7 @@ std::vector<Value> softmax_cross_entropy_decompose(Node n) {
   // Knuth's two-sum: the sum of two numbers and its rounding error.
   Value lse = max + log_sum, increment = lse - max;
   Value rest = apply("steep.StopGradient", {(max - (lse - increment)) + (log_sum - increment)});
+  if (empty) rest = where(empty, 0, rest);
   return {reduce_losses(n, losses, rows.weights), squeeze(lse, {1}), squeeze(rest, {1})};
 }
 
