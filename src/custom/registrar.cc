@@ -348,7 +348,7 @@ void Registrar::check_recursion(const CustomFunctions& all) const {
 void Registrar::check_as_model(const CustomFunctions& all, const Limits& limits) const {
   const auto check = [&](const onnx::ModelProto& library) {
     const std::string bytes = library.SerializeAsString();
-    read_model(std::as_bytes(std::span(bytes)), limits, false, {});
+    read_model(std::as_bytes(std::span(bytes)), {.limits = limits}, {});
   };
   try {
     check(library_of(functions_));

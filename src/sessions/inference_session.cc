@@ -133,13 +133,16 @@ struct InferenceSession::Impl {
   using Chosen = std::vector<size_t>;  // indices of outputs
   using Import = std::function<ImportedModel(const ImportOptions&)>;
 
-  Impl(Import import, InferenceOptions with, const std::set<std::string>& input_names = {})
+  Impl(Import import, InferenceOptions with, const std::set<std::string>& input_names = {},
+       ModelFiles before = {})
       : options(std::move(with)),
         again(std::move(import)),
         programs(program_options(options), kMaxPrograms) {
     ImportOptions how = import_options(options);
     how.fed = input_names;
+    how.before = std::move(before);
     ImportedModel model = again(how);
+    files = std::move(model.files);
     graph = std::move(model.graph);
     metadata = std::move(model.metadata);
     left_out = std::move(model.left_out);
@@ -170,7 +173,7 @@ struct InferenceSession::Impl {
     }
     if (replaced.empty()) return *this;
     std::unique_ptr<Impl>& other = variants[replaced];
-    if (!other) other = std::make_unique<Impl>(again, options, replaced);
+    if (!other) other = std::make_unique<Impl>(again, options, replaced, files);
     return *other;
   }
 
@@ -252,6 +255,7 @@ struct InferenceSession::Impl {
   std::map<std::string, ErrorParts> left_out;
   std::vector<TensorInfo> with_default;
   Import again;
+  ModelFiles files;
   std::map<std::set<std::string>, std::unique_ptr<Impl>> variants;  // by replaced defaults
   uint64_t runs = 0;
   /// Used by the session itself, not by its variants. The key is the variant and the outputs.

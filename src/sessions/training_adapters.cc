@@ -35,6 +35,7 @@ ImportedModel TrainingSession::Impl::import_adapted() {
     for (const auto& given : weight_data) adapted.frozen.erase(given.first);
     leave_on_disk(adapted, &values);
     for (const auto& entry : places) how.states.insert(entry.first);
+    how.before.data = data_files;
   }
   return import_model(std::as_bytes(std::span(adapted.bytes)), how, folder, values);
 }

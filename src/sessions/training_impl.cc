@@ -120,7 +120,7 @@ TrainingSession::Impl::Impl(std::string model_bytes, std::filesystem::path model
   hold_own_optimizers(&options);
   hold_own_loss(&options);
   ImportedModel source = import_adapted();
-  data_files.merge(source.data_files);
+  data_files.merge(source.files.data);
   batch_note = note_on_rows(source);
   source.require(options.output.empty() ? "loss" : options.output);
   for (const std::string& name : options.step_outputs) source.require(name);

@@ -440,23 +440,24 @@ void run_checker(const onnx::ModelProto& model) {
 
 }  // namespace
 
-CheckedModel read_model(std::span<const std::byte> bytes, const Limits& limits, bool leave_out,
+CheckedModel read_model(std::span<const std::byte> bytes, const ImportOptions& options,
                         const std::filesystem::path& folder,
-                        const std::map<std::string, Tensor>& values, bool registered) {
-  CheckedModel model{.proto = parse_model(bytes, limits),
-                     .tensors = std::make_unique<TensorTable>(folder, limits.max_bytes, values),
+                        const std::map<std::string, Tensor>& values) {
+  CheckedModel model{.proto = parse_model(bytes, options.limits),
+                     .tensors = std::make_unique<TensorTable>(folder, options.limits.max_bytes,
+                                                              values, options.before.data),
                      .unranked_inputs = {}};
   model.body_names = BodyNames(bytes);
   model.proto
       .clear_training_info();  // ONNX's training extension: Steep derives training from the graph
   model.proto.mutable_graph()->clear_value_info();  // Steep infers types itself
-  if (registered) model.gradients = add_custom_functions(&model.proto);
+  if (options.registered) model.gradients = add_custom_functions(&model.proto);
   normalise_domains(&model.proto);
   move_contrib(&model.proto);
   check_names(&model.proto);
   const StringValues strings = prepare_ml(&model.proto);
   check_versions(model.proto);
-  check_operators(&model.proto, strings, leave_out, &model.left_out);
+  check_operators(&model.proto, strings, options.leave_out, &model.left_out);
   model.sparse = take_tensors(&model.proto, *model.tensors);
   model.unranked_inputs = add_missing_shapes(model.proto.mutable_graph());
   const int64_t version = model.proto.ir_version();

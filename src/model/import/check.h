@@ -14,6 +14,7 @@
 #include <unordered_map>
 
 #include "model/custom/functions.h"
+#include "model/import/import.h"
 #include "model/read/body_names.h"
 #include "model/read/model_file.h"
 #include "model/read/node_names.h"
@@ -39,10 +40,9 @@ struct CheckedModel {
   std::unordered_map<std::string, GradientCall> gradients{};
 };
 
-/// Throws ModelError: see import.h, also for `leave_out`. Reports all unknown operators and domains
-/// at once. `registered`: whether registered operators are known.
-CheckedModel read_model(std::span<const std::byte> bytes, const Limits& limits, bool leave_out,
+/// Throws as import_model(). Reports all unknown operators and domains at once.
+CheckedModel read_model(std::span<const std::byte> bytes, const ImportOptions& options,
                         const std::filesystem::path& folder,
-                        const std::map<std::string, Tensor>& values = {}, bool registered = true);
+                        const std::map<std::string, Tensor>& values = {});
 
 }  // namespace steep

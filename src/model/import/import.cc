@@ -83,7 +83,7 @@ ImportedModel to_fixed_graph(const CheckedModel& source, const ImportOptions& op
     }
   }
   model.left_out = source.left_out;
-  model.data_files = source.tensors->data_files();
+  model.files.data = source.tensors->data_files();
   std::map<std::string, Type> inputs;
   for (const auto& input : source.proto.graph().input()) {
     inputs.emplace(input.name(), declared_type(input));
@@ -153,6 +153,14 @@ ImportedModel to_graph(CheckedModel& source, const ImportOptions& options) {
   return model;
 }
 
+[[noreturn]] void refuse_changed(const std::filesystem::path& path) {
+  throw DataError({.what = "The model file was written to, or replaced, since it was read.",
+                   .node = quote(path.string()),
+                   .expected = "the file that was read",
+                   .received = "another file, or a later state",
+                   .remedy = "Make a new session, from the model as it is now."});
+}
+
 }  // namespace
 
 void ImportedModel::require(const std::string& output) const {
@@ -165,8 +173,7 @@ ImportedModel import_model(std::span<const std::byte> bytes, const ImportOptions
                            const std::map<std::string, Tensor>& values) {
   const Budget budget(options.limits);
   return with_our_errors(kRefused, kExportAgain, [&] {
-    CheckedModel source =
-        read_model(bytes, options.limits, options.leave_out, folder, values, options.registered);
+    CheckedModel source = read_model(bytes, options, folder, values);
     return to_graph(source, options);
   });
 }
@@ -176,13 +183,16 @@ ImportedModel import_model(const std::filesystem::path& path, const ImportOption
   return with_our_errors(kRefused, kExportAgain, [&] {
     std::filesystem::path folder = path.parent_path();
     if (folder.empty()) folder = ".";
+    FileMark mark;
     CheckedModel source = [&] {
       const std::string bytes =
-          read_file(path, options.limits.max_bytes);  // released before the import starts
-      return read_model(std::as_bytes(std::span(bytes)), options.limits, options.leave_out, folder,
-                        {}, options.registered);
+          read_file(path, options.limits.max_bytes, &mark);  // released before the import starts
+      if (options.before.model && *options.before.model != mark) refuse_changed(path);
+      return read_model(std::as_bytes(std::span(bytes)), options, folder);
     }();
-    return to_graph(source, options);
+    ImportedModel model = to_graph(source, options);
+    model.files.model = mark;
+    return model;
   });
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -18,6 +19,12 @@
 #include "steep/inference.h"
 
 namespace steep {
+
+/// The files of a model, as they were when they were read.
+struct ModelFiles {
+  std::optional<FileMark> model{};  ///< none if the model came as bytes
+  FileMarks data{};                 ///< external data
+};
 
 struct ImportOptions {
   Limits limits{};
@@ -37,6 +44,8 @@ struct ImportOptions {
   /// If the file fixes the number of rows of all inputs, make it symbolic when possible
   /// (open_batch.h).
   bool open_batch = false;
+  /// Files that were read before: another one, or one that was written to since, is a DataError.
+  ModelFiles before{};
 };
 
 struct ImportedModel {
@@ -61,7 +70,7 @@ struct ImportedModel {
   /// why it stays fixed, or "".
   int64_t fixed_rows = 0;
   std::string rows_stay{};
-  FileMarks data_files{};  ///< files of external data that were read
+  ModelFiles files{};
 
   /// Throws ModelError when the output was left out.
   void require(const std::string& output) const;
@@ -71,7 +80,8 @@ struct ImportedModel {
 /// and branches on constants, resolves sequences, and evaluates shape arithmetic on constants.
 /// Throws ModelError (unreadable, not ONNX, unknown op/domain/opset, limit exceeded, unsafe
 /// external data) or ShapeError (values that do not fit their operator), both with node and op;
-/// IoError when the file cannot be opened. Frees all memory when it throws.
+/// IoError when the file cannot be opened; DataError for ImportOptions::before. Frees all memory
+/// when it throws.
 ImportedModel import_model(const std::filesystem::path& path, const ImportOptions& options = {});
 /// The same for serialised bytes. External data is refused unless `folder` is given. Initializers
 /// named in `values` take their data from there, shared and not copied; it must have the type that

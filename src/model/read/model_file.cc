@@ -21,7 +21,7 @@
 namespace steep {
 
 // Checks the size before it allocates.
-std::string read_file(const std::filesystem::path& path, size_t max_bytes) {
+std::string read_file(const std::filesystem::path& path, size_t max_bytes, FileMark* mark) {
   auto fail = [&](const std::string& why) {
     throw IoError({.what = "The model cannot be read: " + why + ".",
                    .node = quote(path.string()),
@@ -37,6 +37,7 @@ std::string read_file(const std::filesystem::path& path, size_t max_bytes) {
   struct stat info {};
   if (fstat(fd, &info) != 0) fail_errno();
   if (!S_ISREG(info.st_mode)) fail("it is not a regular file");
+  if (mark != nullptr) *mark = mark_of(info);
   const auto size = static_cast<size_t>(info.st_size);
   if (size > max_bytes) {
     throw ModelError({.what = "The model file is too large.",

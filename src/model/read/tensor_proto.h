@@ -26,10 +26,11 @@ Tensor decode(const onnx::TensorProto& proto, const std::string& name, ExternalD
 /// All tensors of a model, each read once: those of initializers, attributes, bodies and functions.
 class TensorTable {
  public:
-  /// `values`: data of initializers by name, used instead of the data in their messages.
+  /// `values`: data of initializers by name, used instead of the data in their messages. `before`:
+  /// see ExternalData.
   TensorTable(const std::filesystem::path& folder, size_t max_bytes,
-              std::map<std::string, Tensor> values = {})
-      : external_(folder), max_bytes_(max_bytes), values_(std::move(values)) {}
+              std::map<std::string, Tensor> values = {}, FileMarks before = {})
+      : external_(folder, std::move(before)), max_bytes_(max_bytes), values_(std::move(values)) {}
 
   /// Reads the tensor and empties the message, so that the data exists once. The message keeps name
   /// and dtype; its doc string becomes the tensor's number in this table.

@@ -283,6 +283,35 @@ def test_data_that_changed_since_the_session_read_it_is_not_exported(
     session_of(model).export_onnx(to)  # one that reads it as it is now
 
 
+@pytest.mark.parametrize("file", ["m.onnx", "w.bin"])
+def test_a_default_is_not_replaced_in_a_file_that_changed_since(tmp_path: Path, file: str) -> None:
+    """The session reads its model again for other inputs, and has to read the same one."""
+    nodes = [("MatMul", ["x", "w"], ["h"]), ("Mul", ["h", "by"], ["y"])]
+    graph = helper.make_graph(
+        [helper.make_node(*node) for node in nodes],
+        "g",
+        [info("x", ["n", 4]), info("by", [1])],
+        [info("y", ["n", 4])],
+        [outside("w", W, "w.bin"), numpy_helper.from_array(np.ones(1, F), "by")],
+    )
+    (tmp_path / "w.bin").write_bytes(W.tobytes())
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    onnx.save(model, tmp_path / "m.onnx")
+    session = steep.InferenceSession(tmp_path / "m.onnx")
+    feeds = {"x": X, "by": np.full(1, 2, F)}
+    (tmp_path / file).rename(tmp_path / "aside")
+    if file == "w.bin":
+        (tmp_path / file).write_bytes((2 * W).tobytes())
+    else:
+        model.graph.node[1].op_type = "Add"
+        onnx.save(model, tmp_path / file)
+    with pytest.raises(steep.DataError, match="written to, or replaced, since it was read"):
+        session.run(None, feeds)
+    np.testing.assert_array_equal(session.run(None, {"x": X})[0], X @ W)
+    (tmp_path / "aside").replace(tmp_path / file)
+    np.testing.assert_allclose(session.run(None, feeds)[0], 2 * (X @ W), rtol=1e-6)
+
+
 def large_model() -> onnx.ModelProto:
     weights = np.zeros((32, 32), F)
     graph = helper.make_graph(
