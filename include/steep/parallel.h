@@ -119,8 +119,9 @@ class Peers {
 /// Connects to the processes that a launcher has started together with this one: "gloo", those of
 /// `steep launch` (STEEP_RANK, STEEP_SIZE, STEEP_RENDEZVOUS; docs/parallel.md); "mpi", those of
 /// Open MPI's mpirun. Throws ProviderError: another way; a plug-in that is not installed, with the
-/// package that it needs; no launcher; processes that cannot be reached. With "mpi" there is one
-/// connection in the life of a process.
+/// package that it needs; no launcher; processes that cannot be reached. PeerLostError: one that
+/// was there and ended. InterruptedError, while gloo's processes wait for each other. With "mpi"
+/// there is one connection in the life of a process.
 std::shared_ptr<Peers> connect(const std::string& way);
 
 /// The hash of a file, for DataParallel's facts. Throws IoError.

@@ -19,6 +19,7 @@
 
 #include "parallel/comm.h"
 #include "parallel/watch.h"
+#include "runtime/budget.h"
 #include "steep/parallel.h"
 
 namespace steep {
@@ -199,7 +200,8 @@ using Clock = std::chrono::steady_clock;
 /// Between two looks at the files of all processes, which may lie on another machine.
 constexpr std::chrono::milliseconds kLook(200);
 
-/// Until each process has begun to beat. They may start as late as `limit` allows.
+/// Until each process has begun to beat. They may start as late as `limit` allows. Throws
+/// InterruptedError.
 void wait_for_all(Watch& watch, const SteepCommOptions& options, std::chrono::seconds limit) {
   const Clock::time_point end = Clock::now() + limit;
   std::chrono::milliseconds pause(5);
@@ -214,6 +216,7 @@ void wait_for_all(Watch& watch, const SteepCommOptions& options, std::chrono::se
           "Look at the output of these processes. If they need longer, set "
           "STEEP_CONNECT_SECONDS.");
     }
+    poll();
     std::this_thread::sleep_for(pause);
     pause = std::min(2 * pause, kLook);
   }
@@ -248,6 +251,7 @@ void* open_watched(const SteepComm& table, const std::shared_ptr<Opening>& openi
   const Clock::time_point end = Clock::now() + limit;
   while (future.wait_for(kLook) != std::future_status::ready) {
     check_all_are_there(watch, opening->options.size);
+    poll();
     if (Clock::now() > end) {
       throw_unconnected(opening->options, fmt::format("no connection in {} s", limit.count()),
                         "Look at the network between the processes. If it is slow, set "
@@ -310,6 +314,8 @@ std::shared_ptr<Peers> open_gloo() {
 }  // namespace
 
 std::shared_ptr<Peers> connect(const std::string& way) {
+  const Limits limits = current_limits();
+  const Budget budget(limits);  // so that the wait for other processes can be interrupted
   if (way == "gloo") return open_gloo();
   if (way == "mpi") {
     return open("mpi", "libopenmpi-dev and openmpi-bin",

@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -175,6 +176,30 @@ def test_launch_says_what_it_cannot_start(folder):
     code, text = run(words)
     assert code != 0
     assert "COMMAND is required" in text
+
+
+def test_an_interrupt_ends_the_wait_for_a_rank_that_never_starts(folder):
+    if not (PACKAGE / "libsteep_comm_gloo.so").exists():
+        pytest.skip("gloo was not found when Steep was built")
+    (folder / "rendezvous").mkdir()
+    variables = {
+        "STEEP_RANK": "0",
+        "STEEP_SIZE": "2",
+        "STEEP_RENDEZVOUS": str(folder / "rendezvous"),
+    }
+    command = "import steep; print('waits', flush=True); steep._steep.connect('gloo')"
+    with subprocess.Popen(
+        [sys.executable, "-c", command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment() | variables,
+    ) as process:
+        assert process.stdout.readline() == "waits\n"
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        _, text = process.communicate(timeout=20)  # STEEP_CONNECT_SECONDS is 60
+    assert text.rstrip().endswith("KeyboardInterrupt"), text
 
 
 def test_gloo_without_a_launcher(monkeypatch):
