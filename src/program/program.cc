@@ -1,5 +1,6 @@
 #include "program/program.h"
 
+#include "ir/compact.h"
 #include "model/export/export.h"
 #include "ops/defs/with_gradient.h"
 #include "program/check_inputs.h"
@@ -24,6 +25,9 @@ Program::Program(Graph graph, ProgramOptions options) : impl_(std::make_unique<I
   forget_gradients(impl_->graph);
   impl_->graph.prune();
   impl_->whole = impl_->rows.split_off(impl_->graph, impl_->options);
+  // They live as long as the program, which plans copies of them.
+  impl_->graph = compacted(impl_->graph);
+  if (impl_->whole) impl_->whole = compacted(*impl_->whole);
   // For one shape, computed_rows() gives a few different numbers of rows.
   if (impl_->whole) impl_->options.cache_size *= 4;
   impl_->index();

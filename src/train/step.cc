@@ -12,6 +12,7 @@
 
 #include "autodiff/gradient.h"
 #include "data/convert.h"
+#include "ir/compact.h"
 #include "ops/defs/batch_norm.h"
 #include "ops/wide.h"
 #include "passes/pipeline.h"
@@ -368,7 +369,7 @@ TrainingModel prepare_model(Graph graph, std::span<const std::string> initialize
   for (const auto& [v, optimizer] : trained) states.add_trained(v, *optimizer, options, model);
   run_early_pass(graph, "recognise", disabled(options));
   model.parameters = std::move(names);
-  model.graph = std::move(graph);
+  model.graph = compacted(graph);  // it lives as long as the session
   return model;
 }
 

@@ -56,6 +56,25 @@ TEST(Graph, CompactsToTheSameGraph) {
   EXPECT_NE(small.states()[0].tensor(), nullptr);
 }
 
+TEST(Graph, CompactedGradientInputsFollowTheirValues) {
+  Graph g = small_graph();
+  const Value y = g.outputs()[0].value;
+  const Value dy = g.add_gradient_input("dy", y);
+  g.add_input("rate", {DType::f32, Shape{}}, Phase::backward);
+  {
+    const Graph::Scope scope(g, Phase::backward, "");
+    g.add_output("dx", apply("Neg", {dy}), Phase::backward);
+  }
+  Graph small = compacted(g);
+  EXPECT_EQ(to_text(small), to_text(g));
+  EXPECT_EQ(small.inputs()[1].name(), "dy");
+  EXPECT_EQ(small.find(y.name()), small.outputs()[0].value);
+  EXPECT_EQ(small.gradient_of(small.inputs()[1]), small.outputs()[0].value);
+  const Value other = apply("Ceil", {small.inputs()[0]});
+  small.replace_uses(small.outputs()[0].value, other);
+  EXPECT_EQ(small.gradient_of(small.inputs()[1]), other);
+}
+
 TEST(Graph, NamesAreUnique) {
   Graph g;
   Value a = g.add_input("x", {DType::f32, Shape{1}});
