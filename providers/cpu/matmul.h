@@ -35,6 +35,7 @@ struct MatMulProblem {
   bool adds_product() const { return addend && alpha == 1 && !bias && !relu; }
   /// The equivalent problem yᵀ = bᵀ · aᵀ.
   MatMulProblem swap() const;
+  bool operator==(const MatMulProblem&) const = default;
 };
 
 /// Reads a node. Returns std::nullopt, and the reason in *why_not, when the shapes do not fit, or

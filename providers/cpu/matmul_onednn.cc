@@ -1,9 +1,13 @@
 // MatMul by oneDNN, which reads transposed and head-split operands in place.
 
+#include <omp.h>
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <memory>
 #include <optional>
+#include <vector>
 
 #include "providers/cpu/convert.h"
 #include "providers/cpu/cpu.h"
@@ -413,6 +417,45 @@ class OneDnnMatMul final : public Kernel {
   bool gemm_ = false;
 };
 
+/// One of several equal products, such as those of a model's layers: they share one OneDnnMatMul,
+/// whose objects of oneDNN take kilobytes.
+class SharedOneDnnMatMul final : public Kernel {
+ public:
+  /// Throws dnnl::error when oneDNN has no such primitive.
+  explicit SharedOneDnnMatMul(const MatMulProblem& problem) : product_(find_or_make(problem)) {
+    scratch_bytes = product_->scratch_bytes;
+    flops = product_->flops;
+    may_share = product_->may_share;
+  }
+
+  bool fast() const { return product_->fast(); }
+  void execute(const KernelArgs& args) const override { product_->execute(args); }
+
+ private:
+  struct Known {
+    MatMulProblem problem;
+    int threads;  // a primitive is made for a number of threads
+    std::weak_ptr<const OneDnnMatMul> product;
+  };
+
+  static std::shared_ptr<const OneDnnMatMul> find_or_make(const MatMulProblem& problem) {
+    // Of each thread, so that there is no lock, which a fork could leave closed.
+    thread_local std::vector<Known> known;
+    std::erase_if(known, [](const Known& k) { return k.product.expired(); });
+    const int threads = omp_get_max_threads();
+    for (const Known& k : known) {
+      if (k.threads != threads || k.problem != problem) continue;
+      if (auto product = k.product.lock()) return product;
+    }
+    // Not by make_shared(), whose memory a weak pointer keeps.
+    const std::shared_ptr<const OneDnnMatMul> product(new OneDnnMatMul(problem));
+    known.push_back({problem, threads, product});
+    return product;
+  }
+
+  std::shared_ptr<const OneDnnMatMul> product_;
+};
+
 }  // namespace
 
 bool has_products(DType narrow) {
@@ -444,7 +487,7 @@ std::unique_ptr<Kernel> make_onednn_matmul(const NodeSpec& node, std::string* wh
   if (problem->y_dtype != DType::f32 && problem->bias && problem->bias_on_rows) {
     return decline(why_not, "a bias on a transposed result needs float32");
   }
-  return make_onednn_kernel<OneDnnMatMul>(why_not, *problem);
+  return make_onednn_kernel<SharedOneDnnMatMul>(why_not, *problem);
 }
 
 }  // namespace steep::cpu
