@@ -241,6 +241,13 @@ void Executable::release(std::unique_ptr<Frame> frame) {
   if (idle_->frames.size() < kMaxIdle) idle_->frames.push_back(std::move(frame));
 }
 
+void Executable::forget_frames() {
+  std::vector<std::unique_ptr<Frame>> frames;
+  frames.reserve(kMaxIdle);  // for those that are released from now on
+  const std::lock_guard lock(idle_->mutex);
+  frames.swap(idle_->frames);
+}
+
 void Executable::bind_input(Frame& frame, size_t index, const Tensor& tensor) const {
   frame.inputs[index] = tensor;
   frame.base[static_cast<size_t>(input_buffer_[index])] =

@@ -34,7 +34,7 @@ struct RunOptions {
 };
 
 /// A plan and its memory. Several frames may be in progress, but only one thread at a time may run
-/// one. acquire() and release() are thread-safe.
+/// one. acquire(), release() and forget_frames() are thread-safe.
 class Executable {
  public:
   /// Copies constants to other devices. Throws ProviderError and OutOfMemoryError.
@@ -44,6 +44,8 @@ class Executable {
   /// A frame with its arena and constants in place.
   std::unique_ptr<Frame> acquire();
   void release(std::unique_ptr<Frame> frame);
+  /// Frees the frames that wait for the next runs, with the arenas that they keep.
+  void forget_frames();
 
   /// Binds input `index` (into Graph::inputs()) for this frame. The frame keeps a handle of the
   /// tensor until it is released.

@@ -84,6 +84,11 @@ PlanInfo Program::plan(std::span<const Type> inputs) {
   return impl_->plan(inputs);
 }
 
+void Program::release_memory() {
+  for (const auto& s : impl_->cache) s->executable.forget_frames();
+  impl_->pool->release_idle();
+}
+
 MemoryReport Program::memory_report(std::span<const Type> inputs) {
   const Budget budget(impl_->options.limits);
   return impl_->memory_report(inputs);

@@ -134,6 +134,8 @@ class Program {
   /// Specialises for these inputs without running, and caches the result. All zero for a graph that
   /// runs in segments, whose plans are made during runs.
   PlanInfo plan(std::span<const Type> inputs);
+  /// Returns the memory that is kept for the next runs to the system; those then take it anew.
+  void release_memory();
   /// What the plan for these inputs keeps and computes again, and what other plans would cost.
   /// Throws OutOfMemoryError if no plan fits the limit, ProviderError for a graph that runs in
   /// segments.

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "program/program.h"
+#include "runtime/heap.h"
 #include "runtime/threads.h"
 #include "steep/error.h"
 
@@ -60,6 +61,12 @@ class ProgramSet {
   /// Removes the program of `key`, and with it its hold on states.
   void erase(const Key& key) {
     programs_.remove_if([&](const auto& entry) { return entry.first == key; });
+  }
+
+  /// Returns the memory that is kept for the next runs to the system.
+  void release_memory() {
+    for (auto& [key, program] : programs_) program.release_memory();
+    trim_heap();
   }
 
   const ProgramOptions& options() const { return options_; }

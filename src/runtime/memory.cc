@@ -199,6 +199,16 @@ void MemoryPool::give_back(void* block, size_t capacity) noexcept {
   for (auto [size, idle] : surplus) release(idle.block, size);
 }
 
+void MemoryPool::release_idle() noexcept {
+  std::multimap<size_t, Idle> idle;
+  {
+    std::lock_guard lock(mutex_);
+    idle.swap(idle_);
+    idle_bytes_ = 0;
+  }
+  for (auto [capacity, unused] : idle) release(unused.block, capacity);
+}
+
 size_t MemoryPool::peak_bytes_in_use() const {
   std::lock_guard lock(mutex_);
   return peak_used_bytes_;

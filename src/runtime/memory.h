@@ -59,6 +59,9 @@ class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
   /// keep the pool alive. Throws OutOfMemoryError.
   std::shared_ptr<void> allocate(size_t bytes);
 
+  /// Returns all blocks that are not in use to the system.
+  void release_idle() noexcept;
+
   size_t peak_bytes_in_use() const;  ///< the most at one time, so far
 
  private:

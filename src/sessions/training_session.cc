@@ -464,6 +464,8 @@ void TrainingSession::export_onnx(const std::filesystem::path& path, bool for_in
 void TrainingSession::export_onnx(const std::filesystem::path& path,
                                   const ExportOptions& options) const try {
   const std::lock_guard lock(impl_->programs.call_lock);
+  // Where memory is scarce, what the export takes is not beside what waits for the next step.
+  if (!impl_->options.memory_limit.empty()) impl_->programs.release_memory();
   impl_->detached(options.for_inference, options.merge_adapters)->write(path, options);
 } catch (const std::bad_alloc&) {
   throw_out_of_memory();

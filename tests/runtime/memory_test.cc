@@ -48,6 +48,19 @@ TEST(MemoryPool, BlocksOfShapesThatAreGoneGoBackToTheSystem) {
   EXPECT_LT(resident(), before + 80 * kMiB);  // of 127 MiB in all
 }
 
+TEST(MemoryPool, IdleBlocksGoBackToTheSystemOnRequest) {
+  auto pool = MemoryPool::create();
+  const auto used = pool->allocate(16 * kMiB);
+  pool->allocate(64 * kMiB);
+  pool->allocate(64);
+  const size_t before = resident();
+  pool->release_idle();
+  EXPECT_LT(resident() + 60 * kMiB, before);
+  static_cast<char*>(used.get())[0] = 1;  // still there
+  pool->release_idle();
+  EXPECT_NE(pool->allocate(64 * kMiB), nullptr);
+}
+
 TEST(MemoryPool, ShapesThatRiseLeaveFewBlocks) {
   auto pool = MemoryPool::create();
   const size_t before = resident();

@@ -1,6 +1,8 @@
 """``memory_limit`` of sessions: steps that fit, with the bits of those without a limit."""
 
 import logging
+import resource
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,7 +53,7 @@ def test_every_limit_is_kept_and_changes_no_bit(name: str) -> None:
     wanted, _ = trained(name)
     _, arrays = MODELS[name]()
     planned, times = [], []
-    for limit in budgets(least, plain, 8):
+    for limit in budgets(least, plain, 20):
         found, session = trained(name, limit)
         assert same_bits(wanted, found)
         plan, report = session.plan(*arrays), session.memory_report(*arrays)
@@ -137,6 +139,29 @@ def test_a_limit_above_the_plan_changes_nothing() -> None:
         session, arrays = session_of("layers", limit)
         dumps.append(session.dump(*arrays))
     assert dumps[0] == dumps[1] == dumps[2]
+
+
+def resident() -> int:
+    """Bytes of this process in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+@pytest.mark.parametrize("limit", ["", "1GiB"])
+def test_an_export_frees_the_arena_within_a_limit(limit: str, tmp_path: Path) -> None:
+    model, arrays = MODELS["layers"]()
+    arrays = tuple(np.repeat(a, 128, axis=0) for a in arrays)
+
+    def session() -> steep.TrainingSession:
+        return steep.TrainingSession(model.SerializeToString(), loss="mse", memory_limit=limit)
+
+    one, other = session(), session()
+    one.step(*arrays), other.step(*arrays)
+    arena, before = one.plan(*arrays).arena_bytes, resident()
+    assert arena > 20 << 20
+    one.export_onnx(tmp_path / "trained.onnx")
+    freed = before - resident()
+    assert (freed > arena // 2) == bool(limit)
+    assert one.step(*arrays).loss == other.step(*arrays).loss
 
 
 @pytest.mark.parametrize("text", BAD_TEXTS)

@@ -105,10 +105,63 @@ def convolutions() -> tuple[onnx.ModelProto, tuple[Any, Any]]:
     )
 
 
+def gated() -> tuple[onnx.ModelProto, tuple[Any, Any]]:
+    """Gated layers with skips, wider inside than between."""
+    random = np.random.default_rng(0)
+    weights: dict[str, Any] = {}
+    nodes, value = [], "x"
+    for i in range(5):
+        for name, extents in {"g": (24, 64), "u": (24, 64), "d": (64, 24)}.items():
+            weights[f"w{i}.{name}"] = random.normal(0, 0.2, extents).astype("f4")
+        nodes += [
+            helper.make_node("MatMul", [value, f"w{i}.g"], [f"gate{i}"]),
+            helper.make_node("Sigmoid", [f"gate{i}"], [f"share{i}"]),
+            helper.make_node("Mul", [f"gate{i}", f"share{i}"], [f"silu{i}"]),
+            helper.make_node("MatMul", [value, f"w{i}.u"], [f"up{i}"]),
+            helper.make_node("Mul", [f"silu{i}", f"up{i}"], [f"inside{i}"]),
+            helper.make_node("MatMul", [f"inside{i}", f"w{i}.d"], [f"down{i}"]),
+            helper.make_node("Add", [value, f"down{i}"], [f"out{i}"]),
+        ]
+        value = f"out{i}"
+    arrays = random.normal(size=(2, 128, 24)).astype("f4")
+    return made(nodes, value, (("rows", 24),) * 2, weights), (arrays[0], arrays[1])
+
+
+def down_and_up() -> tuple[onnx.ModelProto, tuple[Any, Any]]:
+    """Convolutions on smaller and smaller images and back, which read the larger ones again."""
+    random = np.random.default_rng(0)
+    weights: dict[str, Any] = {}
+    nodes: list[Any] = []
+
+    def conv(value: str, name: str, channels: int, to: int) -> str:
+        weights[f"w.{name}"] = random.normal(0, 0.2, (to, channels, 3, 3)).astype("f4")
+        nodes.append(helper.make_node("Conv", [value, f"w.{name}"], [f"c.{name}"], pads=[1] * 4))
+        nodes.append(helper.make_node("Tanh", [f"c.{name}"], [name]))
+        return name
+
+    window: dict[str, Any] = {"kernel_shape": [2, 2], "strides": [2, 2]}
+    value, kept = conv("x", "begin", 3, 4), []
+    for i in range(2):
+        kept.append(value)
+        nodes.append(helper.make_node("AveragePool", [value], [f"small{i}"], **window))
+        value = conv(f"small{i}", f"down{i}", 4, 4)
+    for i in range(2):
+        weights[f"w.large{i}"] = random.normal(0, 0.3, (4, 4, 2, 2)).astype("f4")
+        parts = [f"large{i}", kept.pop()]
+        nodes.append(helper.make_node("ConvTranspose", [value, f"w.large{i}"], parts[:1], **window))
+        nodes.append(helper.make_node("Concat", parts, [f"both{i}"], axis=1))
+        value = conv(f"both{i}", f"up{i}", 8, 4)
+    arrays = [random.normal(size=(4, c, 16, 16)).astype("f4") for c in (3, 4)]
+    extents = ("rows", 3, 16, 16), ("rows", 4, 16, 16)
+    return made(nodes, value, extents, weights), (arrays[0], arrays[1])
+
+
 MODELS: dict[str, Callable[[], tuple[onnx.ModelProto, tuple[Any, Any]]]] = {
     "layers": layers,
     "attention": attention,
     "convolutions": convolutions,
+    "gated": gated,
+    "down_and_up": down_and_up,
 }
 
 
