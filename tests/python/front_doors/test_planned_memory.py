@@ -1,5 +1,6 @@
 """What a step needs is said before it runs, and does not grow."""
 
+import json
 import logging
 import re
 import subprocess
@@ -17,6 +18,7 @@ import steep
 
 torch = pytest.importorskip("torch")
 
+import steep_program  # noqa: E402
 from compiled_graphs import compiled_graph  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -134,7 +136,15 @@ def resident():
 
 torch.set_num_threads(1)
 model, *inputs = t.language_model()
-if sys.argv[1] == "trainer":
+if sys.argv[1] == "session":
+    session = steep.TrainingSession(t.mlp(40, 60, 50, 10), loss="mse", optimizer="adam")
+    step = lambda: session.step(t.np.ones((300, 40), "f4"), t.np.ones((300, 10), "f4"))
+elif sys.argv[1] == "gradients":
+    session = steep.GradientSession(t.mlp(40, 60, 50, 10), wrt=["x", "w0"], outputs=["h2"])
+    def step():
+        outputs, run = session.forward([t.np.ones((300, 40), "f4")])
+        session.backward(run, {{"h2": t.np.ones((300, 10), "f4")}})
+elif sys.argv[1] == "trainer":
     trainer = steep.trainer(model, t.cross_entropy, torch.optim.AdamW(model.parameters()))
     step = lambda: trainer.step(*inputs)
 else:
@@ -154,7 +164,7 @@ print(sizes[10], sizes[1000])
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("front", ["trainer", "module"])
+@pytest.mark.parametrize("front", ["session", "gradients", "trainer", "module"])
 def test_memory_of_a_thousand_steps_is_that_of_ten(front):
     code = LONG_RUN.format(here=[str(Path(__file__).parent), str(SUPPORT)])
     done = subprocess.run(
@@ -165,13 +175,34 @@ def test_memory_of_a_thousand_steps_is_that_of_ten(front):
     assert thousand <= 1.01 * ten
 
 
+@pytest.mark.matrix
+def test_memory_of_a_thousand_steps_of_the_program_is_that_of_ten(tmp_path):
+    onnx.save(mlp(40, 60, 50, 10), tmp_path / "m.onnx")
+    rows = {"x": np.ones((3000, 40), "f4"), "label": np.ones((3000, 10), "f4")}
+    np.savez(tmp_path / "d.npz", **rows)
+    command = [
+        steep_program.built("steep"),
+        "train",
+        tmp_path / "m.onnx",
+        "--data",
+        tmp_path / "d.npz",
+    ]
+    command += ["--loss", "mse", "--batch", "300", "--epochs", "100", "--json"]
+    process = subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, text=True)
+    status = Path(f"/proc/{process.pid}/status")
+    sizes = {}
+    for report in map(json.loads, process.stdout):
+        if report["report"] == "epoch" and report["step"] in (10, 990):
+            sizes[report["step"]] = int(re.search(r"VmRSS:\s+(\d+)", status.read_text()).group(1))
+    assert process.wait() == 0
+    assert sizes[990] <= 1.01 * sizes[10]
+
+
 def test_the_program_says_it_too(tmp_path):
     onnx.save(mlp(8, 4), tmp_path / "m.onnx")
     np.savez(tmp_path / "d.npz", x=np.ones((64, 8), "f4"), label=np.ones((64, 4), "f4"))
-    from steep_program import steep as program
-
     words = ("train", tmp_path / "m.onnx", "--data", tmp_path / "d.npz", "--loss", "mse")
-    lines = program(*words, "--batch", 16).splitlines()
+    lines = steep_program.steep(*words, "--batch", 16).splitlines()
     planned = [i for i, line in enumerate(lines) if line.startswith("step planned: ")]
     assert len(planned) == 1
     assert planned[0] < next(i for i, line in enumerate(lines) if line.startswith("epoch"))
