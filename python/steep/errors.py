@@ -23,6 +23,11 @@ __all__ = [
 ]
 
 
+def counted(count: int, noun: str) -> str:
+    """Return "1 row", "2 rows", "0 classes". ``noun`` is the singular, a regular one."""
+    return f"{count} {noun}{'' if count == 1 else 'es' if noun.endswith('s') else 's'}"
+
+
 class Error(Exception):
     """Base class of all exceptions of Steep.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import math
+import os
 import signal
 import threading
 import time
@@ -15,15 +15,17 @@ from typing import Any
 import numpy as np
 
 from steep import _steep
-from steep.errors import DataError
+from steep.errors import DataError, counted
 from steep.inspection import StrPath
 from steep.session.batches import ArrayBatches, Data, GivenBatches, Rows, batches_of, fixed_rows
+from steep.session.best import BestEpoch
 from steep.session.history import Epoch, History
 from steep.session.images import ImageFolder
 from steep.session.metrics import Array, LossOfSession, Metric, Metrics, as_array, metrics_of
 from steep.session.records import (
     Checkpoints,
     Curves,
+    Loaded,
     Mean,
     Position,
     changed,
@@ -63,8 +65,8 @@ class FitOptions:
     checkpoint_every: int | None = None
     metrics_file: StrPath | None = None
     tensorboard: StrPath | None = None
-    run_before: Mapping[str, object] = field(default_factory=dict)  # run_of() a loaded checkpoint
-    position: Position | None = None  # position_of() the same
+    loaded: Loaded = field(default_factory=Loaded)
+    load: Callable[[str], object] | None = None  # a checkpoint into the session, quietly
 
 
 def fit(
@@ -106,7 +108,7 @@ class _Fit:
             raise DataError(
                 "Accumulated gradients wait to be applied.",
                 expected="none before fit",
-                received=f"those of {waiting} parts",
+                received=f"those of {counted(waiting, 'part')}",
                 remedy="Call apply_gradients() or drop_gradients().",
             )
         size = options.batch or fixed or _ROWS
@@ -126,7 +128,7 @@ class _Fit:
             self._training,
             f"batch {size}, seed {options.seed}, shuffle {options.shuffle}, validation {share}, "
             f"accumulate {options.accumulate}, epochs {options.epochs}, step {session.step_count}, "
-            f"epoch {options.position}",
+            f"epoch {options.loaded.position}",
         )
         self._validation = self._validation_of(size, classes)
         for batches in (self._training, self._validation):
@@ -143,16 +145,18 @@ class _Fit:
                     size,
                     batches.left_out,
                 )
-        self._best_state: _State | None = None
-        self._since_best = 0
         leads = team.rank == 0
         run = self._run_settings(size)
-        changes = changed(options.run_before, run)
+        changes = changed(options.loaded.run, run)
         if leads and changes:
             log.warning("fit: options are others than in the checkpoint: %s", changes)
-        self._position = self._position_from(options.position, changes)
+        self._position = self._position_from(options.loaded.position, changes)
+        self._best = BestEpoch(self._validation, of.loss)
+        self._keeps_best = bool(options.patience or options.restore_best)
+        if self._keeps_best:
+            self._best.go_on_from(options.loaded, session, team, options.load)
         self._checkpoints = Checkpoints(
-            lambda path: session.save_checkpoint(path, text_of_run(run, self._position)),
+            lambda path: session.save_checkpoint(path, self._text_of(run)),
             options.checkpoint,
             options.checkpoint_every,
         )
@@ -177,6 +181,9 @@ class _Fit:
             if options.shuffle:
                 run["seed"] = int(options.seed)
         return run
+
+    def _text_of(self, run: Mapping[str, object]) -> str:
+        return text_of_run(run, self._position, self._best.record() if self._keeps_best else {})
 
     def _position_from(self, loaded: Position | None, changes: str) -> Position | None:
         """Return where the first epoch goes on; None if it is a new one."""
@@ -252,11 +259,11 @@ class _Fit:
                 if self._stops(self._options.callbacks, epoch, ctrl_c):
                     history.stopped_by = "callback"
                     break
-                if self._options.patience and self._since_best >= self._options.patience:
+                if self._options.patience and self._best.since >= self._options.patience:
                     history.stopped_by = "patience"
                     break
-        if self._best_state is not None:
-            self._best_state.restore(self._session)
+        if self._options.restore_best:
+            self._best.restore(self._session)
         return history
 
     def _steps(self) -> int | None:
@@ -362,35 +369,12 @@ class _Fit:
         return mean.value, {n: _value(n, metric, y, label) for n, metric in self._metrics.items()}
 
     def _compare(self, history: History, epoch: Epoch) -> None:
-        if epoch.validation_loss is None:
-            return
-        self._since_best += 1
-        before = history.best.validation_loss if history.best is not None else None
-        if not epoch.validation_loss < (math.inf if before is None else before):
-            return
-        history.best, self._since_best = epoch, 0
-        if self._options.restore_best:
-            self._best_state = _State(self._session)
-        if self._options.restore_best or self._options.patience:
-            self._checkpoints.save_best()
-
-
-class _State:
-    """A copy of weights, statistics and moments."""
-
-    def __init__(self, session: _steep.TrainingSession) -> None:
-        self._weights: dict[str, object] = {**session.weights()}
-        for name in session.statistic_names:
-            self._weights[name] = _steep.Tensor(session.state(name).__dlpack__(copy=True))
-        self._moments: dict[str, object] = {**session.optimizer_state()}
-        self._step = session.step_count
-
-    def restore(self, session: _steep.TrainingSession) -> None:
-        if session.step_count == self._step:
-            return
-        session.set_weights(self._weights)
-        session.set_optimizer_state(self._moments)  # averages, too, which set_weights restarted
-        session.step_count = self._step
+        if self._best.compare(epoch):
+            if self._options.restore_best:
+                self._best.keep(self._session)
+            if self._keeps_best:
+                self._checkpoints.save_best()
+        history.best = self._best.epoch
 
 
 class _CtrlC:
@@ -484,6 +468,15 @@ def _check(options: FitOptions) -> None:
                 node=name,
                 expected="a whole number from 1",
                 received=repr(value),
+            )
+    for name, path in (
+        ("checkpoint", options.checkpoint),
+        ("metrics_file", options.metrics_file),
+        ("tensorboard", options.tensorboard),
+    ):
+        if path is not None and not os.fspath(path):
+            raise DataError(
+                f"{name} has no name.", node=name, expected="a path, or None", received="''"
             )
     if not isinstance(options.seed, (int, np.integer)) or options.seed < 0:
         raise DataError(

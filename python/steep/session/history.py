@@ -14,7 +14,8 @@ class Epoch:
     """What one epoch of ``TrainingSession.fit`` did.
 
     Attributes:
-        number: 1 for the first epoch of this call.
+        number: 1 for the first epoch of this call. ``History.best`` may be of an earlier one, whose
+            last epoch has the number 0.
         step: number of steps that the session has done.
         loss: mean of the steps' losses over the labels; skipped steps do not count.
         validation_loss: mean over the validation data after the epoch; None without such data.
@@ -38,7 +39,9 @@ class History:
 
     Attributes:
         epochs: an ``Epoch`` for each epoch that is complete.
-        best: the epoch with the smallest validation loss; None without validation data.
+        best: the epoch with the smallest validation loss; None without validation data. After
+            ``load_checkpoint``, with ``patience`` or ``restore_best``, also one before the
+            checkpoint.
         stopped_by: "epochs", "patience" or "callback".
     """
 

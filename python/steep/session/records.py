@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("steep")
 
 
+@dataclass
 class Mean:
     """A weighted mean of losses."""
 
-    def __init__(self, total: float = 0.0, weight: float = 0.0) -> None:
-        self.total, self.weight = total, weight
+    total: float = 0.0
+    weight: float = 0.0
 
     def add(self, value: float, weight: float) -> None:
         """Add a loss, unless its weight is 0."""
@@ -61,29 +62,52 @@ class Position:
     lr: float = math.nan
 
 
-def text_of_run(run: Mapping[str, object], position: Position | None = None) -> str:
-    """Return settings of ``fit``, and where an epoch stands, as the user's data of a checkpoint."""
-    if position is None or position.batches == 0:
-        return json.dumps({"fit": run})
-    p, mean = position, position.mean
-    at = {"began": p.began, "step": p.step, "rows": p.rows, "batches": p.batches}
-    sums = {"loss": mean.total, "weight": mean.weight, "lr": p.lr}
-    return json.dumps({"fit": run, "epoch": at | sums})
+@dataclass(frozen=True)
+class Loaded:
+    """What a loaded checkpoint says of the ``fit`` that wrote it.
+
+    Attributes:
+        run: settings, which are numbers.
+        position: where the epoch stands; None after a whole epoch, and of data that are not fit's.
+        best: the best epoch, as ``BestEpoch.record`` returns it; {} without one.
+        step: count of steps in the checkpoint.
+        path: of the checkpoint.
+    """
+
+    run: Mapping[str, object] = field(default_factory=dict)
+    position: Position | None = None
+    best: Mapping[str, object] = field(default_factory=dict)
+    step: int = 0
+    path: str = ""
 
 
-def run_of(user: str) -> dict[str, object]:
-    """Return the settings of ``fit``, which are numbers, from a checkpoint's data of the user."""
+def text_of_run(
+    run: Mapping[str, object], position: Position | None, best: Mapping[str, object]
+) -> str:
+    """Return what ``loaded_from`` reads, as the user's data of a checkpoint."""
+    data: dict[str, object] = {"fit": run}
+    if position is not None and position.batches > 0:
+        p, mean = position, position.mean
+        at = {"began": p.began, "step": p.step, "rows": p.rows, "batches": p.batches}
+        data["epoch"] = at | {"loss": mean.total, "weight": mean.weight, "lr": p.lr}
+    if best:
+        data["best"] = best
+    return json.dumps(data)
+
+
+def loaded_from(user: str, step: int, path: StrPath) -> Loaded:
+    """Return what the user's data of a checkpoint say of a ``fit``; nothing if they are not its."""
     data = json.loads(user)
     run = data.get("fit") if isinstance(data, dict) else None
     if not isinstance(run, dict):
-        return {}
-    return {name: value for name, value in run.items() if isinstance(value, int)}
+        return Loaded()
+    settings = {name: value for name, value in run.items() if isinstance(value, int)}
+    best = data.get("best")
+    position = _position_of(data.get("epoch"))
+    return Loaded(settings, position, best if isinstance(best, dict) else {}, step, os.fspath(path))
 
 
-def position_of(user: str) -> Position | None:
-    """Return where an epoch stands; None after a whole epoch, and of data that are not fit's."""
-    data = json.loads(user)
-    at = data.get("epoch") if isinstance(data, dict) and "fit" in data else None
+def _position_of(at: object) -> Position | None:
     if not isinstance(at, dict):
         return None
     counts = [at.get(name) for name in ("began", "step", "rows", "batches")]
@@ -188,9 +212,14 @@ class Checkpoints:
             self._save(self._path)
 
     def save_best(self) -> None:
-        """Save the best epoch's state beside the last one's, to CHECKPOINT.best. Raises IoError."""
+        """Save the best epoch's state beside the last one's. Raises IoError."""
         if self._path is not None:
-            self._save(os.fspath(self._path).rstrip(os.sep) + ".best")
+            self._save(best_path(self._path))
+
+
+def best_path(path: StrPath) -> str:
+    """Return CHECKPOINT.best, where the best epoch's state is beside CHECKPOINT."""
+    return os.fspath(path).rstrip(os.sep) + ".best"
 
 
 def require_place(path: StrPath) -> None:

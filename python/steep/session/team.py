@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from steep import _steep
-from steep.errors import DataError
+from steep.errors import DataError, counted
 from steep.session.batches import ArrayBatches, Batch, GivenBatches, Rows
 from steep.session.destinations import Array
 
@@ -83,7 +83,7 @@ class Team:
                 "The model fixes the number of rows: its batches cannot be divided.",
                 node="parallel",
                 expected="inputs whose first extent is open",
-                received=f"batches of {fixed} rows",
+                received=f"batches of {counted(fixed, 'row')}",
                 remedy="Export the model with an open first extent, or train in one process.",
             )
 
@@ -109,7 +109,7 @@ class Team:
                 "of its own.",
             )
         gathered = self.gather(
-            "fit: data", data.count, _checksum(data), zlib.crc32(settings.encode())
+            "fit: data", data.count, checksum(data), zlib.crc32(settings.encode())
         )
         if len({digest for _, _, digest in gathered}) > 1:
             raise DataError(
@@ -124,17 +124,23 @@ class Team:
                 "The processes have different data.",
                 node="data",
                 expected="the same arrays in all processes: each takes its share of every batch",
-                received=f"{every[0][0]:.0f} rows in rank 0, {every[other][0]:.0f} rows in rank "
-                f"{other}" + (" with other values" if every[0][0] == every[other][0] else ""),
+                received=f"{counted(int(every[0][0]), 'row')} in rank 0, "
+                f"{counted(int(every[other][0]), 'row')} in rank {other}"
+                + (" with other values" if every[0][0] == every[other][0] else ""),
                 remedy="Give all processes all rows; or write the loop, where each calls step() "
                 "with rows of its own.",
             )
 
 
-def _checksum(data: ArrayBatches) -> int:
-    """Return the checksum of all rows, or of rows at equal distances if there are many bytes."""
+def checksum(data: ArrayBatches, most: int | None = None) -> int:
+    """Return the checksum of all rows, or of rows at equal distances if there are many bytes.
+
+    Args:
+        data: all rows.
+        most: number of rows to read, if it is less.
+    """
     size = max(1, sum(value.nbytes for value in _arrays(data, np.arange(1))))
-    count = min(data.count, max(_FEWEST_ROWS, _COMPARED_BYTES // size))
+    count = min(data.count, most or max(_FEWEST_ROWS, _COMPARED_BYTES // size))
     checksum, part = 0, max(1, _PART_BYTES // size)
     for first in range(0, count, part):
         places = np.arange(first, min(first + part, count))

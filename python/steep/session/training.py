@@ -16,7 +16,7 @@ from steep.inspection import StrPath, make_dump, record_profile
 from steep.providers import Providers, choices_of
 from steep.session.history import History
 from steep.session.processes import join_processes, require_alone, require_whole
-from steep.session.records import Position, position_of, run_of
+from steep.session.records import Loaded, loaded_from
 from steep.session.schedule import RateFunction, engine_rate, take_function
 from steep.session.source import ModelProto, source_of
 from steep.session.steps import SessionSteps
@@ -176,8 +176,7 @@ class TrainingSession(SessionSteps):
         UserWarning: the loss normalises scores that the model has normalised already.
     """
 
-    _loaded_run: Mapping[str, object] = {}  # of a loaded checkpoint of fit, and no fit since
-    _loaded_position: Position | None = None  # of the same
+    _loaded = Loaded()  # of a checkpoint of fit, and no fit since
     _in_one_process = True  # False in subclasses that synchronise processes themselves
 
     def __init__(
@@ -395,10 +394,10 @@ class TrainingSession(SessionSteps):
             checkpoint_every=checkpoint_every,
             metrics_file=metrics_file,
             tensorboard=tensorboard,
-            run_before=self._loaded_run,
-            position=self._loaded_position,
+            loaded=self._loaded,
+            load=self._load,
         )
-        self._loaded_run, self._loaded_position = {}, None  # said once
+        self._loaded = Loaded()  # said once
         team = Team(self._parallel)
         with self._alone_in_fit(), team.telling(), self._scheduled(schedule):
             return fit(self, team, LossOfSession(*self._of_loss), data, options)
@@ -497,8 +496,12 @@ class TrainingSession(SessionSteps):
 
     def load_quietly(self, path: str | os.PathLike[str]) -> str:
         """As ``load_checkpoint``; the caller logs ``checkpoint_note``."""
+        user = self._load(path)
+        self._loaded = loaded_from(user, self.step_count, path)
+        return user
+
+    def _load(self, path: str | os.PathLike[str]) -> str:
         user = super().load_checkpoint(path)
-        self._loaded_run, self._loaded_position = run_of(user), position_of(user)
         if self._schedule is not None:
             self._schedule.base = float(engine_rate.__get__(self))
         if self._parallel is not None:

@@ -1,13 +1,12 @@
 """``fit`` of N processes gives what ``fit`` of one gives with the same arrays."""
 
-import os
 import signal
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("torch.distributed")
+dist = pytest.importorskip("torch.distributed")
 
 from parallel_sessions import CASES, X, Y, alone, assert_same, labels_of, together  # noqa: E402
 from several_processes import in_processes  # noqa: E402
@@ -77,7 +76,7 @@ def end_together(rank):
 
     def interrupt(result):
         if rank == 1:
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
 
     steps = session.step_count
     with pytest.raises(KeyboardInterrupt):
@@ -164,3 +163,59 @@ def have_errors(rank):
 
 def test_errors_of_one_process_end_fit_in_all():
     in_processes(2, have_errors)
+
+
+# keywords of fit, its steps in an epoch, and the step after which it is interrupted
+RESUMED = {
+    "shuffled": ({"batch": 4}, 4, 6),
+    "in parts": ({"batch": 3, "accumulate": 2}, 3, 1),
+    "held out": ({"batch": 3, "validation": 0.25, "metrics": ["r2"]}, 4, 7),
+    "the best": ({"batch": 4, "validation": 0.25, "patience": 9, "restore_best": True}, 3, 4),
+}
+
+
+def told(history):
+    keys = ("step", "loss", "validation_loss", "lr")
+    return [[getattr(e, key) or 0 for key in keys] + [*e.metrics.values()] for e in history.epochs]
+
+
+def goes_on_within_an_epoch(rank, folder, optimizer, zero):
+    options = CASES[optimizer]
+    for name, (keywords, steps, step) in RESUMED.items():
+        run = folder / f"{name} {optimizer} {zero}"
+        whole, parts = alone(**options), together(**options, zero=zero)
+        expected = whole.fit((X, Y), epochs=3, **keywords)
+
+        def interrupt(result, step=step):  # in one process
+            if rank == 1 and result.step == step:
+                signal.raise_signal(signal.SIGINT)
+
+        with pytest.raises(KeyboardInterrupt):
+            parts.fit(
+                (X, Y),
+                epochs=3,
+                checkpoint=run,
+                step_callbacks=[interrupt],
+                progress=False,
+                **keywords,
+            )
+        dist.barrier()  # rank 0 writes the checkpoint
+        # As many processes go on, or one.
+        for again in (together(**options, zero=zero), alone(**options)):
+            again.load_checkpoint(run)
+            assert again.step_count == step, name
+            before = step // steps  # whole epochs
+            history = again.fit((X, Y), epochs=3 - before, progress=False, **keywords)
+            np.testing.assert_allclose(told(history), told(expected)[before:], atol=1e-6)
+            assert history.best is None or history.best.step == expected.best.step
+            assert_same(again, whole)
+        with pytest.raises(steep.DataError, match="other arguments"):
+            again = together(**options, zero=zero)
+            if rank == 0:
+                again.load_checkpoint(run)
+            again.fit((X, Y), epochs=1, **keywords)
+
+
+@pytest.mark.parametrize(("optimizer", "zero"), [("adamw", 0), ("adamw", 1)])
+def test_a_run_goes_on_within_its_epoch(tmp_path, optimizer, zero):
+    in_processes(2, goes_on_within_an_epoch, tmp_path, optimizer, zero)

@@ -111,6 +111,12 @@ def test_checkpoints_of_epochs_steps_and_the_best(tmp_path):
         of.fit((X, Y), checkpoint="run", checkpoint_every=0)
 
 
+@pytest.mark.parametrize("name", ["checkpoint", "metrics_file", "tensorboard"])
+def test_a_path_has_a_name(name):
+    with pytest.raises(steep.DataError, match=f"{name} has no name"):
+        session().fit((X, Y), **{name: ""})
+
+
 def test_a_last_batch_is_dropped(caplog):
     of = session()
     with caplog.at_level(logging.WARNING, "steep"):

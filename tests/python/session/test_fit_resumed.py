@@ -160,3 +160,71 @@ def test_a_step_of_the_callers_ends_the_epoch(tmp_path):
     again = resumed(tmp_path / "run")
     again.step(X, Y)
     assert again.fit((X, Y), batch=8).epochs[0].step == 3 + 5
+
+
+# --- the best epoch ------------------------------------------------------------------------------
+
+BEST = {"batch": 8, "validation": 0.25, "patience": 3, "restore_best": True}
+
+
+def interrupted(tmp_path, **options):
+    """The history of two epochs that get better, of which there is a checkpoint."""
+    history = session().fit((X, Y), epochs=2, checkpoint=tmp_path / "run", **{**BEST, **options})
+    assert history.best.number == 2
+    return history.best
+
+
+def test_the_best_epoch_before_a_checkpoint_counts(tmp_path):
+    best = interrupted(tmp_path)
+    for number in (0, -3):  # and again, since the checkpoint of the second run knows it too
+        again = resumed(tmp_path / "run")
+        again.lr = 300.0  # so that all epochs are worse
+        history = again.fit((X, Y), epochs=9, checkpoint=tmp_path / "run", **BEST)
+        assert history.stopped_by == "patience" and again.lr == 300.0
+        assert (history.best.number, history.best.step) == (number, best.step)
+        assert history.best.validation_loss == best.validation_loss
+        assert again.step_count == best.step
+        kept = resumed(f"{tmp_path / 'run'}.best")
+        for key, value in weights(again).items():
+            np.testing.assert_array_equal(weights(kept)[key], value)
+
+
+def test_patience_counts_epochs_before_a_checkpoint(tmp_path):
+    interrupted(tmp_path)
+    worse = resumed(tmp_path / "run")
+    worse.lr = 300.0
+    options = {**BEST, "restore_best": False, "checkpoint": tmp_path / "run"}
+    assert worse.fit((X, Y), epochs=2, **options).best.number == 0
+    again = resumed(tmp_path / "run")
+    history = again.fit((X, Y), epochs=9, **options)
+    assert (len(history.epochs), history.best.number, history.stopped_by) == (1, -2, "patience")
+
+
+def test_a_better_epoch_replaces_the_one_before(tmp_path):
+    whole = session().fit((X, Y), epochs=5, **BEST)
+    interrupted(tmp_path)
+    again = resumed(tmp_path / "run")
+    history = again.fit((X, Y), epochs=3, checkpoint=tmp_path / "run", **BEST)
+    assert told(history) == told(whole)[2:]
+    assert history.best.step == whole.best.step == again.step_count
+
+
+@pytest.mark.parametrize("case", ["other data", "no folder", "batches", "another run"])
+def test_a_best_epoch_that_is_not_comparable_is_said(tmp_path, caplog, case):
+    interrupted(tmp_path)
+    others = {"other data": (X, Y), "batches": [(X, Y)]}
+    options = {**BEST, "validation": others.get(case, BEST["validation"])}
+    best = tmp_path / "run.best"
+    if case == "no folder":
+        best.rename(tmp_path / "moved")
+    if case == "another run":
+        other = session()
+        other.step(X, Y)
+        other.save_checkpoint(best)
+    again = resumed(tmp_path / "run")
+    before, rate = again.step_count, again.lr
+    with caplog.at_level(logging.WARNING, "steep"):
+        history = again.fit((X, Y), epochs=1, **options)
+    steps = 5 if case in others else 4  # of all rows, or of three quarters
+    assert history.best.number == 1 and (again.step_count, again.lr) == (before + steps, rate)
+    assert [r.getMessage() for r in caplog.records if "sought anew" in r.getMessage()]
