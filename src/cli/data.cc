@@ -13,6 +13,7 @@
 #include <set>
 #include <utility>
 
+#include "cli/column_list.h"
 #include "cli/command_line.h"
 #include "cli/model_options.h"
 #include "data/convert.h"
@@ -27,7 +28,7 @@ namespace {
 /// "a,b" → a and b, unless an array has that name; then the name alone.
 std::vector<std::string> parts_of(const std::string& name, const JoinedArrays& arrays) {
   if (arrays.count(name) != 0) return {name};
-  return CLI::detail::split(name, ',');
+  return columns_of(name);
 }
 
 /// Columns of shape [n] → [n, number of columns], in the input's dtype. A single column keeps the
@@ -112,7 +113,7 @@ void add_earlier_columns(std::map<std::string, std::string>* array_of, const Dat
   if (data.columns.empty()) return;
   for (const auto& [input, names] : choice.columns) {
     if (array_of->count(input) != 0 || data.arrays.count(input) != 0) continue;
-    for (const std::string& name : CLI::detail::split(names, ',')) {
+    for (const std::string& name : columns_of(names)) {
       if (data.is_column(name) || data.is_column(names)) continue;
       if (const auto refused = data.refused.find(name); refused != data.refused.end())
         throw DataError(refused->second);
@@ -178,7 +179,7 @@ void give_columns(Assignment* assignment, std::span<const TensorInfo> inputs,
   const int64_t width = width_of(*lacking);
   if (std::ssize(rest) != width && std::ssize(features) == width) rest = features;
   if (rest.empty()) return;
-  assignment->array_of[lacking->name] = fmt::format("{}", fmt::join(rest, ","));
+  assignment->array_of[lacking->name] = column_list(rest);
   for (const std::string& name : rest) std::erase(assignment->left_over, name);
 }
 
@@ -224,7 +225,7 @@ Assignment assign(const DataArguments& choice, std::span<const TensorInfo> input
     const auto array = assignment.array_of.find(input.name);
     if (array == assignment.array_of.end() || is_there(array->second, data)) continue;
     const bool is_label = input.name == label;
-    for (const std::string& part : CLI::detail::split(array->second, ',')) {
+    for (const std::string& part : columns_of(array->second)) {
       const auto refused = data.refused.find(part);
       if (refused != data.refused.end()) throw DataError(refused->second);
       const auto other = data.not_read.find(part);
@@ -257,7 +258,7 @@ std::string columns_remedy(const std::vector<std::string>& columns, const Tensor
   const bool exact = std::ssize(names) == width;
   return fmt::format("Name the {}columns to read: --map {}={}.",
                      width > 0 ? fmt::format("{} ", width) : "", input.name,
-                     exact ? fmt::format("{}", fmt::join(names, ",")) : "COLUMN,COLUMN,…");
+                     exact ? column_list(names) : "COLUMN,COLUMN,…");
 }
 
 /// Checks the number of axes, and all extents but the first. `columns`: those that make the array.
@@ -330,7 +331,7 @@ void check_labels(const Joined& array, const std::string& name, const Loaded& da
       std::ssize(data.images->classes) > form.count) {
     throw DataError(ErrorParts{
         .what = fmt::format("{} has more folders than the model has classes.", data.text),
-        .expected = fmt::format("{} folders", form.count),
+        .expected = counted(form.count, "folder"),
         .received = list_names(data.images->classes),
         .remedy = "Move folders that are no classes, or train a model with more outputs."});
   }

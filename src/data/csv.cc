@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "runtime/budget.h"
+#include "runtime/counted.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -45,6 +46,16 @@ bool is_number(std::string_view text) {
   return stop == text.data() + text.size() && !text.empty() && error != std::errc::invalid_argument;
 }
 
+/// `a"b` for `a""b`, as a quoted cell has it.
+std::string without_pairs(std::string_view text) {
+  std::string result;
+  for (size_t i = 0; i < text.size(); ++i) {
+    result += text[i];
+    if (text.substr(i, 2) == "\"\"") ++i;
+  }
+  return result;
+}
+
 /// The value of "true" and "false", in any case.
 std::optional<int64_t> bool_of(std::string_view text) {
   std::string word(text.substr(0, std::size("false")));
@@ -66,16 +77,19 @@ class Table {
       refuse("is written in UTF-16", "UTF-8", "",
              fmt::format("Convert it: iconv -f utf-16 -t utf-8 {} > new.csv", source_.name()));
     }
-    while (!text.empty()) {
-      const size_t end = std::min(text.find('\n'), text.size());
-      std::string_view line = text.substr(0, end);
-      text.remove_prefix(std::min(end + 1, text.size()));
-      if (line.ends_with('\r')) line.remove_suffix(1);
+    const size_t end = text.find('\r');
+    if (text.find('\n') == text.npos && end != text.npos && end + 1 < text.size()) {
+      refuse("ends its rows with carriage returns alone", "line feeds at the ends of rows", "",
+             fmt::format("Convert it: tr '\\r' '\\n' < {} > new.csv", source_.name()));
+    }
+    behind_ = text;
+    while (!behind_.empty()) {
+      std::string_view line = take_line();
       ++line_;
       if (columns_.empty()) {
         read_names(line);
       } else if (!trimmed(line).empty() ||
-                 (columns_.size() == 1 && text.find_first_not_of("\r\n") != text.npos)) {
+                 (columns_.size() == 1 && behind_.find_first_not_of("\r\n") != behind_.npos)) {
         read_row(line);
       }
       if (line_ % 4096 == 0) poll();
@@ -127,8 +141,39 @@ class Table {
     throw DataError(error_of(why, expected, received, remedy));
   }
 
+  /// Removes the next line from what is behind, and returns it.
+  std::string_view take_line() {
+    const size_t end = std::min(behind_.find('\n'), behind_.size());
+    std::string_view line = behind_.substr(0, end);
+    behind_.remove_prefix(std::min(end + 1, behind_.size()));
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    return line;
+  }
+
+  /// Where the quoted cell ends that begins `rest`, which becomes longer by the lines that are part
+  /// of the cell. A quote in the cell is written twice.
+  size_t end_of_quoted(std::string_view* rest) {
+    const char* stop = behind_.data() + behind_.size();
+    const char* at = rest->data() + 1;
+    for (;; at += 2) {
+      at = std::find(at, stop, '"');
+      if (at == stop) {
+        refuse(fmt::format("has a quote in row {} that does not end", line_),
+               "quotes in pairs: one within a cell is written twice", shown(*rest), "");
+      }
+      if (at + 1 == stop || at[1] != '"') break;
+    }
+    const char* line_end = rest->data() + rest->size();
+    if (at >= line_end) {
+      behind_ = {at + 1, static_cast<size_t>(stop - at - 1)};
+      const std::string_view tail = take_line();
+      *rest = {rest->data(), static_cast<size_t>(tail.data() + tail.size() - rest->data())};
+    }
+    return static_cast<size_t>(at - rest->data());
+  }
+
   /// Removes the next cell from the line and returns it. `more`: another cell follows.
-  std::string_view cell(std::string_view* line, bool* more) const {
+  std::string_view cell(std::string_view* line, bool* more) {
     std::string_view rest = trimmed(*line);
     if (!rest.starts_with('"')) {
       const size_t end = std::min(line->find(','), line->size());
@@ -137,11 +182,7 @@ class Table {
       line->remove_prefix(std::min(end + 1, line->size()));
       return text;
     }
-    const size_t end = rest.find('"', 1);
-    if (end == std::string_view::npos) {
-      refuse(fmt::format("has a quote in row {} that does not end", line_),
-             "quotes that end in their row", shown(rest), "");
-    }
+    const size_t end = end_of_quoted(&rest);
     const std::string_view text = rest.substr(1, end - 1);
     rest = trimmed(rest.substr(end + 1));
     *more = rest.starts_with(',');
@@ -160,7 +201,7 @@ class Table {
       if (columns_.size() == limits_.max_arrays) {
         refuse("has too many columns", fmt::format("at most {}", limits_.max_arrays), "more", "");
       }
-      columns_.push_back({.name = std::string(name)});
+      columns_.push_back({.name = without_pairs(name)});
     }
     const bool tabs = whole.find('\t') != whole.npos;
     if (columns_.size() == 1 && (tabs || whole.find(';') != whole.npos)) {
@@ -216,7 +257,7 @@ class Table {
       const bool many = at == columns_.size();
       if (many || (!more && at + 1 < columns_.size())) {
         refuse(fmt::format("has {} cells in row {}", many ? "too many" : "too few", line_),
-               fmt::format("{} cells, as many as names", columns_.size()),
+               fmt::format("{}, as many as names", counted(columns_.size(), "cell")),
                fmt::format("{}{}", many ? "more than " : "", many ? at : at + 1), "");
       }
       add(&columns_[at], text);
@@ -270,6 +311,7 @@ class Table {
   }
 
   const ByteSource& source_;
+  std::string_view behind_{};  // the lines behind the present one
   const Limits& limits_;
   std::vector<Column> columns_;
   int64_t rows_ = 0;
@@ -283,7 +325,7 @@ std::vector<CsvColumn> read_csv(const ByteSource& source, const Limits& limits) 
   if (source.size() > limits.max_bytes) {
     throw DataError(ErrorParts{.what = source.name() + " exceeds the memory limit of this process.",
                                .expected = fmt::format("at most {} bytes", limits.max_bytes),
-                               .received = fmt::format("{} bytes", source.size()),
+                               .received = counted(source.size(), "byte"),
                                .remedy = "Raise --max-bytes (Limits::max_bytes)."});
   }
   std::string text(static_cast<size_t>(source.size()), '\0');

@@ -18,6 +18,12 @@ std::vector<CsvColumn> read(const std::string& text, const Limits& limits = {}) 
   return columns;
 }
 
+constexpr std::string_view kQuoted =
+    "\"a,\"\"1\"\"\",\"two\nlines\",text,d\n"
+    "0,1,\"said \"\"no, \"\"\",3\r\n"
+    "10,11,\"one\r\ntwo\n\"\"\n\" ,\"13\"\n"
+    "\"20\",21,\"\",23";
+
 TEST(Csv, ColumnsHaveTheTypeOfTheirCells) {
   const auto columns = read("\xef\xbb\xbf\"a b\", c ,d\r\n1,2,-3\r\n\"4\" , 5.5,6\r\n\r\n");
   ASSERT_EQ(columns.size(), 3U);
@@ -29,6 +35,19 @@ TEST(Csv, ColumnsHaveTheTypeOfTheirCells) {
   EXPECT_EQ(columns[1].values.data<double>()[0], 2);
   EXPECT_EQ(columns[1].values.data<double>()[1], 5.5);
   EXPECT_EQ(columns[2].values.data<int64_t>()[0], -3);
+}
+
+TEST(Csv, QuotedCellsHaveCommasQuotesAndLines) {
+  const auto columns = read_csv(MemorySource(std::as_bytes(std::span(kQuoted)), "t.csv"));
+  ASSERT_EQ(columns.size(), 4U);
+  EXPECT_EQ(columns[0].name, "a,\"1\"");
+  EXPECT_EQ(columns[1].name, "two\nlines");
+  EXPECT_TRUE(columns[2].refused);
+  for (const size_t i : {0U, 1U, 3U}) {
+    ASSERT_EQ(columns[i].values.size(), 3) << i;
+    for (int64_t row = 0; row < 3; ++row)
+      EXPECT_EQ(columns[i].values.data<int64_t>()[row], row * 10 + static_cast<int64_t>(i));
+  }
 }
 
 TEST(Csv, NumbersMayHaveAPlus) {
@@ -67,6 +86,7 @@ TEST(Csv, RefusesWhatIsNoTableOfNumbers) {
   const std::pair<const char*, const char*> cases[] = {
       {"", "no rows"},
       {"a,b\n", "no rows"},
+      {"a,b", "no rows"},
       {"a\n1\n\n2\n", "empty cell in row 3, column 'a'"},
       {"a,b\n1,x\n", "no number in row 2, column 'b'"},
       {"a,b\n1,+-2\n", "no number in row 2, column 'b'"},
@@ -91,7 +111,10 @@ TEST(Csv, RefusesWhatIsNoTableOfNumbers) {
       {"a;b\n1;2\n", "separated by semicolons"},
       {"a,b\ntrue,1\n1,1\n", "no number in row 3, column 'a'"},
       {"a,b\n1,1\ntrue,1\n", "no number in row 3, column 'a'"},
-      {"a,b\n1,\"2\n", "does not end"},
+      {"a,b\r1,2\r3,4", "ends its rows with carriage returns alone"},
+      {"a,b\n1,\"2\n", "quote in row 2 that does not end"},
+      {"a,b\n1,\"2\"\"\n3,4\n", "quote in row 2 that does not end"},
+      {"a,b\n1,\"2\n3,4\n\"5,6\"\n", "text behind a quote in row 2"},
       {"a,b\n\"1\"x,2\n", "text behind a quote in row 2"}};
   for (const auto& [text, said] : cases) {
     try {

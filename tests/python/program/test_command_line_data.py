@@ -48,6 +48,35 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def test_names_of_columns_may_have_commas_and_quotes(folder: Path) -> None:
+    x, label = examples().values()
+    rows = np.column_stack([x, label]).astype(np.float64)
+
+    def write(name: str, names: list[str], *, order: list[int]) -> None:
+        with open(name, "w", newline="") as file:
+            table = csv.writer(file)
+            table.writerow([names[i] for i in order])
+            table.writerows(rows[:, order].tolist())
+
+    names = ["a,1", 'b "x"', "c", "label"]
+    write("t.csv", names, order=[0, 1, 2, 3])
+    write("v.csv", names, order=[3, 1, 2, 0])  # found by name
+    words = ("train", "m.onnx", *CROSS_ENTROPY, "--lr", 0.1, "--no-shuffle", "--out")
+    steep(*words, "whole.onnx", "--data", "t.npz")
+    given = ("--data", "t.csv", "--validation", "v.csv")
+    text = steep(*words, "of.onnx", *given)
+    names_of_x = '"a,1","b ""x""",c'
+    assert f"x from '{names_of_x}' float32[10, 3]" in text
+    expected = weights("whole.onnx")
+    for name, value in weights("of.onnx").items():
+        np.testing.assert_array_equal(value, expected[name])
+    mapped = ("--map", 'x=c,"a,1","b ""x"""')
+    assert 'x from \'c,"a,1",' in steep(*words, "of.onnx", *given, *mapped)
+    assert "has no array for input 'x'" in steep(
+        *words, "of.onnx", *given, "--map", "x=c,d", code=3
+    )
+
+
 def run(*words: object, code: int = 0) -> str:
     sgd = ("--optimizer", "sgd", "--lr", 0.5, "--no-shuffle")
     return steep("train", "m.onnx", "--data", "t.npz", *CROSS_ENTROPY, *sgd, *words, code=code)
