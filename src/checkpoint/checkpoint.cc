@@ -19,6 +19,7 @@
 #include "data/files.h"
 #include "data/safetensors.h"
 #include "runtime/budget.h"
+#include "runtime/counted.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -35,7 +36,14 @@ constexpr const char* kOld = ".steep-old.";
 
 /// The absolute path, without a trailing slash, and with a symbolic link resolved.
 fs::path resolve(const fs::path& path) {
-  fs::path clean = fs::absolute(path).lexically_normal();
+  std::error_code error;
+  fs::path clean = fs::absolute(path, error).lexically_normal();
+  if (error) {
+    throw IoError(ErrorParts{.what = "A checkpoint cannot have this path.",
+                             .expected = "the path of a folder",
+                             .received = fmt::format("\"{}\": {}", path.string(), error.message()),
+                             .remedy = "Check the path."});
+  }
   if (!clean.has_filename()) clean = clean.parent_path();
   fs::path target = follow_links(clean).lexically_normal();
   return target.has_filename() ? target : target.parent_path();
@@ -83,6 +91,12 @@ void refuse_foreign_folder(const fs::path& target) {
   const auto status = fs::symlink_status(target, error);
   if (status.type() == fs::file_type::not_found) return;
   if (status.type() != fs::file_type::directory) throw_io("write", target, ENOTDIR);
+  if (fs::equivalent(target, fs::current_path(error), error)) {
+    throw IoError(ErrorParts{
+        .what = fmt::format("{} is not replaced by a checkpoint.", target.string()),
+        .expected = "another folder than the current one of this process, which would be gone",
+        .remedy = "Give the checkpoint a folder of its own."});
+  }
   fs::directory_iterator it(target, error);
   if (error == std::errc::no_such_file_or_directory) return;  // another save has renamed it
   for (; !error && it != fs::directory_iterator(); it.increment(error)) {
@@ -198,8 +212,8 @@ Checkpoint read_folder(const Descriptor& descriptor, const fs::path& folder) {
       file = folder / name;
       const FileSource& source = name == kModel ? model : optimizer;
       if (source.size() != record->second.bytes) {
-        refuse(file,
-               fmt::format("it has {} bytes instead of {}.", source.size(), record->second.bytes));
+        refuse(file, fmt::format("it has {} instead of {}.", counted(source.size(), "byte"),
+                                 record->second.bytes));
       }
       if (crc32c_of(source) != record->second.crc) refuse(file, "its checksum does not match.");
       checkpoint.hash += fmt::format("{:08x}", record->second.crc);

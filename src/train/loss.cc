@@ -13,6 +13,7 @@
 #include "ops/build.h"
 #include "ops/defs/losses.h"
 #include "ops/op_def.h"
+#include "runtime/counted.h"
 #include "runtime/float32.h"
 #include "steep/error.h"
 #include "train/losses.h"
@@ -169,9 +170,9 @@ Value class_weights(Value scores, const TrainingOptions& options) {
     throw ShapeError(ErrorParts{.what = "There is not one weight for each class.",
                                 .node = scores.name(),
                                 .expected = classes.known()
-                                                ? fmt::format("{} class weights", classes.value())
+                                                ? counted(classes.value(), "class weight")
                                                 : "a model whose number of classes is fixed",
-                                .received = fmt::format("{} class weights", count),
+                                .received = counted(count, "class weight"),
                                 .remedy = "Correct class_weights (--class-weights)."});
   }
   Tensor weights = Tensor::empty(DType::f32, {count});
@@ -385,7 +386,7 @@ const Output& find_output(const Graph& graph, const TrainingOptions& options) {
         ErrorParts{.what = "The model has several outputs, and none was chosen to train on.",
                    .expected = "the name of one of them",
                    .received = list_names(output_names(graph)),
-                   .remedy = "Name it: TrainingOptions::output, or --output."});
+                   .remedy = "Name it: output=\"NAME\", --output NAME."});
   }
   throw ModelError(ErrorParts{.what = "The model has no such output.",
                               .node = options.output,
@@ -453,11 +454,23 @@ std::string doubts_of_scores(Value y, const std::string& loss) {
                              logs ? "softmax_cross_entropy" : "binary_cross_entropy_with_logits");
 }
 
+/// As doubts(), for a cross entropy of one class.
+std::string doubts_of_one_class(Value y, const std::string& loss) {
+  if (loss != "softmax_cross_entropy" || !y.type().shape || y.rank() == 0) return "";
+  const Dim& classes = y.shape().back();
+  if (!classes.known() || classes.value() != 1) return "";
+  return fmt::format(
+      "{} of one class is 0 whatever the scores, but output '{}' is {}. Choose "
+      "binary_cross_entropy_with_logits, which takes one score for two classes.",
+      loss, y.name(), to_string(y.type()));
+}
+
 }  // namespace
 
 std::string doubts(const Graph& graph, const TrainingOptions& options) {
   const std::string_view own = makes_of_scores(options.loss);
   const Value y = find_output(graph, options).value;
+  if (std::string text = doubts_of_one_class(y, options.loss); !text.empty()) return text;
   if (own.empty()) return doubts_of_scores(y, options.loss);
   const Node n = before_moves(y).producer();
   if (!n || scores_of(y, options.loss) != y || (own == "Softmax" && score_of_two(y))) return "";

@@ -77,6 +77,12 @@ std::string closest_name(const std::string& query, std::span<const std::string> 
       closest = name;
     }
   }
+  if (!closest.empty() || query.size() < 3) return closest;
+  for (const std::string& name : names) {  // the only one that the word begins
+    if (!name.starts_with(query)) continue;
+    if (!closest.empty()) return "";
+    closest = name;
+  }
   return closest;
 }
 

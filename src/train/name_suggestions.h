@@ -18,7 +18,7 @@ std::string nearest_names(const std::string& query, std::span<const std::string>
 /// Whether a pattern matches a whole name. A * stands for any number of characters, also none.
 bool matches(std::string_view pattern, std::string_view name);
 
-/// The one of `names` that `query` may be a misspelling of; "" if none is similar.
+/// The one of `names` that `query` may be a misspelling or the beginning of; "" if none is similar.
 std::string closest_name(const std::string& query, std::span<const std::string> names);
 
 }  // namespace steep

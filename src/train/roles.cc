@@ -337,7 +337,10 @@ bool Roles::is_bias(Node n, Value v, Value y) const {
   const Shape& shape = *y.type().shape;
   const bool convolves = maker.op().find("Conv") != std::string::npos && shape.size() > 1;
   const Dim& channels = convolves ? shape[1] : shape.back();
-  return channels.known() && channels.value() == 1;
+  const auto is_vector = [](Value v) { return v.type().shape && v.rank() == 1; };
+  const bool by_vector =
+      maker.op() == "MatMul" && (is_vector(maker.input(0)) || is_vector(maker.input(1)));
+  return by_vector || (channels.known() && channels.value() == 1);
 }
 
 /// The same for nodes in the bodies of a branch or loop, for operands from outside.

@@ -438,6 +438,8 @@ def test_info_and_diff(line: Path, classifier: Path, tmp_path: Path) -> None:
     ("words", "said"),
     [
         (("--loss", "softmax_crossentropy"), "did you mean 'softmax_cross_entropy'"),
+        (("--loss", "softmax"), "did you mean 'softmax_cross_entropy'"),
+        (("--loss", "binary"), "NAME.onnx"),  # of two losses
         (("--optimizer", "adm"), "did you mean 'adam'"),
         (("--precision", "bf61"), "did you mean 'bf16'"),
         (("--schedule", "cosin"), "did you mean 'cosine'"),

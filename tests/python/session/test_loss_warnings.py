@@ -42,6 +42,11 @@ def test_probabilities_under_a_loss_of_scores(tail: str, loss: str) -> None:
         session(tail, loss)
 
 
+def test_a_cross_entropy_of_one_class() -> None:
+    with pytest.warns(UserWarning, match="of one class is 0 .* binary_cross_entropy_with_logits"):
+        session("y = Identity(q)", CE, columns=1)
+
+
 @pytest.mark.parametrize(
     ("tail", "loss"),
     [

@@ -88,6 +88,17 @@ def test_checkpoint_resumes_bit_for_bit(tmp_path):
     assert [b.step(x, y).loss for _ in range(5)] == expected
 
 
+def test_checkpoints_at_places_that_are_none(tmp_path, monkeypatch):
+    session = steep.TrainingSession(linear(), loss="mse")
+    for call in (session.save_checkpoint, session.load_checkpoint):
+        with pytest.raises(steep.Error, match="cannot have this path"):
+            call("")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(steep.IoError, match="not replaced"):
+        session.save_checkpoint(".")
+    assert list(tmp_path.iterdir()) == [] and os.getcwd() == str(tmp_path)
+
+
 def test_checkpoint_of_another_number_of_threads_warns(tmp_path, caplog):
     code = (
         "import sys, steep\n"
