@@ -12,6 +12,7 @@
 #include "artifact/graph_json.h"
 #include "artifact/rules.h"
 #include "runtime/budget.h"
+#include "runtime/counted.h"
 #include "runtime/crc32c.h"
 #include "runtime/disk.h"
 #include "runtime/float32.h"
@@ -163,7 +164,7 @@ Preamble read_preamble(const ByteSource& source) {
   if (p.header_bytes > kMostHeader) throw_damaged("its header is too long");
   const uint64_t rest = source.size() - sizeof(p);
   if (p.header_bytes > rest || p.data_bytes != rest - p.header_bytes) {
-    throw_damaged(fmt::format("it has {} bytes instead of {}", source.size(),
+    throw_damaged(fmt::format("it has {} instead of {}", counted(source.size(), "byte"),
                               sizeof(p) + p.header_bytes + p.data_bytes));
   }
   return p;

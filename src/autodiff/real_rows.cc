@@ -13,6 +13,7 @@
 #include "autodiff/row_wise.h"
 #include "autodiff/token_axes.h"
 #include "ops/build.h"
+#include "runtime/counted.h"
 #include "runtime/logs.h"
 
 namespace steep {
@@ -461,7 +462,7 @@ class RealRows {
       g_.replace_uses(v, whole);
     }
     g_.prune();
-    say(fmt::format("Tokens that masks hide are left out of {} products.", products));
+    say(fmt::format("Tokens that masks hide are left out of {}.", counted(products, "product")));
   }
 
   /// The shape of `v`, computed without `v`. REQUIRES: is_writable(v).

@@ -40,10 +40,10 @@ Tensor borrowed(const steep_array& a, size_t i) {
   const auto elements = static_cast<uint64_t>(element_count(dims));
   uint64_t bytes = 0;
   if (__builtin_mul_overflow(elements, item, &bytes) || bytes != a.bytes) {
-    refuse(
-        a, i,
-        fmt::format("{} bytes for {}{}", elements * item, steep::name_of(dtype), to_string(dims)),
-        fmt::format("{} bytes", a.bytes));
+    refuse(a, i,
+           fmt::format("{} for {}{}", counted(elements * item, "byte"), steep::name_of(dtype),
+                       to_string(dims)),
+           counted(a.bytes, "byte"));
   }
   if (bytes > 0 && a.data == nullptr) refuse(a, i, "data", "NULL");
   if (reinterpret_cast<uintptr_t>(a.data) % item != 0) {

@@ -8,6 +8,7 @@
 #include "c_api/arrays.h"
 #include "c_api/call.h"
 #include "c_api/options.h"
+#include "runtime/counted.h"
 #include "steep/steep.h"
 #include "steep_artifact.h"
 
@@ -402,7 +403,8 @@ steep_code steep_training_save_artifact(const steep_training* session, const cha
     if (batches == 0 || count == 0 || count % batches != 0) {
       throw ArgumentError({.what = "The batches of an artifact are not of one length.",
                            .expected = "as many arrays for each of at least one batch",
-                           .received = fmt::format("{} arrays, {} batches", count, batches)});
+                           .received = fmt::format("{}, {}", steep::counted(count, "array"),
+                                                   steep::counted(batches, "batch", "batches"))});
     }
     require(inputs, "inputs");
     const size_t each = count / batches;

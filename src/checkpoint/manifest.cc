@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "runtime/counted.h"
 #include "runtime/crc32c.h"
 #include "runtime/float32.h"
 #include "runtime/json_nesting.h"
@@ -89,7 +90,7 @@ std::string write_manifest(const Checkpoint& checkpoint,
   if (checkpoint.user.size() > kMaxUser) {
     throw DataError(ErrorParts{.what = "The checkpoint's user data is too long.",
                                .expected = fmt::format("at most {} bytes", kMaxUser),
-                               .received = fmt::format("{} bytes", checkpoint.user.size())});
+                               .received = counted(checkpoint.user.size(), "byte")});
   }
   check_ranges(checkpoint);
   Json json{{"format", "steep checkpoint"},
@@ -123,7 +124,7 @@ std::string write_manifest(const Checkpoint& checkpoint,
   if (text.size() > kMaxManifest) {
     throw DataError(ErrorParts{.what = "The checkpoint's user data is too long.",
                                .expected = fmt::format("at most {} bytes as JSON", kMaxManifest),
-                               .received = fmt::format("{} bytes", text.size())});
+                               .received = counted(text.size(), "byte")});
   }
   return text;
 }

@@ -15,6 +15,7 @@
 #include "data/convert.h"
 #include "data/files.h"
 #include "runtime/budget.h"
+#include "runtime/counted.h"
 #include "runtime/float32.h"
 #include "steep/data.h"
 #include "steep/error.h"
@@ -72,7 +73,7 @@ std::vector<double> from_array(const std::string& path, const Limits& limits) {
 std::vector<double> from_text(const FileSource& file) {
   if (file.size() > kMostText) {
     refuse(fmt::format("{} is too large for class weights", file.name()),
-           fmt::format("{} bytes", file.size()));
+           counted(file.size(), "byte"));
   }
   std::string text(static_cast<size_t>(file.size()), '\0');
   file.read(0, text.data(), text.size());

@@ -136,7 +136,7 @@ bool differ(const std::string& name, const Tensor& a, const Tensor& b) {
       count += d != 0;
       if (!(d <= most)) most = d;
     }
-    how = fmt::format(" by {:.3g} at most, in {} of {} elements", most, count, x.size());
+    how = fmt::format(" by {:.3g} at most, in {} of {}", most, count, counted(x.size(), "element"));
   }
   fmt::print("! initializer {}  differs{}\n", name, how);
   return true;

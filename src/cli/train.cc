@@ -207,8 +207,8 @@ class Run {
       ErrorParts parts = error.parts();
       parts.what = fmt::format("The last batch, of {}, does not fit the model: {}",
                                counted(last, "row"), parts.what);
-      parts.remedy = fmt::format(
-          "Leave it out with --drop-last, or give a --batch that divides {} rows.", rows);
+      parts.remedy =
+          fmt::format("Leave it out with --drop-last, or give a --batch that divides {}.", rows);
       throw ShapeError(std::move(parts));
     }
     return next.text();
@@ -321,7 +321,7 @@ class Run {
     if (!choice_.resume.empty()) {
       progress.line(fmt::format("resumed {} after step {}", choice_.resume, session_.step_count()));
       if (position_.epoch >= choice_.epochs)
-        progress.line(fmt::format("all {} epochs of --epochs are done already", choice_.epochs));
+        progress.line(fmt::format("all of --epochs {} are done already", choice_.epochs));
       progress.warning(session_.checkpoint_note());
     }
     if (!choice_.keeps_weights()) {

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "contrib/attention_helpers.h"
+#include "runtime/counted.h"
 
 namespace steep {
 namespace {
@@ -26,8 +27,8 @@ Ints sizes(const ContribCall& c) {
   }
   c.fail("The columns of the weights do not divide into whole heads of queries, keys and values.",
          "three parts, of which the first two are equal, each of num_heads heads",
-         fmt::format("{} columns, num_heads = {}, qkv_hidden_sizes = [{}]", columns, heads,
-                     fmt::join(c.attrs.ints("qkv_hidden_sizes"), ", ")),
+         fmt::format("{}, num_heads = {}, qkv_hidden_sizes = [{}]", counted(columns, "column"),
+                     heads, fmt::join(c.attrs.ints("qkv_hidden_sizes"), ", ")),
          "Export the model again.");
 }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "contrib/contrib.h"
+#include "runtime/counted.h"
 
 namespace steep {
 namespace {
@@ -24,7 +25,8 @@ Results relative_position_bias(const ContribCall& c, ContribBody& f) {
         "An attribute is out of range.",
         "at least 4 buckets where is_bidirectional, otherwise 2, and a max_distance of more than "
         "half of them",
-        fmt::format("{} buckets, max_distance = {}", all, distance), "Export the model again.");
+        fmt::format("{}, max_distance = {}", counted(all, "bucket"), distance),
+        "Export the model again.");
   }
   f.ints("table_shape", {heads, all});
   f.ints("down", {1});

@@ -11,6 +11,7 @@
 #include "device/boundary.h"
 #include "device/provider_call.h"
 #include "ops/onnx_proto.h"
+#include "runtime/counted.h"
 
 namespace steep {
 namespace {
@@ -116,8 +117,10 @@ void check_decomposition(const Offer& offer, const onnx::FunctionProto& f) {
   }
   if (f.input_size() != offer.op.inputs || f.output_size() != offer.op.outputs) {
     offer.refuse("The decomposition of an operator has the wrong number of inputs or outputs.",
-                 fmt::format("{} inputs, {} outputs", offer.op.inputs, offer.op.outputs),
-                 fmt::format("{} inputs, {} outputs", f.input_size(), f.output_size()));
+                 fmt::format("{}, {}", counted(offer.op.inputs, "input"),
+                             counted(offer.op.outputs, "output")),
+                 fmt::format("{}, {}", counted(f.input_size(), "input"),
+                             counted(f.output_size(), "output")));
   }
   if (f.node_size() == 0)
     offer.refuse("The decomposition of an operator has no nodes.", "at least one", "none");
@@ -132,10 +135,10 @@ void add(const Offer& offer, Registrar& registrar) {
   if (op.domain == nullptr || op.name == nullptr || *op.name == 0)
     offer.refuse("An operator of a provider lacks a name.", "a domain and a name", "none");
   if (op.inputs < 0 || op.outputs < 1 || op.version < 1) {
-    offer.refuse(
-        "An operator of a provider is declared with invalid numbers.",
-        "inputs, at least one output, and a version of 1 or later",
-        fmt::format("{} inputs, {} outputs, version {}", op.inputs, op.outputs, op.version));
+    offer.refuse("An operator of a provider is declared with invalid numbers.",
+                 "inputs, at least one output, and a version of 1 or later",
+                 fmt::format("{}, {}, version {}", counted(op.inputs, "input"),
+                             counted(op.outputs, "output"), op.version));
   }
   const bool has_decomposition = op.decomposition != nullptr;
   if (!has_decomposition && op.infer == nullptr) {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "model/import/check.h"
+#include "runtime/counted.h"
 #include "train/optimizer.h"
 
 namespace steep {
@@ -109,12 +110,12 @@ void check_body(const onnx::FunctionProto& f) {
 void check_gradient(const onnx::FunctionProto& f, const onnx::FunctionProto& gradient) {
   const int n = f.input_size(), m = f.output_size();
   if (gradient.input_size() != n + 2 * m) {
-    refuse_function(
-        f, "The gradient of an operator has the wrong number of inputs.",
-        fmt::format("{}: {} inputs, {} outputs, {} gradients of outputs", n + 2 * m, n, m, m),
-        fmt::format("{}: {}", gradient.input_size(),
-                    quote(fmt::format("{}", fmt::join(gradient.input(), ", ")))),
-        "Declare all of them as inputs, including those that it does not read.");
+    refuse_function(f, "The gradient of an operator has the wrong number of inputs.",
+                    fmt::format("{}: {}, {}, {} of outputs", n + 2 * m, counted(n, "input"),
+                                counted(m, "output"), counted(m, "gradient")),
+                    fmt::format("{}: {}", gradient.input_size(),
+                                quote(fmt::format("{}", fmt::join(gradient.input(), ", ")))),
+                    "Declare all of them as inputs, including those that it does not read.");
   }
   if (gradient.output_size() > n) {
     refuse_function(f, "The gradient of an operator has too many outputs.",
@@ -219,7 +220,7 @@ onnx::FunctionProto parse_function(std::span<const std::byte> bytes) {
   throw ModelError(
       {.what = "The bytes are not a function.",
        .expected = "a serialised FunctionProto with a name",
-       .received = fmt::format("{} bytes", bytes.size()),
+       .received = counted(bytes.size(), "byte"),
        .remedy = "onnx.parser.parse_function(text).SerializeToString() returns them."});
 }
 

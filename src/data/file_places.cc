@@ -9,6 +9,7 @@
 #include <system_error>
 #include <utility>
 
+#include "runtime/counted.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -37,7 +38,7 @@ void DataFile::read(int64_t offset, void* to, size_t bytes) const {
           ErrorParts{.what = fmt::format("A weight cannot be read from {}: {}.", name_,
                                          count < 0 ? std::generic_category().message(errno)
                                                    : "the file is shorter than at first"),
-                     .expected = fmt::format("{} bytes at offset {}", bytes, offset),
+                     .expected = fmt::format("{} at offset {}", counted(bytes, "byte"), offset),
                      .remedy = "Put the file back and start again."});
     }
     done += static_cast<size_t>(count);
@@ -47,8 +48,8 @@ void DataFile::read(int64_t offset, void* to, size_t bytes) const {
   if (now == first_) return;
   throw DataError(ErrorParts{
       .what = name_ + " was written to while its weights were in use.",
-      .expected = fmt::format("the {} bytes of the first time", first_.size),
-      .received = fmt::format("a file of {} bytes, written later", now.size),
+      .expected = fmt::format("the {} of the first time", counted(first_.size, "byte")),
+      .received = fmt::format("a file of {}, written later", counted(now.size, "byte")),
       .remedy = "Put the file back and start again; write a new file beside it, not over it."});
 }
 

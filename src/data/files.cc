@@ -11,6 +11,7 @@
 #include <cstring>
 #include <vector>
 
+#include "runtime/counted.h"
 #include "runtime/crc32c.h"
 #include "steep/error.h"
 
@@ -18,10 +19,11 @@ namespace steep {
 
 void ByteSource::read(uint64_t offset, void* out, size_t count) const {
   if (offset > size() || count > size() - offset) {
-    throw DataError(ErrorParts{.what = name() + " ends too early.",
-                               .expected = fmt::format("{} bytes at offset {}", count, offset),
-                               .received = fmt::format("a file of {} bytes", size()),
-                               .remedy = "The file is truncated or damaged: write it again."});
+    throw DataError(
+        ErrorParts{.what = name() + " ends too early.",
+                   .expected = fmt::format("{} at offset {}", counted(count, "byte"), offset),
+                   .received = fmt::format("a file of {}", counted(size(), "byte")),
+                   .remedy = "The file is truncated or damaged: write it again."});
   }
   if (count > 0) read_inside(offset, out, count);
 }

@@ -12,6 +12,7 @@
 
 #include "data/npy.h"
 #include "runtime/budget.h"
+#include "runtime/counted.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -249,8 +250,8 @@ NpyHeader read_header(const ByteSource& source, const Member& member, MemberRead
   const uint64_t present = member.unpacked - reader.done();
   if (bytes != present) {
     refuse(source,
-           fmt::format("its shape {} of {} needs {} bytes, {} are there", to_string(header.dims),
-                       name_of(header.dtype), bytes, present),
+           fmt::format("its shape {} of {} needs {}, {} are there", to_string(header.dims),
+                       name_of(header.dtype), counted(bytes, "byte"), present),
            member.name);
   }
   return header;
@@ -366,7 +367,7 @@ Tensor read_npy(const ByteSource& source, const std::string& name, const Limits&
   if (source.size() > limits.max_bytes) {
     throw DataError(ErrorParts{.what = source.name() + " exceeds the memory limit of this process.",
                                .expected = fmt::format("at most {}", bytes_text(limits.max_bytes)),
-                               .received = fmt::format("{} bytes", source.size()),
+                               .received = counted(source.size(), "byte"),
                                .remedy = "Raise --max-bytes (Limits::max_bytes)."});
   }
   return read_member(source, whole_file(source, name));

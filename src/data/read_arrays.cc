@@ -75,10 +75,11 @@ bool is_aligned(const Tensor& tensor) {
   throw DataError(ErrorParts{
       .what = source.name() + " is neither an .npz, .npy nor a .safetensors file.",
       .expected = "arrays in one of these formats, whatever the file's name; or a name in .csv",
-      .received = source.size() < start.size() ? fmt::format("a file of {} bytes", source.size())
-                  : kind != std::end(kKinds)   ? kind->second
-                  : text                       ? "text, for instance CSV"
-                                               : "bytes of another format",
+      .received = source.size() < start.size()
+                      ? fmt::format("a file of {}", counted(source.size(), "byte"))
+                  : kind != std::end(kKinds) ? kind->second
+                  : text                     ? "text, for instance CSV"
+                                             : "bytes of another format",
       .remedy = "Read it with a package that knows it, and write it with "
                 "numpy.savez(\"data.npz\", x=…, label=…)."});
 }

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "runtime/budget.h"
+#include "runtime/counted.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -223,8 +224,8 @@ SafetensorsHeader read_safetensors_header(const ByteSource& source, const Limits
     }
     if (bytes != entry.bytes) {
       refuse(source.name(),
-             fmt::format("shape {} of {} needs {} bytes, data_offsets give {}",
-                         to_string(entry.dims), name_of(entry.dtype), bytes, entry.bytes),
+             fmt::format("shape {} of {} needs {}, data_offsets give {}", to_string(entry.dims),
+                         name_of(entry.dtype), counted(bytes, "byte"), entry.bytes),
              entry.name);
     }
     if (entry.offset != end) refuse(source.name(), "tensors overlap or leave a hole", entry.name);

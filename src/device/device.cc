@@ -6,6 +6,7 @@
 
 #include "device/boundary.h"
 #include "device/provider_call.h"
+#include "runtime/counted.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -118,7 +119,7 @@ std::shared_ptr<void> Device::allocate(SteepMemory kind, size_t bytes) {
                   [&] { check(provider_.table.allocate(handle_, kind, bytes, &data)); });
     if (data == nullptr) {
       blame(provider_.name, "A provider returned no memory and reported no error.",
-            std::to_string(bytes) + " bytes", "NULL");
+            counted(bytes, "byte"), "NULL");
     }
   }
   return {data, [self = shared_from_this(), kind](void* p) {

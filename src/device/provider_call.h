@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "device/device.h"
+#include "runtime/counted.h"
 #include "runtime/utf8.h"
 #include "steep/error.h"
 
@@ -59,7 +60,7 @@ inline size_t table_stride(std::string_view provider, const char* table, size_t 
   if (size < least || size > kLongest || count > kLongest) {
     blame(provider, std::string("A provider's table of ") + table + " is not valid.",
           "at most 4096 entries, each of " + std::to_string(least) + " to 4096 bytes",
-          std::to_string(count) + " of " + std::to_string(size) + " bytes");
+          std::to_string(count) + " of " + counted(size, "byte"));
   }
   return size;
 }

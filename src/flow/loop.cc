@@ -9,6 +9,7 @@
 #include "flow/slices.h"
 #include "ops/op_def.h"
 #include "runtime/budget.h"
+#include "runtime/counted.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -79,7 +80,7 @@ class Loop {
                                  : x.tensor().dims()[static_cast<size_t>(
                                        axis_from_front(c_, in_axes_[s], x.tensor().dims().size()))];
       if (trips >= 0 && length != trips) {
-        c_.fail("The inputs of a Scan differ in length.", fmt::format("{} slices", trips),
+        c_.fail("The inputs of a Scan differ in length.", counted(trips, "slice"),
                 fmt::format("{}", length));
       }
       trips = length;

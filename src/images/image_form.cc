@@ -5,6 +5,7 @@
 #include <string>
 
 #include "data/convert.h"
+#include "runtime/counted.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -23,10 +24,10 @@ bool is_count(int64_t extent) { return extent == 1 || extent == 3; }
 
 void check_numbers(const std::vector<double>& values, const char* option, int channels) {
   if (values.size() <= 1 || values.size() == static_cast<size_t>(channels)) return;
-  throw DataError(
-      ErrorParts{.what = fmt::format("{} does not suit the model's input.", option),
-                 .expected = fmt::format("one number, or one for each of {} channels", channels),
-                 .received = fmt::format("{} numbers", values.size())});
+  throw DataError(ErrorParts{
+      .what = fmt::format("{} does not suit the model's input.", option),
+      .expected = fmt::format("one number, or one for each of {}", counted(channels, "channel")),
+      .received = counted(values.size(), "number")});
 }
 
 }  // namespace

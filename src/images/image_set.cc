@@ -19,6 +19,7 @@
 #include "images/image.h"
 #include "images/resize.h"
 #include "runtime/budget.h"
+#include "runtime/counted.h"
 #include "runtime/disk.h"
 #include "runtime/threads.h"
 #include "steep/error.h"
@@ -117,7 +118,7 @@ class Finder {
     if (set_.files.empty()) {
       throw DataError(ErrorParts{.what = "There are no images.",
                                  .expected = "files in .jpg, .jpeg or .png",
-                                 .received = fmt::format("{} other files", set_.others)});
+                                 .received = counted(set_.others, "other file")});
     }
     for (const std::string& file : set_.files) {
       const FileSource source(file);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "ops/build.h"
+#include "runtime/counted.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -77,14 +78,15 @@ void require_rank(Node n, int i, int64_t rank) {
   const auto& shape = shape_if_known(n.input(i));
   if (!shape || static_cast<int64_t>(shape->size()) == rank) return;
   throw_shape_error(n, fmt::format("Input {} of a node has the wrong number of dimensions.", i),
-                    fmt::format("{} dimensions", rank), to_string(n.input(i).type()));
+                    counted(rank, "dimension"), to_string(n.input(i).type()));
 }
 
 void require_operands(Node n, int inputs, int outputs) {
   if (n.input_count() == inputs && n.output_count() <= outputs) return;
   throw_shape_error(n, "A node has the wrong number of operands.",
-                    fmt::format("{} inputs, {} outputs", inputs, outputs),
-                    fmt::format("{} inputs, {} outputs", n.input_count(), n.output_count()));
+                    fmt::format("{}, {}", counted(inputs, "input"), counted(outputs, "output")),
+                    fmt::format("{}, {}", counted(n.input_count(), "input"),
+                                counted(n.output_count(), "output")));
 }
 
 DType result_dtype(Node n, DType otherwise) {

@@ -20,6 +20,7 @@
 #include "parallel/comm.h"
 #include "parallel/watch.h"
 #include "runtime/budget.h"
+#include "runtime/counted.h"
 #include "steep/parallel.h"
 
 namespace steep {
@@ -173,7 +174,7 @@ std::chrono::seconds seconds_to_connect() {
                                     const char* remedy) {
   throw ProviderError(ErrorParts{.what = "The processes could not connect to each other.",
                                  .node = fmt::format("rank {}", options.rank),
-                                 .expected = fmt::format("{} processes", options.size),
+                                 .expected = counted(options.size, "process"),
                                  .received = std::move(received),
                                  .remedy = remedy});
 }
@@ -190,7 +191,7 @@ void check_all_are_there(Watch& watch, int size) {
       ErrorParts{.what = "Another process of this training ended or cannot be reached.",
                  .node = fmt::format("rank {}", loss.rank),
                  .op = "connect",
-                 .expected = fmt::format("{} processes", size),
+                 .expected = counted(size, "process"),
                  .received = fmt::format("rank {} {}", loss.rank, loss.how),
                  .remedy = "Look at the output of the other processes for the cause; then start "
                            "all again."});

@@ -12,6 +12,7 @@
 
 #include "parallel/describe.h"
 #include "parallel/divided_gradients.h"
+#include "runtime/counted.h"
 #include "runtime/digest.h"
 #include "steep/parallel.h"
 
@@ -32,7 +33,7 @@ constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 [[noreturn]] void throw_no_rows(int ranks) {
   throw DataError(ErrorParts{.what = "A step has no rows; no weight was changed.",
                              .expected = "rows, or labels that count, on one rank at least",
-                             .received = fmt::format("none on {} ranks", ranks)});
+                             .received = fmt::format("none on {}", counted(ranks, "rank"))});
 }
 
 }  // namespace
@@ -117,7 +118,7 @@ std::optional<StepResult> DataParallel::step_of_all(const Read& read) {
     throw DataError(
         ErrorParts{.what = "step() was called while accumulated gradients wait to be applied.",
                    .expected = "no accumulated gradients",
-                   .received = fmt::format("those of {} parts", parts_),
+                   .received = fmt::format("those of {}", counted(parts_, "part")),
                    .remedy = "Call apply_gradients(), or drop_gradients()."});
   }
   if (!opened_) open();
@@ -157,7 +158,7 @@ StepResult DataParallel::apply_gradients() {
   if (std::optional<StepResult> result = apply_if_any()) return *std::move(result);
   throw DataError(ErrorParts{.what = "There are no gradients to apply; no weight was changed.",
                              .expected = "rows, or labels that count, on one rank at least",
-                             .received = fmt::format("none on {} ranks", peers_->size()),
+                             .received = fmt::format("none on {}", counted(peers_->size(), "rank")),
                              .remedy = "Call accumulate() first."});
 }
 

@@ -11,6 +11,7 @@
 
 #include "parallel/describe.h"
 #include "parallel/divided_gradients.h"
+#include "runtime/counted.h"
 #include "runtime/zeros.h"
 #include "steep/parallel.h"
 #include "train/step.h"
@@ -102,7 +103,7 @@ void DataParallel::hold_share_of(TrainingSession& session) const {
         .what = "Other parameters are trained than before, by which the optimizer's states are "
                 "divided among the processes.",
         .node = others[0],
-        .expected = fmt::format("the same {} parameters", before.size()),
+        .expected = fmt::format("the same {}", counted(before.size(), "parameter")),
         .received = std::binary_search(now.begin(), now.end(), others[0]) ? "one more" : "one less",
         .remedy = "Load the state into a new trainer or session, or do not divide (zero = 0)."});
   }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "parallel/describe.h"
+#include "runtime/counted.h"
 #include "runtime/digest.h"
 #include "runtime/utf8.h"
 #include "steep/parallel.h"
@@ -149,7 +150,7 @@ void Peers::together(const char* op, const std::function<void()>& f) {
         ErrorParts{.what = "Another process of this training ended or cannot be reached.",
                    .node = fmt::format("rank {}", known ? loss.rank : rank()),
                    .op = op,
-                   .expected = fmt::format("{} processes", size()),
+                   .expected = counted(size(), "process"),
                    .received = failure_,
                    .remedy = "Look at the output of the other processes for the cause; then start "
                              "all again, from the last checkpoint."});

@@ -10,6 +10,7 @@
 #include "ops/build.h"
 #include "ops/op_def.h"
 #include "passes/pipeline.h"
+#include "runtime/counted.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -20,8 +21,8 @@ namespace {
   throw ProviderError({.what = "A provider claims nodes that cannot become one node.",
                        .node = n.name(),
                        .op = n.op(),
-                       .received = fmt::format("{}, of {} nodes, by {}: {}", claim.name,
-                                               claim.nodes.size(), device, why),
+                       .received = fmt::format("{}, of {}, by {}: {}", claim.name,
+                                               counted(claim.nodes.size(), "node"), device, why),
                        .remedy = "Ask the plug-in's author."});
 }
 

@@ -6,6 +6,7 @@
 
 #include "plan/plan.h"
 #include "runtime/address_space.h"
+#include "runtime/counted.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -25,10 +26,11 @@ size_t end_of(const Buffer& b) {
 /// So that no sum of an offset and a size wraps.
 void require_room(size_t bytes, size_t offset) {
   if (offset <= kMostArenaBytes && bytes <= kMostArenaBytes - offset) return;
-  throw OutOfMemoryError({.what = "One run needs more memory than addresses can name.",
-                          .expected = fmt::format("at most {} bytes", kMostArenaBytes),
-                          .received = fmt::format("{} bytes behind {} others", bytes, offset),
-                          .remedy = "Use a smaller batch or sequence length."});
+  throw OutOfMemoryError(
+      {.what = "One run needs more memory than addresses can name.",
+       .expected = fmt::format("at most {} bytes", kMostArenaBytes),
+       .received = fmt::format("{} behind {} others", counted(bytes, "byte"), offset),
+       .remedy = "Use a smaller batch or sequence length."});
 }
 
 /// A set of offsets, as sorted ranges that do not touch.

@@ -15,6 +15,7 @@
 #include "program/check_inputs.h"
 #include "program/compile.h"
 #include "runtime/budget.h"
+#include "runtime/counted.h"
 #include "runtime/heap.h"
 #include "runtime/logs.h"
 #include "runtime/threads.h"
@@ -118,7 +119,7 @@ std::shared_ptr<Specialisation> Program::Impl::specialisation(std::span<const Te
   }
   std::vector<Type> types = all_types(input_types);
   if (!cache.empty() && logs(Log::recompiles)) {
-    std::string text = fmt::format("planned again ({} plans before), for", cache.size());
+    std::string text = fmt::format("planned again ({} before), for", counted(cache.size(), "plan"));
     for (const Type& type : input_types) text += " " + to_string(type);
     log(Log::recompiles, text);
   }

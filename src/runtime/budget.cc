@@ -11,6 +11,7 @@
 #include <fstream>
 #include <string_view>
 
+#include "runtime/counted.h"
 #include "runtime/parse_bytes.h"
 
 namespace steep {
@@ -130,7 +131,7 @@ void rethrow_at(const OutOfMemoryError& error, const std::string& node, const st
 }
 
 std::string bytes_text(size_t bytes) {
-  if (bytes < kMiB) return fmt::format("{} bytes", bytes);
+  if (bytes < kMiB) return counted(bytes, "byte");
   const bool large = bytes >= size_t{1} << 30;
   return fmt::format("{:.1f} {}", static_cast<double>(bytes) / (large ? 1 << 30 : 1 << 20),
                      large ? "GiB" : "MiB");

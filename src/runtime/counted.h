@@ -9,9 +9,10 @@
 
 namespace steep {
 
-/// "1 row", "2 rows", "0 classes". `noun` is the singular, regular one.
+/// "1 row", "2 rows", "0 classes". `noun` is the singular. Without `plural` it is a regular one.
 template <std::integral Count>
-std::string counted(Count count, std::string_view noun) {
+std::string counted(Count count, std::string_view noun, std::string_view plural = {}) {
+  if (count != 1 && !plural.empty()) return fmt::format("{} {}", count, plural);
   const char* end = count == 1 ? "" : noun.ends_with('s') ? "es" : "s";
   return fmt::format("{} {}{}", count, noun, end);
 }

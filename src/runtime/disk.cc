@@ -14,6 +14,7 @@
 #include <thread>
 #include <utility>
 
+#include "runtime/counted.h"
 #include "runtime/crc32c.h"
 #include "steep/error.h"
 
@@ -209,8 +210,8 @@ void FileWriter::sync() {
   if (::fstat(fd_.get(), &info) != 0) throw_io("read", name_, errno);
   if (static_cast<uint64_t>(info.st_size) != bytes_) {
     throw IoError(ErrorParts{.what = name_ + " was changed while it was written",
-                             .expected = fmt::format("{} bytes", bytes_),
-                             .received = fmt::format("{} bytes", info.st_size)});
+                             .expected = counted(bytes_, "byte"),
+                             .received = counted(info.st_size, "byte")});
   }
 }
 

@@ -12,6 +12,7 @@
 #include <exception>
 
 #include "runtime/budget.h"
+#include "runtime/counted.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -164,7 +165,7 @@ std::shared_ptr<void> MemoryPool::allocate(size_t bytes) {
   if (block == nullptr) {
     forget();
     throw OutOfMemoryError({.what = "Memory for the step could not be allocated.",
-                            .received = fmt::format("a request for {} bytes", bytes),
+                            .received = fmt::format("a request for {}", counted(bytes, "byte")),
                             .remedy = "Use a smaller batch or sequence length."});
   }
   return {block, [pool = shared_from_this(), capacity](void* p) { pool->give_back(p, capacity); }};

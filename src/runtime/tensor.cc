@@ -8,6 +8,7 @@
 
 #include "runtime/address_space.h"
 #include "runtime/budget.h"
+#include "runtime/counted.h"
 #include "runtime/memory.h"
 #include "steep/error.h"
 
@@ -137,8 +138,8 @@ std::string to_string(const Dims& dims) { return fmt::format("[{}]", fmt::join(d
 void throw_count_mismatch(const Dims& dims, size_t received) {
   throw ShapeError(
       {.what = "The number of values does not match the shape.",
-       .expected = fmt::format("{} values for {}", element_count(dims), to_string(dims)),
-       .received = fmt::format("{} values", received)});
+       .expected = fmt::format("{} for {}", counted(element_count(dims), "value"), to_string(dims)),
+       .received = counted(received, "value")});
 }
 
 Tensor Tensor::wrap(DType dtype, Dims dims, void* data, std::shared_ptr<void> owner) {
@@ -154,7 +155,8 @@ Tensor Tensor::wrap(DType dtype, Dims dims, void* data, std::shared_ptr<void> ow
     throw OutOfMemoryError(
         {.what = "A tensor is too large for this processor's addresses of 32 bits.",
          .expected = fmt::format("at most {} bytes", kMostTensorBytes),
-         .received = fmt::format("{} of {}: {} bytes", to_string(dims), name_of(dtype), bytes),
+         .received =
+             fmt::format("{} of {}: {}", to_string(dims), name_of(dtype), counted(bytes, "byte")),
          .remedy = "Use smaller shapes, or a processor with addresses of 64 bits."});
   }
   t.dims_ = std::move(dims);
@@ -171,8 +173,8 @@ Tensor Tensor::empty(DType dtype, Dims dims) {
   void* p = allocation_allowed(bytes) ? std::aligned_alloc(64, bytes) : nullptr;
   if (p == nullptr) {
     throw OutOfMemoryError({.what = "Memory for a tensor could not be allocated.",
-                            .received = fmt::format("{} of {}: {} bytes", to_string(t.dims_),
-                                                    name_of(dtype), t.nbytes())});
+                            .received = fmt::format("{} of {}: {}", to_string(t.dims_),
+                                                    name_of(dtype), counted(t.nbytes(), "byte"))});
   }
   t.owner_ = std::shared_ptr<void>(p, std::free);
   t.data_ = p;

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include "runtime/budget.h"
+#include "runtime/counted.h"
 #include "runtime/memory.h"
 #include "steep/error.h"
 
@@ -20,9 +21,9 @@ Tensor untouched_zeros(DType dtype, Dims dims) {
                 ? MAP_FAILED
                 : mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (p == MAP_FAILED) {
-    throw OutOfMemoryError(
-        {.what = "Memory for a tensor could not be allocated.",
-         .received = fmt::format("{} of {}: {} bytes", to_string(dims), name_of(dtype), bytes)});
+    throw OutOfMemoryError({.what = "Memory for a tensor could not be allocated.",
+                            .received = fmt::format("{} of {}: {}", to_string(dims), name_of(dtype),
+                                                    counted(bytes, "byte"))});
   }
   return Tensor::wrap(dtype, std::move(dims), p,
                       std::shared_ptr<void>(p, [bytes](void* block) { munmap(block, bytes); }));

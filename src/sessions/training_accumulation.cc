@@ -7,6 +7,7 @@
 #include <new>
 #include <utility>
 
+#include "runtime/counted.h"
 #include "sessions/training_impl.h"
 #include "steep/error.h"
 #include "train/finite.h"
@@ -126,7 +127,8 @@ void TrainingSession::Impl::require_gradients() const {
   throw DataError(ErrorParts{
       .what = "There are no accumulated gradients to apply.",
       .expected = "gradients of at least one step",
-      .received = unlabelled == 0 ? "none" : fmt::format("{} parts without labels", unlabelled),
+      .received =
+          unlabelled == 0 ? "none" : fmt::format("{} without labels", counted(unlabelled, "part")),
       .remedy = unlabelled == 0 ? "Call accumulate() first: step(…, accumulate=True)."
                                 : "No label of these parts counts: leave out such batches."});
 }

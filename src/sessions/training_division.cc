@@ -6,6 +6,7 @@
 #include <new>
 #include <utility>
 
+#include "runtime/counted.h"
 #include "runtime/heap.h"
 #include "runtime/memory.h"
 #include "sessions/training_impl.h"
@@ -21,8 +22,8 @@ void TrainingSession::Impl::require_undivided(const char* call) const {
   throw DataError(ErrorParts{
       .what = fmt::format("{} needs the optimizer's states of all parameters.", call),
       .expected = "a session that keeps all of them",
-      .received =
-          fmt::format("those of {} of {} parameters", held->size(), model.parameters.size()),
+      .received = fmt::format("those of {} of {}", held->size(),
+                              counted(model.parameters.size(), "parameter")),
       .remedy = "Call DataParallel's functions, or do not divide the states (zero = 0)."});
 }
 

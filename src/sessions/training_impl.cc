@@ -198,14 +198,14 @@ void TrainingSession::Impl::require_applied(const char* call) const {
   throw DataError(ErrorParts{
       .what = fmt::format("{} was called while accumulated gradients wait to be applied.", call),
       .expected = "no accumulated gradients",
-      .received = fmt::format("those of {} parts", accumulated.parts),
+      .received = fmt::format("those of {}", counted(accumulated.parts, "part")),
       .remedy = "Call apply_gradients(), or drop_gradients()."});
 }
 
 void TrainingSession::Impl::require_step() const {
   if (steps != INT64_MAX) return;
   throw DataError(ErrorParts{.what = "The number of steps is at its limit; nothing was changed.",
-                             .received = fmt::format("{} steps", steps),
+                             .received = counted(steps, "step"),
                              .remedy = "Set a smaller step_count."});
 }
 

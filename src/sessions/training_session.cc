@@ -12,6 +12,7 @@
 #include "model/import/import.h"
 #include "model/read/model_file.h"
 #include "runtime/budget.h"
+#include "runtime/counted.h"
 #include "runtime/memory.h"
 #include "sessions/step_plan.h"
 #include "sessions/training_impl.h"
@@ -284,9 +285,10 @@ void TrainingSession::set_group(size_t i, const OptimizerOptions& optimizer) {
   const std::lock_guard lock(impl_->programs.call_lock);
   std::vector<ParameterGroup>& groups = impl_->options.groups;
   if (i >= groups.size() || !groups[i].optimizer) {
-    throw ModelError(ErrorParts{.what = "There is no such group with an optimizer of its own.",
-                                .expected = fmt::format("one of {} groups", groups.size()),
-                                .received = std::to_string(i)});
+    throw ModelError(
+        ErrorParts{.what = "There is no such group with an optimizer of its own.",
+                   .expected = fmt::format("one of {}", counted(groups.size(), "group")),
+                   .received = std::to_string(i)});
   }
   OptimizerOptions now = optimizer;
   now.own = groups[i].optimizer->own;
@@ -442,10 +444,10 @@ std::string TrainingSession::checkpoint_note() const {
   const int then = impl_->saved_threads, now = omp_get_max_threads();
   if (then != 0 && then != now) {
     notes.push_back(fmt::format(
-        "the checkpoint was saved with {} threads, there are {} now: results may differ in their "
+        "the checkpoint was saved with {}, there are {} now: results may differ in their "
         "last bits from those of a run that was not interrupted (gradients of convolutions and "
         "recurrent layers are summed by thread; set OMP_NUM_THREADS={} to go on bit for bit)",
-        then, now, then));
+        counted(then, "thread"), now, then));
   }
   return fmt::format("{}", fmt::join(notes, "; "));
 }

@@ -14,6 +14,7 @@
 
 #include "data/files.h"
 #include "runtime/budget.h"
+#include "runtime/counted.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -119,10 +120,11 @@ class Reader {
       if (width < 0) width = numbers.width;
       if (rows == 0) column.values = make(about, width);
       if (numbers.width != width) {
-        refuse(path_, {.what = fmt::format("has lists of different lengths in column '{}', row {}",
-                                           about.name, rows + 1),
-                       .expected = fmt::format("{} numbers, as in the rows before", width),
-                       .received = std::to_string(numbers.width)});
+        refuse(path_,
+               {.what = fmt::format("has lists of different lengths in column '{}', row {}",
+                                    about.name, rows + 1),
+                .expected = fmt::format("{}, as in the rows before", counted(width, "number")),
+                .received = std::to_string(numbers.width)});
       }
       if (numbers.rows > table_.rows() - rows) {
         rows += numbers.rows;
@@ -152,8 +154,9 @@ class Reader {
     if (row != 0 && rows > left / row) {
       refuse(path_, {.what = "exceeds the memory limit of this process",
                      .expected = fmt::format("at most {} bytes of numbers", limits_.max_bytes),
-                     .received = fmt::format("{} rows of {} bytes in column '{}', and {} before",
-                                             rows, row, column.name, bytes_text(used_)),
+                     .received =
+                         fmt::format("{} of {} in column '{}', and {} before", counted(rows, "row"),
+                                     counted(row, "byte"), column.name, bytes_text(used_)),
                      .remedy = "Raise --max-bytes (Limits::max_bytes), or leave out columns."});
     }
     used_ += rows * row;

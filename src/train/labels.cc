@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "data/convert.h"
+#include "runtime/counted.h"
 #include "steep/data.h"
 #include "steep/error.h"
 #include "train/loss.h"
@@ -43,8 +44,8 @@ Tensor places_of_ones(const Tensor& labels, const LabelForm& form) {
         throw DataError(ErrorParts{
             .what = "A row of labels is not one-hot.",
             .node = form.input.name,
-            .expected = fmt::format("a 1 and {} zeros; or the numbers of the classes, {}",
-                                    classes - 1, form.input.text()),
+            .expected = fmt::format("a 1 and {}; or the numbers of the classes, {}",
+                                    counted(classes - 1, "zero"), form.input.text()),
             .received = fmt::format("{} times 1 and {} times 0 in row {}", ones, zeros, begin + i),
             .remedy = "Give each row one class. Probabilities as labels need a loss inside of the "
                       "model."});
@@ -168,7 +169,8 @@ void check_classes(const Tensor& labels, const LabelForm& form, const std::strin
     throw DataError(ErrorParts{
         .what = "All labels have the ignored value.",
         .node = name,
-        .received = fmt::format("{} labels, all {}", labels.size(), form.ignored.value_or(0)),
+        .received =
+            fmt::format("{}, all {}", counted(labels.size(), "label"), form.ignored.value_or(0)),
         .remedy = "Give other data, or another --ignore-index."});
   }
 }

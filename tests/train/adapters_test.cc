@@ -38,7 +38,7 @@ TEST(Adapters, OneForEachMatrixOfAProduct) {
   const DetachedModel model(as_span(bytes), {}, {});
   const std::vector<Adapter> found = find_adapters(model);
   ASSERT_EQ(found.size(), 3u);
-  EXPECT_EQ(found[2].why_not, "is no matrix, but has 1 axes");
+  EXPECT_EQ(found[2].why_not, "is no matrix, but has 1 axis");
   const std::vector<Adapter> chosen = choose_adapters(model, with_rank(2));
   ASSERT_EQ(chosen.size(), 2u);
   EXPECT_EQ(chosen[1].weight, "w1");

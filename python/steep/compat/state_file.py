@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from steep._steep import Limits, write_file
-from steep.errors import CheckpointError, DataError, IoError
+from steep.errors import CheckpointError, DataError, IoError, counted
 
 Property = int | float | str
 
@@ -114,7 +114,9 @@ def blank(shape: Sequence[int], dtype: DTypeLike) -> np.ndarray[Any, Any]:
     """Return zeros. Raises ValueError above ``steep.Limits``, or for negative extents."""
     size, most = math.prod(shape) * np.dtype(dtype).itemsize, Limits().max_bytes
     if size > most:
-        raise ValueError(f"a tensor of {size} bytes, more than max_bytes of steep.Limits, {most}")
+        raise ValueError(
+            f"a tensor of {counted(size, 'byte')}, more than max_bytes of steep.Limits, {most}"
+        )
     return np.zeros(shape, dtype)
 
 
@@ -259,7 +261,7 @@ def write(uri: str | os.PathLike[str], content: bytes) -> None:
 def _parts(content: bytes, where: str) -> tuple[dict[str, Any], memoryview]:
     size = int.from_bytes(content[:8], "little")
     if len(content) < 8 or size > min(len(content) - 8, _MAX_HEADER):
-        raise _broken(where, f"{len(content)} bytes without a whole header")
+        raise _broken(where, f"{counted(len(content), 'byte')} without a whole header")
     try:
         header = json.loads(content[8 : 8 + size])
         metadata = header["__metadata__"]

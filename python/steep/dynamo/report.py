@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from steep.errors import counted
+
 if TYPE_CHECKING:
     from steep.graph.flops import Arithmetic
     from steep.verify.compare import Outcome
@@ -51,7 +53,9 @@ class GraphReport:
         """Return a line about the graph, and one more for each remarkable fact."""
         mode = "training" if self.training else "evaluation"
         source = "from the cache" if self.cached else f"in {self.seconds:.1f} s"
-        lines = [f"{self.exporter}, {mode}, {self.operators} operators, {source} {self.place}"]
+        lines = [
+            f"{self.exporter}, {mode}, {counted(self.operators, 'operator')}, {source} {self.place}"
+        ]
         if self.verified is not None:
             lines.append(f"  differs from PyTorch by at most {self.verified:.1g}")
         if self.because:
@@ -92,7 +96,9 @@ class Report:
     def __str__(self) -> str:
         """Return a list with one item for each graph."""
         seconds = sum(g.seconds for g in self.graphs)
-        lines = [f"{self.module}: {len(self.graphs)} graphs, {seconds:.1f} s to make them"]
+        lines = [
+            f"{self.module}: {counted(len(self.graphs), 'graph')}, {seconds:.1f} s to make them"
+        ]
         for number, graph in enumerate(self.graphs, 1):
             first, *more = str(graph).splitlines()
             lines.append(f"{number:3}  {first}")
@@ -105,5 +111,5 @@ class Report:
             f"PyTorch runs a method other than forward: {what}" for what in self.other_methods
         ]
         if self.fallback_calls:
-            lines.append(f"{self.fallback_calls} calls ran in PyTorch")
+            lines.append(f"{counted(self.fallback_calls, 'call')} ran in PyTorch")
         return "\n".join(lines)

@@ -18,7 +18,7 @@ from steep._steep import (
     keep_freed_memory,
     return_freed_memory,
 )
-from steep.errors import DataError, ModelError
+from steep.errors import DataError, ModelError, counted
 from steep.graph.layouts import Layout, laid_out
 from steep.lowering.ops.index_bounds import errors_of_pytorch
 from steep.lowering.ops.stop_gradient import take_again
@@ -252,7 +252,7 @@ def _handed_over(t: torch.Tensor) -> object:
     if not t.untyped_storage().nbytes() and t.numel():
         raise DataError(
             "A tensor that the graph reads has no memory: its storage was resized to 0.",
-            expected=f"{t.numel() * t.element_size()} bytes for shape {[*t.shape]}",
+            expected=f"{counted(t.numel() * t.element_size(), 'byte')} for shape {[*t.shape]}",
             remedy="resize the storage and fill it again before the call, and before backward",
         )
     return to_dlpack(t)

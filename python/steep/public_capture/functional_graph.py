@@ -17,7 +17,7 @@ from torch.fx.passes.split_module import split_module
 from steep._steep import ProviderChoice
 from steep.dynamo import forks
 from steep.dynamo.report import GraphReport
-from steep.errors import ModelError, ProviderError, ShapeError
+from steep.errors import ModelError, ProviderError, ShapeError, counted
 from steep.public_capture.onnx_part import CannotExport, OnnxPart
 
 log = logging.getLogger("steep")
@@ -194,7 +194,7 @@ class _Part(torch.nn.Module):
 
     def _leave(self, reason: str) -> None:
         count = sum(n.op == "call_function" for n in self.graph_module.graph.nodes)
-        self.reason = f"a part of {count} operators: {reason}"
+        self.reason = f"a part of {counted(count, 'operator')}: {reason}"
         log.warning("PyTorch runs %s", self.reason)
         self.run = self.graph_module
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from steep import _steep
-from steep.errors import DataError
+from steep.errors import DataError, counted
 from steep.inspection import StrPath, make_dump, record_profile
 from steep.providers import Providers, choices_of
 from steep.session.memory_limit import limit_text
@@ -255,6 +255,6 @@ def _by_name(call: str, names: Sequence[str], arrays: Arrays) -> dict[str, objec
         raise DataError(
             f"{call} takes one array for each of its names.",
             expected=", ".join(names),
-            received=f"{len(arrays)} arrays",
+            received=counted(len(arrays), "array"),
         )
     return dict(zip(names, arrays, strict=True))

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 
 from steep import _steep
-from steep.errors import DataError, OutOfRangeError
+from steep.errors import DataError, OutOfRangeError, counted
 from steep.inspection import StrPath
 
 log = logging.getLogger("steep")
@@ -87,7 +87,8 @@ class ImageFolder:
     def __repr__(self) -> str:
         """Return the paths, and how many images and classes they have."""
         paths = ", ".join(map(repr, self._paths))
-        return f"ImageFolder({paths}): {len(self)} images, {len(self.classes)} classes"
+        images, classes = counted(len(self), "image"), counted(len(self.classes), "class")
+        return f"ImageFolder({paths}): {images}, {classes}"
 
     def read(self, input: _steep.TensorInfo, rows: Sequence[int] | None = None) -> _steep.Tensor:
         """Return images as an input of a model takes them.

@@ -23,7 +23,7 @@ from torch.utils.dlpack import from_dlpack
 
 from steep import _steep
 from steep.dynamo.report import GraphReport, Report
-from steep.errors import DataError, ModelError, ShapeError
+from steep.errors import DataError, ModelError, ShapeError, counted
 from steep.export.module_to_onnx import export
 from steep.inspection import StrPath
 from steep.lowering.ops.index_bounds import errors_of_pytorch
@@ -429,8 +429,8 @@ class Trainer:
         if len(inputs) != len(self._first):
             raise DataError(
                 "The number of inputs is wrong.",
-                expected=f"{len(self._first)} tensors",
-                received=f"{len(inputs)} tensors",
+                expected=counted(len(self._first), "tensor"),
+                received=counted(len(inputs), "tensor"),
             )
         return [
             t

@@ -9,7 +9,7 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from steep import _steep
-from steep.errors import DataError
+from steep.errors import DataError, counted
 from steep.session.training import TrainingSession
 
 
@@ -54,7 +54,7 @@ def take_gradients(session: TrainingSession, accumulates: bool) -> CarriedGradie
         raise DataError(
             "step() was called while accumulated gradients wait to be applied.",
             expected="no accumulated gradients",
-            received=f"the gradients of {session.accumulated} parts",
+            received=f"the gradients of {counted(session.accumulated, 'part')}",
             remedy="call apply_gradients() or drop_gradients() first",
         )
     waiting = session.accumulated_gradients()

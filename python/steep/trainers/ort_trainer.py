@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from steep.errors import DataError, ModelError
+from steep.errors import DataError, ModelError, counted
 from steep.providers import Providers
 from steep.trainers.base import Trainer
 from steep.trainers.step_options import StepOptions
@@ -149,7 +149,7 @@ class ORTTrainer(Trainer):
                 expected=", ".join(
                     d.name for d in (*self.model_desc.inputs, self.learning_rate_description)
                 ),
-                received=f"{len(inputs)} inputs",
+                received=counted(len(inputs), "input"),
             )
         return self._describe(self.step(*data, lr=float(lr)))
 

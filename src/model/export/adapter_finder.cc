@@ -13,6 +13,7 @@
 #include "model/read/node_names.h"
 #include "model/read/quote.h"
 #include "ops/op_def.h"
+#include "runtime/counted.h"
 
 namespace steep {
 namespace {
@@ -49,7 +50,8 @@ class Finder {
     const onnx::TensorProto& tensor = *scopes_.value(weight).tensor;
     Adapter adapter{.weight = scopes_.value(weight).name};
     if (tensor.dims_size() != 2 && !is_packed(weight)) {
-      adapter.why_not = fmt::format("is no matrix, but has {} axes", tensor.dims_size());
+      adapter.why_not =
+          fmt::format("is no matrix, but has {}", counted(tensor.dims_size(), "axis", "axes"));
       return adapter;
     }
     if (tensor.dims_size() == 2) {

@@ -14,6 +14,7 @@
 #include "model/read/prescan.h"
 #include "model/read/quote.h"
 #include "model/read/tensor_proto.h"
+#include "runtime/counted.h"
 #include "runtime/disk.h"
 #include "runtime/packing.h"
 #include "steep/error.h"
@@ -427,7 +428,7 @@ std::string DetachedModel::whole() {
   if (size > INT_MAX) {
     throw ModelError({.what = "The model is larger than one ONNX file can be.",
                       .expected = fmt::format("at most {} bytes", INT_MAX),
-                      .received = fmt::format("{} bytes", size),
+                      .received = counted(size, "byte"),
                       .remedy = "Write it to a path, with external data beside the file: "
                                 "export_onnx(path), or steep train --out."});
   }
@@ -478,7 +479,7 @@ void DetachedModel::write(const std::filesystem::path& path, const ExportOptions
     if (attachment->pieces().size <= INT_MAX) return;
     throw ModelError({.what = "The model without its weights is larger than one ONNX file can be.",
                       .expected = fmt::format("at most {} bytes", INT_MAX),
-                      .received = fmt::format("{} bytes", attachment->pieces().size)});
+                      .received = counted(attachment->pieces().size, "byte")});
   };
   lay_out();
   bool written = false;

@@ -12,6 +12,7 @@
 #include "ops/onnx_proto.h"
 #include "ops/shape_arithmetic.h"
 #include "runtime/budget.h"
+#include "runtime/counted.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -271,10 +272,11 @@ void Importer::bind(const FileNode& node, const std::vector<Binding>& results, s
     const auto at = static_cast<size_t>(i);
     if (at >= results.size() || !results[at]) {
       if (!read_.contains(name)) continue;
-      throw ModelError({.what = "A node has more outputs than Steep supports.",
-                        .expected = fmt::format("at most {} outputs", std::min(results.size(), at)),
-                        .received = fmt::format("output {}, named {}, is read", i, quote(name)),
-                        .remedy = "Export the model without this output."});
+      throw ModelError(
+          {.what = "A node has more outputs than Steep supports.",
+           .expected = fmt::format("at most {}", counted(std::min(results.size(), at), "output")),
+           .received = fmt::format("output {}, named {}, is read", i, quote(name)),
+           .remedy = "Export the model without this output."});
     }
     const Value v = results[at].value();
     if (v && v.id() >= first_new) graph_->rename(v, node.frame.prefix + name);

@@ -10,6 +10,7 @@
 #include "ops/build.h"
 #include "ops/onnx_proto.h"
 #include "ops/steep_types.h"
+#include "runtime/counted.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -21,7 +22,7 @@ Ints per_value(const onnx::NodeProto& node, const char* name, size_t count) {
     if (attribute.name() != name) continue;
     if (static_cast<size_t>(attribute.ints_size()) != count) {
       throw ModelError({.what = "An attribute of a loop has the wrong length.",
-                        .expected = fmt::format("{} numbers in {}", count, name),
+                        .expected = fmt::format("{} in {}", counted(count, "number"), name),
                         .received = fmt::format("{}", attribute.ints_size()),
                         .remedy = "Export the model again."});
     }

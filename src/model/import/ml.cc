@@ -9,6 +9,7 @@
 #include "model/import/inline.h"
 #include "model/read/node_names.h"
 #include "model/read/quote.h"
+#include "runtime/counted.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -306,7 +307,7 @@ std::string MlFunction::columns(size_t input, const std::string& name, int64_t c
     throw ShapeError(ErrorParts{.what = "The columns of an input do not fit the operator.",
                                 .node = quote(file_node_.name()),
                                 .op = quote(node_.proto().op_type()),
-                                .expected = fmt::format("{} columns", count),
+                                .expected = counted(count, "column"),
                                 .received = to_string(x),
                                 .remedy = "Export the model again."});
   }

@@ -5,6 +5,7 @@
 
 #include "model/import/ml.h"
 #include "ops/op_def.h"
+#include "runtime/counted.h"
 
 namespace steep {
 namespace {
@@ -37,8 +38,8 @@ Bindings import_scaler(MlFunction& f) {
   check_count(f, "offset", offset.size());
   check_count(f, "scale", scale.size());
   if (offset.size() != scale.size() && offset.size() != 1 && scale.size() != 1) {
-    f.node().fail("The numbers of a Scaler do not fit each other.",
-                  fmt::format("{} offsets", scale.size()), fmt::format("{}", offset.size()));
+    f.node().fail("The numbers of a Scaler do not fit each other.", counted(scale.size(), "offset"),
+                  fmt::format("{}", offset.size()));
   }
   const size_t count = std::max(offset.size(), scale.size());
   const std::string x = count == 1 ? "x" : f.columns(0, "x", static_cast<int64_t>(count));
@@ -126,7 +127,7 @@ Bindings import_feature_vectorizer(MlFunction& f) {
   const auto count = static_cast<size_t>(f.node().proto().input_size());
   if (widths.size() != count || count == 0) {
     f.node().fail("The inputs of a FeatureVectorizer do not fit its inputdimensions.",
-                  fmt::format("{} inputs", widths.size()), fmt::format("{}", count));
+                  counted(widths.size(), "input"), fmt::format("{}", count));
   }
   std::string list;
   for (size_t i = 0; i < count; ++i) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "model/import/ml.h"
+#include "runtime/counted.h"
 
 namespace steep {
 namespace {
@@ -15,12 +16,12 @@ MlParts parts_of(const MlNode& node, int64_t rows) {
   const auto intercepts = static_cast<int64_t>(node.floats("intercepts").size());
   if (rows < 1 || count == 0 || count % rows != 0) {
     node.fail("The coefficients do not fit the number of results.",
-              fmt::format("a multiple of {} coefficients, at least one for each", rows),
-              fmt::format("{} coefficients", count));
+              fmt::format("a multiple of {}, at least one for each", counted(rows, "coefficient")),
+              counted(count, "coefficient"));
   }
   if (intercepts != 0 && intercepts != rows) {
     node.fail("The intercepts do not fit the number of results.", fmt::format("{}, or none", rows),
-              fmt::format("{} intercepts", intercepts));
+              counted(intercepts, "intercept"));
   }
   MlParts parts{{.attribute = "coefficients", .dims = {rows, count / rows}}};
   if (intercepts != 0) parts.push_back({.attribute = "intercepts", .dims = {rows}});

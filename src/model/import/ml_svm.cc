@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "model/import/ml.h"
+#include "runtime/counted.h"
 
 namespace steep {
 namespace {
@@ -25,7 +26,7 @@ int64_t check_vectors(const MlNode& node, int64_t rows) {
   const auto numbers = static_cast<int64_t>(node.floats("support_vectors").size());
   if (rows < 1 || numbers == 0 || numbers % rows != 0) {
     node.fail("The support vectors do not fit their number.",
-              fmt::format("a multiple of {} numbers", rows), fmt::format("{} numbers", numbers));
+              fmt::format("a multiple of {}", counted(rows, "number")), counted(numbers, "number"));
   }
   return numbers / rows;
 }
@@ -44,7 +45,7 @@ void add_kernel(MlFunction& f, int64_t rows) {
   const std::vector<float> params = node.floats("kernel_params");
   if (kernel != "LINEAR" && params.size() != 3) {
     node.fail("A kernel has no parameters.", "gamma, coef0 and degree in kernel_params",
-              fmt::format("{} numbers", params.size()));
+              counted(params.size(), "number"));
   }
   std::vector<float> vectors = node.floats("support_vectors");
   const auto columns = static_cast<size_t>(check_vectors(node, rows));
@@ -117,7 +118,7 @@ Pairs pairs_of(const MlNode& node) {
   }
   if (static_cast<int64_t>(per_class.size()) != pairs.classes) {
     node.fail("The number of classes does not fit vectors_per_class.",
-              fmt::format("{} numbers", pairs.classes), fmt::format("{}", per_class.size()));
+              counted(pairs.classes, "number"), fmt::format("{}", per_class.size()));
   }
   for (const int64_t count : per_class) {
     if (count < 0 || count > kMost - pairs.firsts.back()) {
@@ -134,7 +135,7 @@ Pairs pairs_of(const MlNode& node) {
         "A support vector machine is too large to be imported.",
         fmt::format("at most {} products of pairs of classes and support vectors (or classes)",
                     kMost),
-        fmt::format("{} classes, {} vectors", pairs.classes, pairs.vectors),
+        fmt::format("{}, {}", counted(pairs.classes, "class"), counted(pairs.vectors, "vector")),
         "Train a smaller model.");
   }
   check_vectors(node, pairs.vectors);

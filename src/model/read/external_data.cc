@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "model/read/quote.h"
+#include "runtime/counted.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -126,9 +127,10 @@ const ExternalData::File& ExternalData::open(const std::string& name, const std:
     throw DataError(
         {.what = "External data of the model was written to, or replaced, since it was read.",
          .node = quote(name),
-         .expected = fmt::format("the file of {} bytes that was read", before->second.size),
-         .received = fmt::format("another file, or a later state, of {} bytes, \"{}\"",
-                                 file.mark.size, quote(location)),
+         .expected =
+             fmt::format("the file of {} that was read", counted(before->second.size, "byte")),
+         .received = fmt::format("another file, or a later state, of {}, \"{}\"",
+                                 counted(file.mark.size, "byte"), quote(location)),
          .remedy = "Put the file back; or train again, from the model as it is now."});
   }
   return files_.emplace(location, std::move(file)).first->second;
@@ -154,17 +156,18 @@ const ExternalData::File& ExternalData::find(const std::string& name, const Exte
   if (slice.length >= 0 && slice.length != bytes) {
     throw ModelError({.what = "The external data of a tensor has the wrong length.",
                       .node = quote(name),
-                      .expected = fmt::format("{} bytes{}", bytes, type),
+                      .expected = fmt::format("{}{}", counted(bytes, "byte"), type),
                       .received = fmt::format("length {}", slice.length),
                       .remedy = "Save the model and its data again, together."});
   }
   if (slice.offset < 0 || slice.offset > file.mark.size || bytes > file.mark.size - slice.offset) {
-    throw ModelError({.what = "The external data of a tensor lies beyond the end of its file.",
-                      .node = quote(name),
-                      .expected = fmt::format("{} bytes at offset {}", bytes, slice.offset),
-                      .received = fmt::format("a file of {} bytes, \"{}\"", file.mark.size,
-                                              quote(slice.location)),
-                      .remedy = "Check that the whole data file was copied."});
+    throw ModelError(
+        {.what = "The external data of a tensor lies beyond the end of its file.",
+         .node = quote(name),
+         .expected = fmt::format("{} at offset {}", counted(bytes, "byte"), slice.offset),
+         .received = fmt::format("a file of {}, \"{}\"", counted(file.mark.size, "byte"),
+                                 quote(slice.location)),
+         .remedy = "Check that the whole data file was copied."});
   }
   return file;
 }

@@ -16,6 +16,7 @@
 #include "model/read/prescan.h"
 #include "model/read/quote.h"
 #include "runtime/budget.h"
+#include "runtime/counted.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -43,7 +44,7 @@ std::string read_file(const std::filesystem::path& path, size_t max_bytes, FileM
     throw ModelError({.what = "The model file is too large.",
                       .node = quote(path.string()),
                       .expected = fmt::format("at most {} bytes", max_bytes),
-                      .received = fmt::format("{} bytes", size),
+                      .received = counted(size, "byte"),
                       .remedy = "If this size is intended, raise Limits::max_bytes "
                                 "(max_bytes= in Python, --max-bytes)."});
   }
@@ -64,7 +65,7 @@ onnx::ModelProto parse_model(std::span<const std::byte> bytes, const Limits& lim
   if (bytes.size() > static_cast<size_t>(INT_MAX)) {
     throw ModelError({.what = "The model file is larger than protobuf can read.",
                       .expected = fmt::format("at most {} bytes", INT_MAX),
-                      .received = fmt::format("{} bytes", bytes.size()),
+                      .received = counted(bytes.size(), "byte"),
                       .remedy = "Save the model with external data."});
   }
   auto model = std::make_unique<onnx::ModelProto>();

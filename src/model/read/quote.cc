@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "runtime/counted.h"
+
 namespace steep {
 namespace {
 
@@ -12,7 +14,8 @@ constexpr size_t kLongest = 200;
 std::string quote(std::string_view text) {
   std::string out;
   while (!text.empty()) {
-    if (out.size() >= kLongest) return out + fmt::format("… ({} bytes more)", text.size());
+    if (out.size() >= kLongest)
+      return out + fmt::format("… ({} more)", counted(text.size(), "byte"));
     const size_t n = utf8_length(text);
     const auto b = static_cast<unsigned char>(text[0]);
     if (n == 0 || b < 0x20 || b == 0x7F) {

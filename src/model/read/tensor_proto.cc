@@ -9,6 +9,7 @@
 
 #include "model/read/quote.h"
 #include "runtime/budget.h"
+#include "runtime/counted.h"
 #include "runtime/packing.h"
 #include "steep/error.h"
 
@@ -37,7 +38,7 @@ int64_t parse_number(const std::string& text, const std::string& key, const std:
                              std::string received) {
   throw ModelError({.what = "The data of a tensor does not fill its shape.",
                     .node = quote(name),
-                    .expected = fmt::format("{} elements for {}{}", element_count(dims),
+                    .expected = fmt::format("{} for {}{}", counted(element_count(dims), "element"),
                                             name_of(dtype), to_string(dims)),
                     .received = std::move(received),
                     .remedy = kExportAgain});
@@ -47,7 +48,7 @@ int64_t parse_number(const std::string& text, const std::string& key, const std:
 template <typename To, typename Field>
 Tensor from_field(const Field& field, const std::string& name, DType dtype, Dims dims) {
   if (field.size() != element_count(dims)) {
-    wrong_size(name, dtype, dims, fmt::format("{} elements", field.size()));
+    wrong_size(name, dtype, dims, counted(field.size(), "element"));
   }
   Tensor tensor = Tensor::empty(dtype, std::move(dims));
   auto* to = static_cast<To*>(tensor.data());
@@ -57,7 +58,7 @@ Tensor from_field(const Field& field, const std::string& name, DType dtype, Dims
 
 Tensor from_raw(const std::string& raw, const std::string& name, DType dtype, Dims dims) {
   if (raw.size() != packed_bytes(dtype, element_count(dims))) {
-    wrong_size(name, dtype, dims, fmt::format("{} bytes", raw.size()));
+    wrong_size(name, dtype, dims, counted(raw.size(), "byte"));
   }
   return unpack(dtype, std::move(dims), raw.data());
 }

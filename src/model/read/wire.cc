@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "runtime/counted.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -45,7 +46,7 @@ bool WireReader::next(WireField& field) {
     if (count > rest_.size()) {
       throw ModelError(
           {.what = "The model is truncated: a part of it claims more bytes than there are.",
-           .expected = fmt::format("{} more bytes", count),
+           .expected = counted(count, "more byte"),
            .received = fmt::format("{}", rest_.size()),
            .remedy = kRemedy});
     }

@@ -6,6 +6,7 @@
 #include "model/upgrade/rules.h"
 #include "ops/build.h"
 #include "ops/wide.h"
+#include "runtime/counted.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -102,7 +103,7 @@ Bindings upgrade_constant_of_shape(const Call& c) {
   if (value.size() != 1 || __builtin_mul_overflow(element_count(*shape), width, &bytes)) {
     c.fail("A ConstantOfShape node has an invalid value or shape.",
            "one value, and a shape that fits memory",
-           fmt::format("{} values, shape {}", value.size(), to_string(*shape)),
+           fmt::format("{}, shape {}", counted(value.size(), "value"), to_string(*shape)),
            "Export the model again.");
   }
   if (bytes > kLargestFolded) return c.as_is();

@@ -4,6 +4,7 @@
 
 #include "model/upgrade/rules.h"
 #include "ops/build.h"
+#include "runtime/counted.h"
 
 namespace steep {
 namespace {
@@ -112,7 +113,7 @@ Bindings split(const Call& c, bool equal) {
     if (sizes && sizes->size() != static_cast<size_t>(outputs)) {
       // Trailing outputs may be unnamed; then the sizes give the number of pieces.
       if (sizes->size() < static_cast<size_t>(outputs)) {
-        c.fail("Split has more outputs than sizes.", fmt::format("{} outputs", sizes->size()),
+        c.fail("Split has more outputs than sizes.", counted(sizes->size(), "output"),
                fmt::format("{}", outputs), "Export the model again.");
       }
       const Value pieces = c.ints(join_unnamed(c, *sizes, static_cast<size_t>(outputs)));

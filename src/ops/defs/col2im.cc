@@ -4,6 +4,7 @@
 #include "ops/defs/conv.h"
 #include "ops/positions.h"
 #include "ops/steep_types.h"
+#include "runtime/counted.h"
 
 namespace steep {
 namespace {
@@ -51,8 +52,8 @@ std::vector<Value> col2im_decompose(Node n) {
   const Ints pads = attrs.ints("pads", Ints(2 * rank, 0));
   if (block.size() != rank || strides.size() != rank || dilations.size() != rank ||
       pads.size() != 2 * rank) {
-    throw_shape_error(n, "The attributes do not fit the image.",
-                      std::to_string(rank) + " dimensions", std::to_string(block.size()));
+    throw_shape_error(n, "The attributes do not fit the image.", counted(rank, "dimension"),
+                      std::to_string(block.size()));
   }
   const int64_t taps = element_count(block);
   Ints blocks{-1, taps}, weight{taps, 1}, planes{-1, 1};

@@ -5,6 +5,7 @@
 
 #include "ops/positions.h"
 #include "ops/steep_types.h"
+#include "runtime/counted.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -77,7 +78,7 @@ Equation parse(Node n) {
   }
   if (terms.size() != static_cast<size_t>(n.input_count()))
     refuse(n, "The number of terms of an equation differs from the number of inputs.",
-           std::to_string(n.input_count()) + " terms");
+           counted(n.input_count(), "term"));
   Equation equation;
   int64_t most_hidden = 0;
   for (size_t i = 0; i < terms.size(); ++i) {

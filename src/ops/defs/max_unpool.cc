@@ -3,6 +3,7 @@
 // zeros at the end of each axis.
 #include "ops/positions.h"
 #include "ops/steep_types.h"
+#include "runtime/counted.h"
 
 namespace steep {
 namespace {
@@ -43,7 +44,7 @@ std::vector<Type> max_unpool_infer(Node n) {
   const auto& x = shape_if_known(n.input(0));
   if (shape && x && shape->size() != x->size()) {
     throw_shape_error(n, "The output_shape of an unpooling does not fit its input.",
-                      std::to_string(x->size()) + " extents", to_string(shape));
+                      counted(x->size(), "extent"), to_string(shape));
   }
   return {{n.input(0).dtype(), shape}};
 }

@@ -5,6 +5,7 @@
 // too.
 #include "ops/build.h"
 #include "ops/steep_types.h"
+#include "runtime/counted.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -14,7 +15,7 @@ Shape permuted(Node n, const Shape& shape, const Ints& perm) {
   if (perm.empty()) return shape;
   if (perm.size() != shape.size()) {
     throw_shape_error(n, "A permutation does not match its operand.",
-                      std::to_string(perm.size()) + " dimensions", to_string(shape));
+                      counted(perm.size(), "dimension"), to_string(shape));
   }
   Shape result;
   for (int64_t axis : perm) result.push_back(shape.at(static_cast<size_t>(axis)));

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "ops/build.h"
+#include "runtime/counted.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -32,7 +33,8 @@ void check_permutation(Node n) {
   throw ShapeError({.what = "The axes of a transposition do not match its operand.",
                     .node = n.name(),
                     .op = n.op(),
-                    .expected = fmt::format("each of the {} axes once in perm", wanted.size()),
+                    .expected = fmt::format("each of the {} once in perm",
+                                            counted(wanted.size(), "axis", "axes")),
                     .received = fmt::format("[{}] for {}", fmt::join(perm, ", "), to_string(x)),
                     .remedy = "Export the model again."});
 }

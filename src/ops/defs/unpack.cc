@@ -2,6 +2,7 @@
 // (runtime/packing.h). In memory an element then takes a byte, so packed weights are unpacked when
 // they are read, and not kept.
 #include "ops/steep_types.h"
+#include "runtime/counted.h"
 #include "runtime/packing.h"
 
 namespace steep {
@@ -13,9 +14,8 @@ std::vector<Type> unpack_infer(Node n) {
   const auto bytes = static_cast<int64_t>(packed_bytes(dtype, element_count(dims)));
   const std::optional<Shape>& shape = shape_if_known(n.input(0));
   if (shape && shape->size() == 1 && shape->at(0).known() && shape->at(0).value() != bytes) {
-    throw_shape_error(n, "Packed elements do not fill their shape.",
-                      std::to_string(bytes) + " bytes",
-                      std::to_string(shape->at(0).value()) + " bytes");
+    throw_shape_error(n, "Packed elements do not fill their shape.", counted(bytes, "byte"),
+                      counted(shape->at(0).value(), "byte"));
   }
   return {{dtype, to_shape(dims)}};
 }

@@ -17,6 +17,7 @@
 
 #include "ops/build.h"
 #include "ops/steep_types.h"
+#include "runtime/counted.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -84,7 +85,8 @@ class Replay {
 [[noreturn]] void refuse_operands(Node n) {
   throw_shape_error(n, "The operands of a custom gradient do not match its attributes.",
                     "as many results, operands and gradients as its attribute says",
-                    fmt::format("{} operands, {} results", n.input_count(), n.output_count()));
+                    fmt::format("{}, {}", counted(n.input_count(), "operand"),
+                                counted(n.output_count(), "result")));
 }
 
 /// The numbers of y and x. Throws ShapeError.

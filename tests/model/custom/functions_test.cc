@@ -266,7 +266,7 @@ TEST(CustomFunctions, RefuseReservedDomains) {
 
 TEST(CustomFunctions, RefuseGradientsOfAnotherArity) {
   EXPECT_TRUE(has(refusal(round_op(), function("G (x, dy) => (dx) { dx = Neg (dy) }")),
-                  "3: 1 inputs, 1 outputs, 1 gradients"));
+                  "3: 1 input, 1 output, 1 gradient"));
   EXPECT_TRUE(
       has(refusal(round_op(), function("G (x, y, dy) => (dx, d) { dx = Neg (dy)  d = Neg (dy) }")),
           "at most 1"));

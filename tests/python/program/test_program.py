@@ -88,7 +88,7 @@ def test_resume_says_that_the_number_of_threads_is_another(
     train(model, "--checkpoint", run)
     assert "warning" not in train(model, "--resume", run)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    assert "warning: the checkpoint was saved with 1 threads" in train(model, "--resume", run)
+    assert "warning: the checkpoint was saved with 1 thread" in train(model, "--resume", run)
 
 
 def test_files_replace_files_only(model: Path, tmp_path: Path) -> None:

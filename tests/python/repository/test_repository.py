@@ -473,6 +473,16 @@ def test_kernels_name_no_defaults() -> None:
     assert found == []
 
 
+def test_a_number_and_its_noun_agree() -> None:
+    plural = re.compile(r'fmt::format\(\s*"\{\} [a-z]+s"|\{\} (?:inputs|outputs)\b')
+    found = [
+        f"{file.name}: {match}"
+        for file in sorted((ROOT / "src").rglob("*.cc"))
+        for match in plural.findall(file.read_text())
+    ]
+    assert found == [], "counted() writes the noun"
+
+
 def test_every_page_says_whom_it_is_for():
     others = [
         *(

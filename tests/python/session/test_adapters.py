@@ -412,7 +412,7 @@ def test_targets() -> None:
     bad: list[tuple[onnx.ModelProto, dict[str, Any], str]] = [
         (two_layers(), {"lora_targets": ["none"]}, "no such initializer"),
         (two_layers(), {"lora_targets": ["none*"]}, "no name has this pattern"),
-        (two_layers(), {"lora_targets": ["body.b"]}, "body.b is no matrix, but has 1 axes"),
+        (two_layers(), {"lora_targets": ["body.b"]}, "body.b is no matrix, but has 1 axis"),
         (two_layers(), {"lora_targets": ["*.b"]}, "body.b is no matrix"),
         (two_layers(), {"lora_targets": ["head.w"], "frozen": ["head.w"]}, "itself, or frozen"),
         (two_layers(), {"frozen": ["*"]}, "No weight can have an adapter"),

@@ -167,7 +167,7 @@ MODELS: dict[str, Callable[[], tuple[onnx.ModelProto, tuple[Any, Any]]]] = {
 
 def figures(error: steep.OutOfMemoryError) -> tuple[int, int, int]:
     """The limit, the least that would do, and what a run takes without one, of an error."""
-    limit, least, plain = map(int, re.findall(r"(\d+) bytes\b", str(error)))
+    limit, least, plain = map(int, re.findall(r"(\d+) bytes?\b", str(error)))
     return limit, least, plain
 
 

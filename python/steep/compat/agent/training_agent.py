@@ -13,7 +13,7 @@ from steep.compat.inference import training_graph
 from steep.compat.inference.ort_device import OrtDevice, require_cpu
 from steep.compat.inference.ort_value import OrtValue, receive
 from steep.compat.inference.session import InferenceSession
-from steep.errors import DataError
+from steep.errors import DataError, counted
 from steep.session.gradient_session import GradientSession
 
 Array = np.ndarray[Any, Any]
@@ -188,7 +188,7 @@ def _require_count(
         raise DataError(
             f"run_{call} takes one value for each of its names.",
             expected=", ".join(names),
-            received=f"{len(values)} values",
+            received=counted(len(values), "value"),
         )
     return values
 

@@ -15,7 +15,7 @@ from steep._steep import Limits
 from steep.compat import state_file
 from steep.compat.checkpoint import reader, writer
 from steep.compat.state_file import TrainingState
-from steep.errors import CheckpointError, DataError, InstallationError
+from steep.errors import CheckpointError, DataError, InstallationError, counted
 
 log = logging.getLogger("steep")
 
@@ -39,7 +39,7 @@ def load(uri: str | os.PathLike[str]) -> TrainingState:
             "A checkpoint is too large.",
             node=str(path),
             expected=f"at most {most} bytes, max_bytes of steep.Limits",
-            received=f"{size} bytes",
+            received=counted(size, "byte"),
             remedy="set the environment variable STEEP_MAX_BYTES",
         )
     return decode(state_file.read(path), str(path), path.with_name(f"{path.name}.data"))

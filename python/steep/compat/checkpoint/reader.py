@@ -16,7 +16,7 @@ from steep.compat.checkpoint import schema
 from steep.compat.checkpoint.seal import open_seal
 from steep.compat.checkpoint.tables import Buffer, CheckedTable
 from steep.compat.state_file import OptimizerState, Property, TrainingState, learning_rate
-from steep.errors import IoError
+from steep.errors import IoError, counted
 
 Array = np.ndarray[Any, Any]
 
@@ -110,7 +110,7 @@ class _Reader:
             return None
         name = groups[0].name("group_name")
         if len(groups) > 1 or name != schema.GROUP:
-            received = f"{len(groups)} groups, the first of which is {name!r}"
+            received = f"{counted(len(groups), 'group')}, the first of which is {name!r}"
             raise self._root.wrong("optimizer_groups", f"one, {schema.GROUP!r}", received)
         (group,) = groups
         step = group.integer("step", "int64")
@@ -180,7 +180,7 @@ class _Reader:
             raise tensor.wrong(
                 "dims",
                 f"at most {most} bytes in all, max_bytes of steep.Limits",
-                f"{size} bytes for {shape}",
+                f"{counted(size, 'byte')} for {shape}",
                 remedy="set the environment variable STEEP_MAX_BYTES",
             )
         values = self._bytes(tensor, size)
@@ -203,7 +203,9 @@ class _Reader:
         if count == 0 and self._nominal:
             return np.zeros(size, np.uint8)
         if count != size:
-            raise tensor.wrong("raw_data", f"{size} bytes, as dims and data_type say", f"{count}")
+            raise tensor.wrong(
+                "raw_data", f"{counted(size, 'byte')}, as dims and data_type say", f"{count}"
+            )
         self._buffer.spend(size, tensor.field("raw_data"))
         return np.zeros(0, np.uint8) if raw is None else raw.copy()
 
@@ -241,7 +243,7 @@ class _External:
         if offset + size > self._size:
             raise tensor.wrong(
                 "external_data_offset",
-                f"{size} bytes within {self._path}, which has {self._size}",
+                f"{counted(size, 'byte')} within {self._path}, which has {self._size}",
                 f"a place that begins at byte {offset}",
             )
         values = np.empty(size, np.uint8)
@@ -251,7 +253,9 @@ class _External:
         except OSError as error:
             raise _unreadable(self._path, error) from error
         if count != size:
-            raise tensor.wrong("external_data_offset", f"{size} bytes", f"{count}: it was cut")
+            raise tensor.wrong(
+                "external_data_offset", counted(size, "byte"), f"{count}: it was cut"
+            )
         return values
 
     def close(self) -> None:

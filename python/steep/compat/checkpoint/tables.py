@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike
 
 from steep._steep import Limits
 from steep.compat.checkpoint.schema import Slots
-from steep.errors import CheckpointError, InstallationError
+from steep.errors import CheckpointError, InstallationError, counted
 
 _SHARED = 1 << 20  # bytes that fields may have in common
 _REMEDY = "load a file that CheckpointState.save_checkpoint or generate_artifacts wrote"
@@ -74,7 +74,7 @@ class Buffer:
         if begin < 0 or begin + size > len(self.content):
             raise self.wrong(
                 field,
-                f"{size} bytes within the file, which has {len(self.content)}",
+                f"{counted(size, 'byte')} within the file, which has {len(self.content)}",
                 f"a place that begins at byte {begin}",
             )
 
@@ -144,7 +144,9 @@ class CheckedTable:
         size = buffer.integer("voffset", vtable)
         self._extent = buffer.integer("voffset", vtable + 2)
         if size < 4 or size % 2 or self._extent < 4:
-            raise buffer.wrong(field, "a table with its fields", f"{size} and {self._extent} bytes")
+            raise buffer.wrong(
+                field, "a table with its fields", f"{size} and {counted(self._extent, 'byte')}"
+            )
         buffer.require(vtable, size, field)
         buffer.require(at, self._extent, field)
         self._table = buffer.runtime.table.Table(buffer.content, at)
@@ -230,7 +232,9 @@ class CheckedTable:
             return 0
         if not 4 <= offset <= self._extent - size:
             raise self.wrong(
-                name, f"{size} bytes within the {self._extent} of its table", f"offset {offset}"
+                name,
+                f"{counted(size, 'byte')} within the {self._extent} of its table",
+                f"offset {offset}",
             )
         return self._at + offset
 

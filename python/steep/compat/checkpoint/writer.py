@@ -12,7 +12,7 @@ from steep.compat.checkpoint.schema import Slots
 from steep.compat.checkpoint.seal import seal
 from steep.compat.checkpoint.tables import runtime
 from steep.compat.state_file import OptimizerState, TrainingState
-from steep.errors import DataError
+from steep.errors import DataError, counted
 
 Array = np.ndarray[Any, Any]
 
@@ -34,7 +34,7 @@ def encode(state: TrainingState, with_optimizer: bool) -> bytes:
     size = sum(array.nbytes for array in arrays) + _FIELDS * (len(state.values) + len(arrays))
     size += sum(len(str(text)) for pair in state.properties.items() for text in pair) * 4
     if size > _MOST_BYTES:
-        raise _unfit("the state", f"less than {_MOST_BYTES} bytes", f"{size} bytes")
+        raise _unfit("the state", f"less than {_MOST_BYTES} bytes", counted(size, "byte"))
     maker = _Maker(size + 4096)
     module = maker.module(state)
     groups = [] if optimizer is None else [maker.group(optimizer, moments)]

@@ -16,7 +16,7 @@ from onnx import helper
 
 from steep import _steep
 from steep.compat.inference.ort_device import OrtDevice, require_cpu
-from steep.errors import DataError, ShapeError
+from steep.errors import DataError, ShapeError, counted
 
 Array = np.ndarray[Any, Any]
 
@@ -260,8 +260,8 @@ def receive(values: list[OrtValue], results: Sequence[Array]) -> None:
     if len(values) != len(results):
         raise DataError(
             "The list for results has another number of values.",
-            expected=f"{len(results)} values, or an empty list",
-            received=f"{len(values)} values",
+            expected=f"{counted(len(results), 'value')}, or an empty list",
+            received=counted(len(values), "value"),
         )
     for value, result in zip(values, results, strict=True):
         value.require_type_of(result)

@@ -18,7 +18,7 @@ from steep.compat.on_device.training_state import Array, CheckpointState
 from steep.compat.onnxblock.artifacts import parse, serialise
 from steep.compat.onnxblock.base import info_of, prune, require_values
 from steep.compat.onnxblock.models import check, read_mark, statistics
-from steep.errors import CheckpointError, DataError, ModelError, ShapeError
+from steep.errors import CheckpointError, DataError, ModelError, ShapeError, counted
 from steep.session.custom_ops import register_optimizer
 from steep.session.inference import InferenceSession, SessionOptions
 from steep.session.training import TrainingSession
@@ -433,8 +433,8 @@ def _count(names: Sequence[str], values: Sequence[Any]) -> None:
     if len(names) != len(values):
         raise ShapeError(
             "The number of inputs is wrong.",
-            expected=f"{len(names)} inputs: {', '.join(names)}",
-            received=f"{len(values)} inputs",
+            expected=f"{counted(len(names), 'input')}: {', '.join(names)}",
+            received=counted(len(values), "input"),
         )
 
 

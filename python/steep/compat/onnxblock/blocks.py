@@ -10,7 +10,7 @@ import onnx
 
 from steep.compat.onnxblock.base import Block, at_hand, info_of, new_name, value_names
 from steep.compat.refusals import NotOffered
-from steep.errors import DataError, ModelError
+from steep.errors import DataError, ModelError, counted
 
 
 class _Operator(Block):
@@ -222,7 +222,7 @@ class LabelEncoder(Block):
         if self._keys.size != self._values.size:
             raise DataError(
                 "A LabelEncoder needs one value for each key.",
-                expected=f"{self._keys.size} values",
+                expected=counted(self._keys.size, "value"),
                 received=f"{self._values.size}",
             )
         default = default_float if self._values.dtype == np.float32 else default_int64

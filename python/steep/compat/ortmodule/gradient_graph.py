@@ -10,7 +10,7 @@ import onnx
 import torch
 
 from steep._steep import write_file
-from steep.errors import DataError
+from steep.errors import DataError, counted
 from steep.export.module_to_onnx import export
 from steep.onnx_graph.initializers import rename
 from steep.session.gradient import grad
@@ -50,7 +50,7 @@ def export_gradient_graph(  # noqa: PLR0917 (ONNX Runtime's order)
         raise DataError(
             "A gradient graph needs a module with one result.",
             expected="a tensor",
-            received=f"{len(graph.output) - 1} tensors",
+            received=counted(len(graph.output) - 1, "tensor"),
         )
     names = {i.name: i.name.removeprefix("module.model.") for i in graph.initializer}
     for initializer in graph.initializer:

@@ -20,7 +20,7 @@ from steep.compat.optim.configs import _OptimizerConfig
 from steep.compat.optim.loss_scalers import DynamicLossScaler
 from steep.compat.optim.tensor_update import TensorUpdate
 from steep.compat.trainer.options import ORTTrainerOptions
-from steep.errors import CheckpointError, DataError, ModelError
+from steep.errors import CheckpointError, DataError, ModelError, counted
 from steep.export.module_to_onnx import export
 from steep.module.ort_module import ORTModule
 from steep.session.processes import require_alone
@@ -258,7 +258,7 @@ class ORTTrainer:
             raise ModelError(
                 "The model returns fewer outputs than model_desc describes.",
                 expected=", ".join(self._outputs),
-                received=f"{len(outputs)} outputs",
+                received=counted(len(outputs), "output"),
             )
         return outputs[: len(self._outputs)]
 
@@ -392,6 +392,6 @@ def _description(model_desc: Mapping[str, Any]) -> tuple[list[str], list[str], i
                 raise wrong(f"a shape of {key} has other than numbers and names")
     losses = [i for i, output in enumerate(model_desc["outputs"]) if len(output) == 3 and output[2]]
     if len(losses) != 1:
-        raise wrong(f"{len(losses)} outputs are the loss")
+        raise wrong(f"{counted(len(losses), 'output')} are the loss")
     names = [[entry[0] for entry in model_desc[key]] for key in ("inputs", "outputs")]
     return names[0], names[1], losses[0]

@@ -266,7 +266,7 @@ def test_the_level_of_the_environment_goes_first(monkeypatch, caplog):
     monkeypatch.setenv("ORTMODULE_LOG_LEVEL", "INFO")
     ORTModule(net())(torch.randn(3, 4))
     table = "\n".join(r.message for r in caplog.records)
-    assert re.search(r"1 graphs, [\d.]+ s to make them", table) and "step planned" in table
+    assert re.search(r"1 graph, [\d.]+ s to make them", table) and "step planned" in table
     stages = dict(re.findall(r"^(\w+) +[\d.]+ +(\d+)", table, re.MULTILINE))
     first, *_, last, _ = stages
     assert (first, last) == ("specialise", "plan")
