@@ -1,3 +1,4 @@
+import logging
 import os
 import signal
 import sys
@@ -14,6 +15,15 @@ os.environ.setdefault("STEEP_PRODUCTS", "native")  # nor on how fast products ar
 # Ignored in the background and under nohup, and then in whatever tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.fixture(autouse=True)
+def level_of_the_log():
+    """Sessions and DebugOptions set it for the process: not for the tests that follow."""
+    log = logging.getLogger("steep")
+    level = log.level
+    yield
+    log.setLevel(level)
 
 
 def pytest_addoption(parser):
