@@ -1,7 +1,8 @@
-// The files in which a run records its steps.
+// The files in which a run records its steps, and the place of its checkpoint.
 #include <nanobind/stl/string_view.h>
 
 #include "bindings.h"
+#include "checkpoint/checkpoint.h"
 #include "curves/event_file.h"
 #include "curves/step_table.h"
 
@@ -29,6 +30,8 @@ void init_curves(nb::module_& m) {
           "step: those done before, whose rows an earlier file keeps. Raises IoError.")
       .def("add", &StepTable::add, nb::arg("step"), nb::arg("epoch"), nb::arg("loss"),
            nb::arg("lr"), nb::arg("grad_norm"), unlocked, "Raises IoError.");
+  m.def("check_checkpoint_destination", &check_checkpoint_destination, nb::arg("path"), unlocked,
+        "Raises IoError if a checkpoint could not be written to `path`. Changes no file.");
 }
 
 }  // namespace steep::python

@@ -28,6 +28,7 @@ from steep.session.records import (
     Loaded,
     Mean,
     Position,
+    best_path,
     changed,
     require_place,
     text_of_run,
@@ -162,6 +163,8 @@ class _Fit:
         )
         if leads and options.checkpoint is not None:
             require_place(options.checkpoint)
+            if self._keeps_best:
+                require_place(best_path(options.checkpoint))
         self._curves = Curves(
             options.metrics_file if leads else None,
             options.tensorboard if leads else None,

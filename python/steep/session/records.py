@@ -224,6 +224,7 @@ def best_path(path: StrPath) -> str:
 
 def require_place(path: StrPath) -> None:
     """Check before the first step that a checkpoint can be made at ``path``. Raises IoError."""
+    _steep.check_checkpoint_destination(path)
     place = Path(path).absolute()
     folder = next(folder for folder in place.parents if folder.is_dir())
     try:

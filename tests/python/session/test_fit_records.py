@@ -117,6 +117,19 @@ def test_a_path_has_a_name(name):
         session().fit((X, Y), **{name: ""})
 
 
+@pytest.mark.parametrize("name", ["run", "run.best", "current"])
+def test_a_checkpoint_has_its_place_before_the_first_step(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    if name != "current":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "notes").write_text("mine")
+    of = session()
+    with pytest.raises(steep.IoError, match=r"is not (overwritten|replaced)"):
+        path = "." if name == "current" else "run"
+        of.fit((X, Y), checkpoint=path, validation=0.2, patience=2)
+    assert of.step_count == 0
+
+
 def test_a_last_batch_is_dropped(caplog):
     of = session()
     with caplog.at_level(logging.WARNING, "steep"):
