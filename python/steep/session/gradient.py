@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from steep import _steep
+from steep.session.names import names_of
 from steep.session.source import ModelProto, source_of
 
 if TYPE_CHECKING:
@@ -56,5 +57,6 @@ def grad(
     """
     import onnx  # not at the top: it doubles the import time of the package
 
-    content = _steep.gradient_model(source_of(model), list(wrt), list(outputs or ()), limits=limits)
+    names = names_of(wrt, "wrt"), names_of(outputs, "outputs")
+    content = _steep.gradient_model(source_of(model), *names, limits=limits)
     return onnx.load_model_from_string(content)

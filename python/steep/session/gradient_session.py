@@ -12,6 +12,7 @@ from steep.errors import DataError, counted
 from steep.inspection import StrPath, make_dump, record_profile
 from steep.providers import Providers, choices_of
 from steep.session.memory_limit import limit_text
+from steep.session.names import names_of
 from steep.session.source import ModelProto, source_of
 
 if TYPE_CHECKING:
@@ -83,11 +84,11 @@ class GradientSession(_steep.GradientSession):
         providers: Providers | None = None,
     ) -> None:
         options = _steep.GradientSessionOptions()
-        options.wrt, options.outputs = list(wrt), list(outputs or ())
+        options.wrt, options.outputs = names_of(wrt, "wrt"), names_of(outputs, "outputs")
         options.borrow, options.seed, options.precision = borrow, seed, precision
         options.threads = threads
         options.memory_limit = limit_text(memory_limit)
-        options.disabled_passes = list(disabled_passes)
+        options.disabled_passes = names_of(disabled_passes, "disabled_passes")
         if limits is not None:
             options.limits = limits
         options.providers = choices_of(providers)

@@ -15,6 +15,7 @@ from steep import _steep
 from steep.errors import DataError
 from steep.inspection import StrPath, make_dump, record_profile
 from steep.providers import choices_of
+from steep.session.names import names_of
 from steep.session.source import ModelProto, source_of
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ class InferenceSession:
         options.optimize = (
             settings.graph_optimization_level != GraphOptimizationLevel.ORT_DISABLE_ALL
         )
-        options.disabled_passes = list(settings.disabled_passes)
+        options.disabled_passes = names_of(settings.disabled_passes, "disabled_passes")
         options.threads = settings.intra_op_num_threads
         options.seed = settings.seed
         options.check_finite = settings.check_finite
@@ -190,17 +191,19 @@ class InferenceSession:
                 cannot be converted (docs/training.md). An array of ``out`` has another dtype or
                 shape: results are not converted.
             ProviderError: there is no kernel for a node.
-            ModelError: an output needs an operator that Steep does not know.
+            ModelError: an output needs an operator that Steep does not know, or ``output_names``
+                is one text.
         """
+        wanted = names_of(output_names, "output_names")
         if out is None:
-            return self._session.run_data(list(output_names or ()), dict(input_feed))
+            return self._session.run_data(wanted, dict(input_feed))
         from steep.session.destinations import Destinations, types_of  # they need NumPy
 
         infos = {i.name: i for i in self._session.output_info()}
-        names = list(output_names or infos)
+        names = wanted or list(infos)
         tensors = [i for n in names if (i := infos.get(n)) and not (i.sequence or i.optional)]
         places = Destinations(out, types_of(tensors))
-        results: list[Any] = self._session.run_data(list(output_names or ()), dict(input_feed))
+        results: list[Any] = self._session.run_data(wanted, dict(input_feed))
         places.write({n: r for n, r in zip(names, results, strict=True) if n in out})
         return [out.get(name, result) for name, result in zip(names, results, strict=True)]
 

@@ -15,6 +15,7 @@ from steep.errors import DataError, ModelError
 from steep.inspection import StrPath, make_dump, record_profile
 from steep.providers import Providers, choices_of
 from steep.session.history import History
+from steep.session.names import names_of
 from steep.session.processes import join_processes, require_alone, require_whole
 from steep.session.records import Loaded, loaded_from
 from steep.session.schedule import RateFunction, engine_rate, take_function
@@ -572,12 +573,14 @@ def check(
 
     Raises:
         IoError: the file cannot be opened.
+        ModelError: one text is given where a list of names is taken.
         ProviderError: there is no such provider, or it has no such option.
     """
     options = _steep.TrainingOptions()
     options.loss, options.output = take_loss(options, loss), output
-    options.trainable, options.frozen = list(trainable), list(frozen)
-    options.lora_rank, options.lora_targets = lora_rank, list(lora_targets)
+    options.trainable = names_of(trainable, "trainable")
+    options.frozen = names_of(frozen, "frozen")
+    options.lora_rank, options.lora_targets = lora_rank, names_of(lora_targets, "lora_targets")
     options.providers = choices_of(providers)
     if limits is not None:
         options.limits = limits

@@ -157,6 +157,8 @@ def _assign(owner: object, field: str, keyword: str, value: object, text: str) -
     default = getattr(owner, field)
     try:
         if isinstance(default, list):
+            if isinstance(value, str):  # its letters: of "w*", the star stands for all names
+                raise TypeError
             value = list(value)  # type: ignore[call-overload]
         setattr(owner, field, value)
     except TypeError as error:
