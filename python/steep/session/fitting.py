@@ -116,6 +116,7 @@ class _Fit:
         self._fixed = fixed is not None
         classes = data.classes if isinstance(data, ImageFolder) else []
         data = self._arrays_of(data)
+        _refuse_list_of_arrays(data, len(session.input_info()))
         self._training = batches_of(data, size, self._fixed or options.drop_last, "data")
         if options.drop_last and isinstance(self._training, GivenBatches):
             raise DataError(
@@ -132,6 +133,14 @@ class _Fit:
             f"epoch {options.loaded.position}",
         )
         self._validation = self._validation_of(size, classes)
+        cuts = any(isinstance(d, ArrayBatches) for d in (self._training, self._validation))
+        if options.batch is not None and not cuts:
+            raise DataError(
+                "batch is for arrays, which fit cuts into batches.",
+                node="batch",
+                expected="data as a dict or tuple of arrays",
+                received="batches",
+            )
         for batches in (self._training, self._validation):
             if isinstance(batches, GivenBatches) and batches.once and options.epochs > 1:
                 raise DataError(
@@ -499,6 +508,18 @@ def _check(options: FitOptions) -> None:
                 expected="functions of one argument, which return True to stop",
                 received=repr(functions),
             )
+
+
+def _refuse_list_of_arrays(data: Data, inputs: int) -> None:
+    """Refuse [x, y], where (x, y) is meant."""
+    if isinstance(data, list) and inputs > 1 and any(hasattr(item, "shape") for item in data):
+        raise DataError(
+            "A list has batches, and one of these is a single array.",
+            node="data",
+            expected=f"batches of {counted(inputs, 'array')}",
+            received="an array",
+            remedy="Give the arrays of all rows as a tuple: (x, y).",
+        )
 
 
 def _scored_output(session: _steep.TrainingSession, of: LossOfSession) -> int:

@@ -328,7 +328,7 @@ class TrainingSession(SessionSteps):
                 or lists of arrays as for ``step``; not with ``parallel``. Or a
                 ``steep.ImageFolder``.
             epochs: number of passes over the data.
-            batch: rows of a step, if ``data`` has arrays: by default those that the model fixes,
+            batch: rows of a step, of arrays: by default those that the model fixes,
                 else 32. The last batch may be smaller; if the model fixes the rows, what is left
                 over in a pass is left out.
             drop_last: leave out a last batch of arrays that is smaller.

@@ -43,6 +43,16 @@ def same(ours, theirs):
 X, Y = data()
 
 
+def test_a_list_has_batches():
+    with pytest.raises(steep.DataError, match="A list has batches") as raised:
+        session().fit([X, Y])
+    assert "(x, y)" in raised.value.remedy
+    batches = [(X[:8], Y[:8]), (X[8:], Y[8:])]
+    with pytest.raises(steep.DataError, match="batch is for arrays"):
+        session().fit(batches, batch=8)
+    assert session().fit(batches, validation=(X, Y), batch=8).best.step == 2
+
+
 def test_gradients_of_several_batches_make_one_update():
     ours, theirs, seen = session(), session(), []
     history = ours.fit(
@@ -108,7 +118,8 @@ class Again:
 )
 def test_all_forms_of_data(given):
     ours, theirs = session(), session()
-    history = ours.fit(given, epochs=2, batch=16, shuffle=False)
+    batch = 16 if isinstance(given, (dict, tuple)) else None
+    history = ours.fit(given, epochs=2, batch=batch, shuffle=False)
     expected = theirs.fit((X, Y), epochs=2, batch=16, shuffle=False)
     same(ours, theirs)
     assert history.losses == expected.losses
