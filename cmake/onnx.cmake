@@ -15,6 +15,17 @@ endif()
 
 set(Protobuf_USE_STATIC_LIBS OFF)
 find_package(Protobuf 3.21 REQUIRED)
+get_target_property(protobuf_file protobuf::libprotobuf-lite IMPORTED_LOCATION)
+if(NOT protobuf_file)
+  get_target_property(protobuf_file protobuf::libprotobuf-lite IMPORTED_LOCATION_RELEASE)
+endif()
+set(protobuf_version)  # that of the shared library's name (src/model/read/protobuf.cc)
+if(EXISTS "${protobuf_file}")
+  file(REAL_PATH ${protobuf_file} protobuf_file)
+  if(protobuf_file MATCHES "\\.so\\.([0-9]+)")
+    set(protobuf_version ${CMAKE_MATCH_1})
+  endif()
+endif()
 
 # One level of indirection makes "onnx/…" includes work without putting all of site-packages on
 # the include path, and keeps compile commands equal between checkouts.

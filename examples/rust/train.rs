@@ -1,7 +1,7 @@
 //! Trains a linear regression from Rust, with the C library and nothing but std.
 //!
 //!     make install PREFIX=$HOME/steep
-//!     python examples/linear_regression/make_model.py .
+//!     .venv/bin/python examples/linear_regression/make_model.py .
 //!     rustc --edition 2021 -O examples/rust/train.rs -L $HOME/steep/lib -l steep \
 //!         -C link-arg=-Wl,-rpath,$HOME/steep/lib
 //!     ./train linear.onnx trained.onnx

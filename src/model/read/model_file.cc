@@ -14,6 +14,7 @@
 #include <system_error>
 
 #include "model/read/prescan.h"
+#include "model/read/protobuf.h"
 #include "model/read/quote.h"
 #include "runtime/budget.h"
 #include "runtime/counted.h"
@@ -61,6 +62,7 @@ std::string read_file(const std::filesystem::path& path, size_t max_bytes, FileM
 }
 
 onnx::ModelProto parse_model(std::span<const std::byte> bytes, const Limits& limits) {
+  require_own_protobuf();
   scan_model(bytes, limits);
   if (bytes.size() > static_cast<size_t>(INT_MAX)) {
     throw ModelError({.what = "The model file is larger than protobuf can read.",

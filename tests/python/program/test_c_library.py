@@ -168,6 +168,105 @@ def test_gradients_of_the_page(prefix: Path, model: Path, tmp_path: Path) -> Non
     assert output_of("./page", cwd=tmp_path) == "gradient 8\n"
 
 
+def needed(binary: Path) -> set[str]:
+    return set(re.findall(r"NEEDED +(\S+)\.so", output_of("objdump", "-p", binary)))
+
+
+def test_the_page_lists_the_packages_of_a_machine_that_runs_it(prefix: Path) -> None:
+    page = (ROOT / "docs" / "c_library.md").read_text()
+    of_library, of_program = (
+        " ".join(line.replace("zlib", "libz").split("#")[0].split()[2:])
+        for line in re.findall(r"^    (apt-get install .*)", page, re.M)
+    )
+    everywhere = {"libstdc++", "libm", "libgcc_s", "libc", "ld-linux-x86-64"}
+
+    def missing(binary: Path, packages: str) -> list[str]:
+        names = {name for name in needed(binary) - everywhere if not name.startswith("libdnnl")}
+        return sorted(n for n in names if not re.search(rf"\b{re.escape(n)}-?\d", packages))
+
+    assert missing(library(prefix), of_library) == []
+    (program,) = prefix.glob("lib*/**/steep/steep")
+    assert missing(program, f"{of_library} {of_program}") == []
+
+
+OTHER_PROTOBUF = """
+#include <cstdlib>
+namespace google { namespace protobuf {
+class MessageLite { public: bool ParseFromArray(const void*, int); };
+bool MessageLite::ParseFromArray(const void*, int) { std::abort(); }
+} }
+extern "C" int call_it(int count) {
+  google::protobuf::MessageLite m;
+  return count < 9 || m.ParseFromArray(nullptr, 0);
+}
+"""
+OPENS = """
+#include <steep_c.h>
+#include <stdio.h>
+int call_it(int count);
+int main(int count, char** arguments) {
+  steep_error* error = NULL;
+  steep_inference* session = NULL;
+  const steep_code code = steep_inference_open(arguments[1], NULL, &session, &error);
+  printf("%s\\n", code == STEEP_OK && call_it(count) ? "opened" : steep_error_message(error));
+  return 0;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def beside_protobuf(prefix: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list]:
+    """A folder with another version of protobuf, as an archive and shared, and a compile line."""
+    folder = tmp_path_factory.mktemp("protobuf")
+    (folder / "other.cc").write_text(OTHER_PROTOBUF)
+    (folder / "opens.c").write_text(OPENS)
+    output_of("c++", "-c", "-fPIC", "other.cc", "-o", "other.o", cwd=folder)
+    output_of("ar", "rcs", "libother.a", "other.o", cwd=folder)
+    output_of("c++", "-shared", "other.o", "-o", "libshared.so", cwd=folder)
+    own = library(prefix).parent
+    paths = ["-I", prefix / "include", "-L.", "-L", own, f"-Wl,-rpath,{own}:{folder}"]
+    return folder, ["cc", "opens.c", *paths, "-lsteep"]
+
+
+@pytest.mark.parametrize(("name", "where"), [("other", "./opens"), ("shared", "libshared.so")])
+def test_another_protobuf_of_the_program_is_refused(
+    name: str, where: str, beside_protobuf: tuple[Path, list], model: Path
+) -> None:
+    """The loader would take its functions for the library's own, whose messages are others."""
+    folder, line = beside_protobuf
+    output_of(*line, f"-l{name}", "-lstdc++", "-o", "opens", cwd=folder)
+    said = output_of("./opens", model, cwd=folder)
+    assert said.startswith("Another protobuf takes the place of the one")
+    assert re.search(rf"received: functions of protobuf in \S*{where}\n", said)
+    assert "-Wl,--exclude-libs,ALL" in said
+
+
+def test_an_archive_of_protobuf_that_the_program_keeps_to_itself(
+    beside_protobuf: tuple[Path, list], model: Path
+) -> None:
+    folder, line = beside_protobuf
+    flags = ["-lother", "-lstdc++", "-Wl,--exclude-libs,ALL", "-o", "opens"]
+    output_of(*line, *flags, cwd=folder)
+    assert output_of("./opens", model, cwd=folder) == "opened\n"
+
+
+def test_a_shared_protobuf_and_a_library_that_looks_at_itself_first(
+    beside_protobuf: tuple[Path, list], prefix: Path, model: Path
+) -> None:
+    """RTLD_DEEPBIND, as docs/c_library.md says."""
+    folder, _ = beside_protobuf
+    code = """
+import ctypes, os, sys
+ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)
+library = ctypes.CDLL(sys.argv[2], mode=os.RTLD_NOW | int(sys.argv[4]))
+session = ctypes.c_void_p()
+print(library.steep_inference_open(sys.argv[3].encode(), None, ctypes.byref(session), None))
+"""
+    words = [sys.executable, "-c", code, folder / "libshared.so", library(prefix), model]
+    assert output_of(*words, os.RTLD_DEEPBIND) == "0\n"
+    assert output_of(*words, 0) == "4\n"  # STEEP_ERROR_PROVIDER
+
+
 def test_exported_symbols_are_those_of_the_list(prefix: Path) -> None:
     """A symbol that goes, or comes, is a change of the library's interface: change the list."""
     assert exported(prefix) == (CONSUMER / "steep_c.symbols").read_text().split()
