@@ -15,6 +15,11 @@ FUZZ_SECONDS ?= 60
 FUZZ_SEED ?= 0
 TIDY_SECONDS ?= 150
 
+# Of the shells, bash alone replaces the ~ of `make install PREFIX=~/steep`.
+paths := PREFIX PYTHON DATA RELEASES WHEEL_PYTHONS
+$(foreach name,$(paths),$(if $(filter ~/%,$($(name))),\
+  $(eval override $(name) := $(patsubst ~/%,$(HOME)/%,$($(name))))))
+
 bin := .venv/bin
 step := scripts/step
 # The wheels of cmake and ninja are newer than some distributions' packages.
