@@ -2,13 +2,20 @@
 
 steep-compat.pth imports this module when Python starts, so it loads nothing. Steep is imported at
 the first use of a name of the two packages. Programs that only check whether a package exists, or
-import it without use, pay nothing.
+import it without use, pay nothing. Where Steep was uninstalled, it has no effect.
 """
 
 import sys
 from importlib.machinery import ModuleSpec
 
 _ROOTS = ("onnxruntime", "torch_ort")
+
+
+def _is_installed(package):
+    from importlib.util import find_spec
+
+    spec = find_spec(package)
+    return spec is not None and spec.origin is not None  # None: a folder of that name
 
 
 class _FirstAsked:
@@ -18,6 +25,8 @@ class _FirstAsked:
         """Return the spec of one of the packages, or that of a submodule from Steep's hook."""
         if fullname.partition(".")[0] not in _ROOTS or self not in sys.meta_path:
             return None
+        if not _is_installed("steep"):
+            return None  # `pip uninstall steep` leaves this module behind
         served = sys.modules.get("steep.compat.import_hook.finder")
         if served is not None and served.FINDER in sys.meta_path:
             return None  # Steep's hook comes first and chose the installed package

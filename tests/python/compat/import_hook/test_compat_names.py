@@ -260,3 +260,23 @@ zipfile.ZipFile(os.path.join(target, name)).extractall(target)
     for script in (asked, looked):
         done = python("-c", started + script, tmp_path)
         assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_the_distribution_without_steep_has_no_effect(folder, tmp_path):
+    """pip uninstalls Steep, and leaves what depends on it; a folder of that name is not Steep."""
+    if folder:
+        (tmp_path / "steep").mkdir()
+    (tmp_path / "onnxruntime.py").write_text("__version__ = 'theirs'\n")
+    code = """
+import sys
+sys.path[:0] = sys.argv[1:]
+import _steep_compat
+import importlib.util
+assert importlib.util.find_spec("torch_ort") is None
+import onnxruntime
+print(onnxruntime.__version__)
+"""
+    words = [sys.executable, "-E", "-S", "-c", code, tmp_path, ROOT / "packaging" / "steep-compat"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout == "theirs\n", done.stderr
