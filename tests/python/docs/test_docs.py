@@ -268,6 +268,17 @@ def test_code_of_the_documents(
             steep.compat.uninstall()
 
 
+def test_the_quickstart_needs_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its blocks, one after another, in an empty folder."""
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    place: dict[str, Any] = {}
+    for language, code in FENCED.findall((ROOT / "docs" / "quickstart_python.md").read_text()):
+        assert language == "python"
+        exec(compile(code, "block", "exec"), place)
+    assert {path.name for path in tmp_path.iterdir()} == {"model.onnx", "trained.onnx"}
+
+
 def test_code_of_add_an_op_is_that_of_the_files() -> None:
     """Each block stands in the file that the heading above it names."""
     sections = re.split(r"^## ", ADD_AN_OP.read_text(), flags=re.M)

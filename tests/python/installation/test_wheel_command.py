@@ -47,3 +47,10 @@ def test_two_wheels_are_no_obstacle(page: str, tmp_path: Path) -> None:
 def test_no_page_installs_all_wheels() -> None:
     for page in [ROOT / "README.md", ROOT / "Dockerfile", *(ROOT / "docs").rglob("*.md")]:
         assert "dist/steep-*.whl" not in page.read_text(), page
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_an_environment_comes_first(page: str) -> None:
+    """pip of Debian and Ubuntu installs nothing into the system's Python (PEP 668)."""
+    text = (ROOT / page).read_text()
+    assert 0 < text.index("python3 -m venv ") < COMMAND.search(text).start()

@@ -156,6 +156,34 @@ def test_code_of_the_page(
     assert (tmp_path / "trained.onnx").exists()
 
 
+@pytest.mark.skipif(shutil.which("pkg-config") is None, reason="pkg-config is not there")
+@pytest.mark.parametrize(
+    ("page", "source"), [("quickstart_cpp", "run.cpp"), ("c_library", "train.c")]
+)
+def test_the_lines_of_the_page(
+    page: str, source: str, prefix: Path, model: Path, tmp_path: Path
+) -> None:
+    """As they stand there, in a home folder with an installation."""
+    (tmp_path / "steep").symlink_to(prefix)
+    if not (tmp_path / "steep" / "lib" / "pkgconfig").is_dir():
+        pytest.skip("the libraries lie elsewhere on this system, as the page says")
+    text = (ROOT / "docs" / f"{page}.md").read_text()
+    (code,) = (code for _, code in FENCED.findall(text) if "int main" in code)
+    (tmp_path / source).write_text(code)
+    if page == "quickstart_cpp":  # its model is that of the other quickstart
+        python = FENCED.findall((ROOT / "docs" / "quickstart_python.md").read_text())
+        (code,) = (code for _, code in python if "onnx.save(" in code)
+        output_of(sys.executable, "-c", code, cwd=tmp_path)
+    else:
+        shutil.copy(model, tmp_path / "model.onnx")
+    lines = re.findall(r"^    ((?:export|cc|g\+\+) .*)$", text, re.M)
+    assert len(lines) >= 2
+    home = {**os.environ, "HOME": str(tmp_path)}
+    script = "\n".join([*lines, f"./{Path(source).stem}"])
+    said = output_of("bash", "-euo", "pipefail", "-c", script, cwd=tmp_path, env=home)
+    assert "1 output(s)" in said or "step 10  loss" in said
+
+
 def test_gradients_of_the_page(prefix: Path, model: Path, tmp_path: Path) -> None:
     """The gradient of a bias is the sum of 8 rows of ones."""
     page = (ROOT / "docs/forward_backward.md").read_text()
