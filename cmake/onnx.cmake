@@ -13,8 +13,6 @@ if(NOT EXISTS "${onnx_package}/defs/schema.cc")
                       "pip install onnx, or give another interpreter with -DPython_EXECUTABLE=…")
 endif()
 
-set(Protobuf_USE_STATIC_LIBS OFF)
-find_package(Protobuf 3.21 REQUIRED)
 get_target_property(protobuf_file protobuf::libprotobuf-lite IMPORTED_LOCATION)
 if(NOT protobuf_file)
   get_target_property(protobuf_file protobuf::libprotobuf-lite IMPORTED_LOCATION_RELEASE)

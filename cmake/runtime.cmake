@@ -66,11 +66,13 @@ if(EMSCRIPTEN)
   return()
 endif()
 
-find_package(hwy 1.0 CONFIG REQUIRED)
-find_package(fmt CONFIG REQUIRED)
-find_package(nlohmann_json 3 CONFIG REQUIRED)
-find_package(OpenMP REQUIRED COMPONENTS CXX)
-find_package(Threads REQUIRED)
+include(require)
+steep_require(hwy libhwy-dev 1.0 CONFIG)
+steep_require(fmt libfmt-dev CONFIG)
+steep_require(nlohmann_json nlohmann-json3-dev 3 CONFIG)
+steep_require(OpenMP g++ COMPONENTS CXX)
+steep_require(Threads g++)
+steep_require_end()
 
 set(exports ${PROJECT_SOURCE_DIR}/src/c_api/exports.map)
 # The files are compiled as they are for the whole library, so that the compiler's cache has them.
