@@ -115,6 +115,25 @@ def test_find_package_trains_and_runs(prefix: Path, model: Path, tmp_path: Path)
     assert "trained: " in said and "libsteep" not in output_of("ldd", build / "train_static")
 
 
+def test_sources_within_another_project(tmp_path: Path) -> None:
+    """The target of find_package, its header, and none of our tests. The engine is not built."""
+    text = f"""
+cmake_minimum_required(VERSION 3.22)
+project(program LANGUAGES C CXX)
+add_subdirectory({ROOT} steep EXCLUDE_FROM_ALL)
+add_library(program OBJECT {CONSUMER}/train.c)
+target_link_libraries(program PRIVATE steep::steep)
+"""
+    (tmp_path / "CMakeLists.txt").write_text(text)
+    python = f"-DPython_EXECUTABLE={sys.executable}"
+    output_of("cmake", "-S", tmp_path, "-B", tmp_path / "build", "-G", "Ninja", python)
+    output_of("ninja", "-C", tmp_path / "build", "program")
+    targets = output_of("ninja", "-C", tmp_path / "build", "-t", "targets", "all")
+    assert "libsteep.so:" in targets and "steep_tests:" not in targets
+    # compiling needs files that are generated, and nothing of the engine
+    assert not list(tmp_path.glob("build/steep/**/*.o"))
+
+
 @pytest.mark.skipif(shutil.which("pkg-config") is None, reason="pkg-config is not there")
 def test_one_line_with_pkg_config(prefix: Path, model: Path, tmp_path: Path) -> None:
     (folder,) = prefix.glob("lib*/**/pkgconfig")
