@@ -195,10 +195,13 @@ def test_the_lines_of_the_page(
         output_of(sys.executable, "-c", code, cwd=tmp_path)
     else:
         shutil.copy(model, tmp_path / "model.onnx")
-    lines = re.findall(r"^    ((?:export|cc|g\+\+) .*)$", text, re.M)
+    project = re.findall(r"^    (\w+\(.*\))$", text, re.M)
+    (tmp_path / "CMakeLists.txt").write_text("\n".join(project))
+    lines = re.findall(r"^    ((?:export|cc|g\+\+|cmake) .*)$", text, re.M)
     assert len(lines) >= 2
     home = {**os.environ, "HOME": str(tmp_path)}
-    script = "\n".join([*lines, f"./{Path(source).stem}"])
+    built = ["./build/train"] if project else []
+    script = "\n".join([*lines, f"./{Path(source).stem}", *built])
     said = output_of("bash", "-euo", "pipefail", "-c", script, cwd=tmp_path, env=home)
     assert "1 output(s)" in said or "step 10  loss" in said
 
@@ -388,7 +391,15 @@ def test_calls_at_random(seed: int, prefix: Path, tmp_path: Path) -> None:
     assert 500 < refused < 2500  # neither is all of it refused, nor nothing
 
 
-@pytest.mark.parametrize("compiler", [("cc", "-std=c99", "-xc"), ("c++", "-std=c++17", "-xc++")])
+@pytest.mark.parametrize(
+    "compiler",
+    [
+        ("cc", "-std=c99", "-Wstrict-prototypes", "-Wold-style-definition", "-xc"),
+        ("cc", "-std=c11", "-Wc++-compat", "-xc"),
+        ("c++", "-std=c++11", "-Wold-style-cast", "-Wzero-as-null-pointer-constant", "-xc++"),
+        ("c++", "-std=c++17", "-xc++"),
+    ],
+)
 def test_headers_stand_alone_and_together(compiler: tuple[str, ...], prefix: Path) -> None:
     strict = [
         "-Wall",
