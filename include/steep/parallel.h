@@ -128,6 +128,7 @@ std::shared_ptr<Peers> connect(const std::string& way);
 std::string hash_of_file(const std::filesystem::path& path);
 
 class DividedGradients;
+class PendingCheckpoint;
 
 /// This process's part of a training in which each process has a session of its own. A step is two
 /// small exchanges around forward and backward, then one sum of the gradients:
@@ -143,7 +144,7 @@ class DividedGradients;
 /// clipped is added up over processes, each owner updates its parameters, and sends them to all.
 /// The bytes sent are those of one sum over all processes. Whole parameters are assigned, the
 /// largest first, to the process that has least: so the update is that of one process for every
-/// optimizer. All ranks then call save_checkpoint().
+/// optimizer. All ranks then call save_checkpoint(), and each writes its shard.
 ///
 /// With `zero` = 2 (ZeRO-2), the sums of gradients are divided in the same way: backward sends each
 /// gradient to its owner as soon as it is there, and frees it. Parts of a step are therefore sent
@@ -229,11 +230,16 @@ class DataParallel {
   /// Ends a step that has begun: this process has failed outside of it.
   void fail(const std::string& kind, const ErrorParts& parts);
 
-  /// Rank 0 writes the checkpoint, as TrainingSession::save_checkpoint(), which any number of
-  /// processes can load. Called by all ranks. Throws IoError on rank 0 only.
-  void save_checkpoint(const std::filesystem::path& path, const std::string& user = "{}");
-  /// The first part of save_checkpoint(), called by all ranks: on rank 0, the states that other
-  /// processes keep, else nothing.
+  /// As TrainingSession::save_checkpoint(), called by all ranks; any number of processes can load
+  /// the checkpoint, one without ranks, too. Rank 0 writes it, and throws IoError alone. With
+  /// `zero`, the checkpoint is sharded: each process writes the states that it keeps, so that none
+  /// holds all of them, and rank 0 the rest, in a folder beside `path` that all must see. It takes
+  /// the place of `path` when all is on disk; an error of one process is one of all, and leaves
+  /// what was at `path`. `full`: rank 0 collects the states, and writes it alone.
+  void save_checkpoint(const std::filesystem::path& path, const std::string& user = "{}",
+                       bool full = false);
+  /// The first part of a full save, called by all ranks: on rank 0, the states that other processes
+  /// keep, else nothing.
   std::map<std::string, Tensor> gather_states();
   /// A warning on running statistics, which are those of rank 0; else "".
   std::string warning() const;
@@ -252,7 +258,7 @@ class DataParallel {
   std::string loaded_states();
   void choose_wire(const std::string& precision);
   void open();
-  static void require_same_checkpoint(const std::vector<std::vector<double>>& every);
+  static void require_same_checkpoint(const std::vector<std::vector<double>>& every, size_t at);
   void copy_from_first(const std::vector<std::vector<double>>& every);
   std::vector<std::string> state_names() const;
   StepResult part(std::span<const Tensor> inputs, int64_t rows);
@@ -266,6 +272,11 @@ class DataParallel {
   std::optional<StepResult> finish(std::vector<Tensor> outputs);
   void sum_gradients(const std::map<std::string, Tensor>& sums, double factor);
   double norm_of_all(const std::map<std::string, Tensor>& sums, double weight);
+  void save_shards(const std::filesystem::path& path, const std::string& user);
+  void write_shards(const std::filesystem::path& path, const std::string& user,
+                    PendingCheckpoint* pending);
+  std::map<std::string, Tensor> own_states() const;
+  std::map<std::string, Tensor> states_of_others() const;
   StepResult apply(double norm);
   StepResult skip(const std::vector<Summary>& every, std::vector<Tensor> outputs);
   void undo();

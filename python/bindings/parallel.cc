@@ -212,8 +212,8 @@ class Ranks {
     for (const auto& [name, tensor] : states) result[name.c_str()] = tensor;
     return result;
   }
-  void save_checkpoint(const std::filesystem::path& path, const std::string& user) {
-    call_engine([&] { parallel_.save_checkpoint(path, user); });
+  void save_checkpoint(const std::filesystem::path& path, const std::string& user, bool full) {
+    call_engine([&] { parallel_.save_checkpoint(path, user, full); });
   }
   std::string warning() const { return parallel_.warning(); }
   void move_to(TrainingSession& session, std::map<std::string, std::string> facts,
@@ -297,7 +297,9 @@ void init_parallel(nb::module_& m) {
       .def("refresh", &Ranks::refresh, "The session's state has changed other than by steps.")
       .def("loaded", &Ranks::loaded, "The session has loaded a checkpoint, on all ranks.")
       .def("save_checkpoint", &Ranks::save_checkpoint, nb::arg("path"), nb::arg("user") = "{}",
-           "Rank 0 writes it; all ranks call this.")
+           nb::arg("full") = false,
+           "Rank 0 writes it or, with states that are divided, all do, unless `full`; all ranks "
+           "call this.")
       .def(
           "move_to", &Ranks::move_to, nb::arg("session"), nb::arg("facts"), nb::arg("copy"),
           nb::sig("def move_to(self, session: TrainingSession, facts: collections.abc.Mapping[str, "

@@ -8,8 +8,12 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <chrono>
+#include <memory>
 #include <optional>
+#include <set>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -33,6 +37,33 @@ constexpr const char* kManifest = "manifest.json";
 constexpr std::array kFiles = {kModel, kOptimizer, kManifest};
 constexpr const char* kTemporary = ".steep-tmp.";
 constexpr const char* kOld = ".steep-old.";
+/// Shards that are open at the same time, far below the limit of most systems (1024 files).
+constexpr size_t kOpenFiles = 256;
+
+/// The file of shard number `index` of `count`. One shard is not numbered.
+std::string moments_name(size_t index, size_t count) {
+  if (count == 1) return kOptimizer;
+  return fmt::format("optimizer-{:05}-of-{:05}.safetensors", index + 1, count);
+}
+
+/// Whether a checkpoint may have a file of this name.
+bool is_file_of_checkpoint(const std::string& name) {
+  if (std::find(kFiles.begin(), kFiles.end(), name) != kFiles.end()) return true;
+  size_t numbers[2] = {};
+  const char *at = name.data(), *const end = at + name.size();
+  const auto skip = [&](std::string_view text) {
+    if (!std::string_view(at, end).starts_with(text)) return false;
+    at += text.size();
+    return true;
+  };
+  const auto number = [&](size_t& value) {
+    const auto [next, error] = std::from_chars(at, end, value);
+    at = next;
+    return error == std::errc{} && value > 0;
+  };
+  return skip("optimizer-") && number(numbers[0]) && skip("-of-") && number(numbers[1]) &&
+         moments_name(numbers[0] - 1, numbers[1]) == name;
+}
 
 /// The absolute path, without a trailing slash, and with a symbolic link resolved.
 fs::path resolve(const fs::path& path) {
@@ -68,7 +99,15 @@ std::vector<fs::path> siblings(const fs::path& target, const std::string& mark) 
 
 /// Removes a checkpoint's files, then the folder if it is empty.
 void remove_checkpoint(const fs::path& folder) {
-  for (const char* name : kFiles) remove_file(folder / name);
+  std::vector<std::string> names;
+  std::error_code error;
+  for (auto it = fs::directory_iterator(folder, error); !error && it != fs::directory_iterator();
+       it.increment(error)) {
+    names.push_back(it->path().filename().string());
+  }
+  std::erase_if(names, [](const std::string& name) { return !is_file_of_checkpoint(name); });
+  std::sort(names.begin(), names.end());
+  for (const std::string& name : names) remove_file(folder / name);
   remove_folder(folder);
 }
 
@@ -101,7 +140,7 @@ void refuse_foreign_folder(const fs::path& target) {
   if (error == std::errc::no_such_file_or_directory) return;  // another save has renamed it
   for (; !error && it != fs::directory_iterator(); it.increment(error)) {
     const std::string name = it->path().filename().string();
-    if (std::find(kFiles.begin(), kFiles.end(), name) == kFiles.end()) {
+    if (!is_file_of_checkpoint(name)) {
       throw IoError(ErrorParts{
           .what = fmt::format("{} is not overwritten: it holds other files.", target.string()),
           .expected = "a checkpoint, an empty folder or nothing",
@@ -110,6 +149,15 @@ void refuse_foreign_folder(const fs::path& target) {
     }
   }
   if (error) throw_io("read", target, error.value());
+}
+
+/// The folder of a checkpoint that is about to be written, whose parent is made.
+fs::path target_for(const fs::path& path) {
+  fs::path target = resolve(path);
+  std::error_code error;
+  if (!fs::exists(target, error)) make_folders(target.parent_path());
+  refuse_foreign_folder(target);
+  return target;
 }
 
 /// Makes a folder beside `target`, with an unused name.
@@ -126,29 +174,51 @@ FileRecord write_tensors(const fs::path& path, const std::map<std::string, Tenso
   return {file.bytes(), file.crc()};
 }
 
-void write_folder(const fs::path& folder, const Checkpoint& checkpoint) {
-  std::map<std::string, FileRecord> files;
-  files[kModel] = write_tensors(folder / kModel, checkpoint.weights);
-  files[kOptimizer] = write_tensors(folder / kOptimizer, checkpoint.moments);
+/// Writes the manifest, without which the folder is no checkpoint.
+void seal(const fs::path& folder, const Checkpoint& checkpoint,
+          const std::map<std::string, FileRecord>& files) {
   FileWriter manifest(folder / kManifest);
   manifest.write(write_manifest(checkpoint, files));
   manifest.sync();
   sync_folder(folder);
 }
 
+std::map<std::string, FileRecord> write_folder(const fs::path& folder,
+                                               const Checkpoint& checkpoint) {
+  std::map<std::string, Tensor> moments = checkpoint.moments;
+  std::erase_if(moments, [](const auto& named) { return named.second.data() == nullptr; });
+  std::map<std::string, FileRecord> files;
+  files[kModel] = write_tensors(folder / kModel, checkpoint.weights);
+  files[kOptimizer] = write_tensors(folder / kOptimizer, moments);
+  seal(folder, checkpoint, files);
+  return files;
+}
+
+/// Whether it is the folder of a PendingCheckpoint.
+bool is_pending(const fs::path& path) {
+  std::error_code error;
+  return path.filename().string().find(kTemporary) != std::string::npos &&
+         fs::is_directory(path, error);
+}
+
 /// Throws if read_checkpoint() would throw, apart from the tensors' bytes: a checkpoint that cannot
 /// be loaded must not replace one that can.
-void read_back(const fs::path& folder, const Checkpoint& checkpoint) {
+void read_back(const fs::path& folder, const Checkpoint& checkpoint,
+               const std::map<std::string, FileRecord>& written) {
   Checkpoint copy;
   std::map<std::string, FileRecord> files;
   read_manifest(FileSource(folder / kManifest), &copy, &files);
   bool same = copy.fingerprint == checkpoint.fingerprint && copy.step == checkpoint.step &&
               copy.seed == checkpoint.seed && copy.run_count == checkpoint.run_count &&
-              copy.clean_steps == checkpoint.clean_steps && files.size() == 2;
-  for (const char* name : {kModel, kOptimizer}) {
+              copy.clean_steps == checkpoint.clean_steps && files.size() == written.size();
+  std::set<std::string> moments;
+  for (const auto& [name, record] : written) {
     const FileSource source(folder / name);
-    same = same && source.size() == files[name].bytes;
-    if (same) read_safetensors_header(source);
+    same = same && source.size() == record.bytes && files[name].bytes == record.bytes;
+    if (!same) break;
+    for (const SafetensorsEntry& entry : read_safetensors_header(source).entries) {
+      same = same && (name == kModel || moments.insert(entry.name).second);
+    }
   }
   if (!same) {
     throw IoError(ErrorParts{.what = folder.string() + " was changed while it was written.",
@@ -158,7 +228,7 @@ void read_back(const fs::path& folder, const Checkpoint& checkpoint) {
 
 /// Moves `folder` to `target`. Returns the path of the old checkpoint, which the caller removes, or
 /// an empty path.
-fs::path put_in_place(const fs::path& folder, const fs::path& target) {
+fs::path move_to(const fs::path& folder, const fs::path& target) {
   std::error_code error;
   if (!fs::exists(target, error)) {
     rename_path(folder, target);
@@ -192,33 +262,75 @@ using Identity = std::pair<dev_t, ino_t>;
 
 Identity identity_of(const struct stat& info) { return {info.st_dev, info.st_ino}; }
 
-/// Reads an open folder. All its files are opened first, so that they stay readable if a save
-/// replaces and removes the folder.
-Checkpoint read_folder(const Descriptor& descriptor, const fs::path& folder) {
+using Wants = std::function<bool(const std::string&)>;
+
+/// The names of a checkpoint's files: the model's, then those of moments. Throws CheckpointError if
+/// a shard is missing in the list, or has another number of shards in its name.
+std::vector<std::string> names_of(const std::map<std::string, FileRecord>& files,
+                                  const fs::path& manifest) {
+  std::vector<std::string> names{kModel};
+  const size_t count = files.size() - std::min(files.size(), names.size());
+  for (size_t i = 0; i < count; ++i) names.push_back(moments_name(i, count));
+  for (const std::string& name : names) {
+    if (count > 0 && files.count(name) != 0) continue;
+    refuse(manifest, fmt::format("its list of files is damaged: there is no {}.",
+                                 count > 0 ? name : kOptimizer));
+  }
+  return names;
+}
+
+/// Adds a file of the model or, with `moments`, one of moments, as far as they are wanted. Takes
+/// what was read from *limits.
+void read_file(const FileSource& source, const fs::path& file, const FileRecord& record,
+               const Wants* moments, Checkpoint* checkpoint, Limits* limits) {
+  if (source.size() != record.bytes) {
+    refuse(file,
+           fmt::format("it has {} instead of {}.", counted(source.size(), "byte"), record.bytes));
+  }
+  const auto check = [&] {
+    if (crc32c_of(source) != record.crc) refuse(file, "its checksum does not match.");
+  };
+  const Wants wants = moments == nullptr ? Wants() : *moments;
+  if (!wants) check();
+  std::map<std::string, Tensor> tensors = read_safetensors(source, *limits, wants);
+  size_t bytes = 0;
+  for (const auto& named : tensors) {
+    if (named.second.data() != nullptr) bytes += named.second.nbytes();
+  }
+  if (wants && bytes > 0) check();
+  checkpoint->hash += fmt::format("{:08x}", record.crc);
+  limits->max_bytes -= bytes;
+  limits->max_arrays -= tensors.size();
+  (moments == nullptr ? checkpoint->weights : checkpoint->moments).merge(tensors);
+  if (!tensors.empty()) {
+    refuse(file, fmt::format("another shard has the tensor '{}', too.", tensors.begin()->first));
+  }
+}
+
+/// Reads an open folder. Its files are opened first, so that they stay readable if a save replaces
+/// and removes the folder; if that comes before, or there are more shards than kOpenFiles, it is
+/// found and read again.
+Checkpoint read_folder(const Descriptor& descriptor, const fs::path& folder, const Wants& wants) {
   Checkpoint checkpoint;
   fs::path file;
-  const auto open = [&](const char* name) {
+  const auto open = [&](const std::string& name) {
     file = folder / name;
-    return FileSource(descriptor.get(), name, file);
+    return std::make_unique<FileSource>(descriptor.get(), name, file);
   };
   try {
-    const FileSource manifest = open(kManifest), model = open(kModel), optimizer = open(kOptimizer);
     std::map<std::string, FileRecord> files;
-    file = folder / kManifest;
-    read_manifest(manifest, &checkpoint, &files);
-    for (const char* name : {kModel, kOptimizer}) {
-      const auto record = files.find(name);
-      if (record == files.end() || files.size() != 2) refuse(file, "its list of files is damaged.");
-      file = folder / name;
-      const FileSource& source = name == kModel ? model : optimizer;
-      if (source.size() != record->second.bytes) {
-        refuse(file, fmt::format("it has {} instead of {}.", counted(source.size(), "byte"),
-                                 record->second.bytes));
-      }
-      if (crc32c_of(source) != record->second.crc) refuse(file, "its checksum does not match.");
-      checkpoint.hash += fmt::format("{:08x}", record->second.crc);
-      (name == kModel ? checkpoint.weights : checkpoint.moments) =
-          read_safetensors(source, current_limits());
+    read_manifest(*open(kManifest), &checkpoint, &files);
+    const std::vector<std::string> names = names_of(files, file);
+    std::vector<std::unique_ptr<FileSource>> sources;
+    for (size_t i = 0; i < std::min(names.size(), kOpenFiles); ++i) {
+      sources.push_back(open(names[i]));
+    }
+    Limits of_model = current_limits(), of_moments = of_model;  // of all shards together
+    for (size_t i = 0; i < names.size(); ++i) {
+      file = folder / names[i];
+      const auto source = i < sources.size() ? std::move(sources[i]) : open(names[i]);
+      read_file(*source, file, files.at(names[i]), i == 0 ? nullptr : &wants, &checkpoint,
+                i == 0 ? &of_model : &of_moments);
     }
   } catch (const CheckpointError&) {
     throw;
@@ -232,7 +344,7 @@ Checkpoint read_folder(const Descriptor& descriptor, const fs::path& folder) {
 
 /// The checkpoint at `path`; none if nothing is there. If a save replaces it during the read, it is
 /// read again.
-std::optional<Checkpoint> read_present(const fs::path& path) {
+std::optional<Checkpoint> read_present(const fs::path& path, const Wants& wants) {
   constexpr auto kPatience = std::chrono::minutes(1);
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   for (;;) {
@@ -244,7 +356,7 @@ std::optional<Checkpoint> read_present(const fs::path& path) {
       refuse(path, std::generic_category().message(errno) + ".", "Check the path.");
     }
     try {
-      return read_folder(descriptor, path);
+      return read_folder(descriptor, path, wants);
     } catch (const CheckpointError&) {
       const bool there = ::stat(path.c_str(), &now) == 0;
       if (there && identity_of(now) == identity_of(before)) throw;
@@ -274,42 +386,74 @@ void check_checkpoint_destination(const fs::path& path) {
   }
 }
 
-void write_checkpoint(const fs::path& path, const Checkpoint& checkpoint) {
-  const fs::path target = resolve(path);
-  std::error_code error;
-  if (!fs::exists(target, error)) make_folders(target.parent_path());
-  refuse_foreign_folder(target);
-  const DiskLock lock(target);
-  if (lock.exclusive()) remove_stale(target);
+FileRecord write_shard(const fs::path& folder, const std::map<std::string, Tensor>& moments,
+                       size_t index, size_t count) {
+  return write_tensors(folder / moments_name(index, count), moments);
+}
 
-  const fs::path folder = make_temporary(target);
-  fs::path old;
-  try {
-    write_folder(folder, checkpoint);
-    read_back(folder, checkpoint);
-    lock.verify();
-    refuse_foreign_folder(target);  // the folder may have changed meanwhile
-    old = put_in_place(folder, target);
-  } catch (...) {
-    remove_checkpoint(folder);
-    throw;
+fs::path folder_beside(const fs::path& path, const std::string& name) {
+  return resolve(path).parent_path() / fs::path(name).filename();
+}
+
+PendingCheckpoint::PendingCheckpoint(const fs::path& path)
+    : target_(target_for(path)), lock_(target_) {
+  if (lock_.exclusive()) remove_stale(target_);
+  folder_ = make_temporary(target_);
+}
+
+PendingCheckpoint::~PendingCheckpoint() {
+  if (!folder_.empty()) remove_checkpoint(folder_);
+}
+
+void PendingCheckpoint::finish(std::span<const FileRecord> others) {
+  Checkpoint checkpoint;
+  std::map<std::string, FileRecord> files;
+  read_manifest(FileSource(folder_ / kManifest), &checkpoint, &files);
+  const size_t count = others.size() + 1;
+  if (count > 1) {
+    const std::string first = moments_name(0, count);
+    rename_path(folder_ / kOptimizer, folder_ / first);
+    files[first] = files.at(kOptimizer);
+    files.erase(kOptimizer);
+    for (size_t i = 1; i < count; ++i) files[moments_name(i, count)] = others[i - 1];
+    remove_file(folder_ / kManifest);
+    seal(folder_, checkpoint, files);
   }
-  sync_parent(target);
+  put_in_place(checkpoint, files);
+}
+
+void PendingCheckpoint::put_in_place(const Checkpoint& checkpoint,
+                                     const std::map<std::string, FileRecord>& files) {
+  read_back(folder_, checkpoint, files);
+  lock_.verify();
+  refuse_foreign_folder(target_);  // the folder may have changed meanwhile
+  const fs::path old = move_to(folder_, target_);
+  folder_.clear();
+  sync_parent(target_);
   if (!old.empty()) remove_checkpoint(old);
 }
 
-Checkpoint read_checkpoint(const fs::path& path) {
+void write_checkpoint(const fs::path& path, const Checkpoint& checkpoint) {
+  if (is_pending(path)) {
+    write_folder(path, checkpoint);
+    return;
+  }
+  PendingCheckpoint pending(path);
+  pending.put_in_place(checkpoint, write_folder(pending.folder(), checkpoint));
+}
+
+Checkpoint read_checkpoint(const fs::path& path, const Wants& wants) {
   const fs::path target = resolve(path);
   // On file systems that cannot swap two names, a save renames the old checkpoint for a moment, and
   // may be killed then. One look at the folders takes several system calls, between which other
   // saves may run. So "not found" must be the result of several looks.
   constexpr int kLooks = 10;
   for (int i = 0, nothing = 0; i < 1000 && nothing < kLooks; ++i) {
-    if (auto present = read_present(target)) return *std::move(present);
+    if (auto present = read_present(target, wants)) return *std::move(present);
     const std::vector<fs::path> olds = siblings(target, kOld);
     for (const fs::path& old : olds) {
       try {
-        if (auto checkpoint = read_present(old)) return *std::move(checkpoint);
+        if (auto checkpoint = read_present(old, wants)) return *std::move(checkpoint);
       } catch (const CheckpointError&) {
         // It was replaced and is partly removed; another one may be complete.
       }

@@ -10,11 +10,6 @@
 
 namespace steep {
 
-struct FileRecord {
-  uint64_t bytes = 0;
-  uint32_t crc = 0;
-};
-
 /// The JSON text of everything but the tensors. Throws DataError if `user` is no JSON, too long or
 /// nested too deep, and for everything else that read_manifest() would refuse.
 std::string write_manifest(const Checkpoint& checkpoint,

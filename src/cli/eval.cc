@@ -188,7 +188,8 @@ int print_loss(const EvalChoice& choice, TrainingSession& session) {
 
 /// Whether a checkpoint is of a run with --ema.
 bool has_averages(const std::string& checkpoint) {
-  const std::map<std::string, Tensor> moments = read_checkpoint(checkpoint).moments;
+  const auto no_data = [](const std::string&) { return false; };
+  const std::map<std::string, Tensor> moments = read_checkpoint(checkpoint, no_data).moments;
   return std::any_of(moments.begin(), moments.end(),
                      [](const auto& moment) { return moment.first.starts_with("ema/"); });
 }

@@ -93,7 +93,7 @@ fs::path keep(const fs::path& target, const std::function<void(const fs::path&)>
 
 std::string Keeper::write(const std::string& target, Progress& progress,
                           const std::function<void(const std::filesystem::path&)>& write) {
-  if (!writes_) return target;
+  if (!team_.leads()) return target;
   std::string why;
   std::string& path = instead_.emplace(target, target).first->second;
   const std::string now = keep(path, write, &why).string();
@@ -102,6 +102,39 @@ std::string Keeper::write(const std::string& target, Progress& progress,
     path = now;
   }
   return now;
+}
+
+std::string Keeper::write_together(const std::string& target, Progress& progress,
+                                   const std::function<void(const fs::path&)>& write) {
+  if (!team_.leads()) {
+    follow(write);
+    return target;
+  }
+  try {
+    std::string path = this->write(target, progress, [&](const fs::path& next) {
+      team_.text_of_lead(next.string());
+      write(next);
+    });
+    team_.text_of_lead("");
+    return path;
+  } catch (const IoError&) {
+    team_.text_of_lead("");
+    throw;
+  }
+}
+
+/// The part of processes that do not lead. Throws the last error if no path succeeds.
+void Keeper::follow(const std::function<void(const fs::path&)>& write) const {
+  std::exception_ptr last;
+  for (std::string path = team_.text_of_lead(""); !path.empty(); path = team_.text_of_lead("")) {
+    last = nullptr;
+    try {
+      write(path);
+    } catch (const IoError&) {
+      last = std::current_exception();
+    }
+  }
+  if (last) std::rethrow_exception(last);
 }
 
 void Keeper::note(const std::string& text, Progress& progress) {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "cli/progress.h"
+#include "cli/team.h"
 
 namespace steep::cli {
 
@@ -27,20 +28,26 @@ std::filesystem::path keep(const std::filesystem::path& target,
 /// Keeps the results of a run. Errors of files do not end the run; they are collected.
 class Keeper {
  public:
-  /// `writes`: false in a process that leaves files to another one.
-  explicit Keeper(bool writes) : writes_(writes) {}
+  /// Files are written by the process that leads.
+  explicit Keeper(const Team& team) : team_(team) {}
 
   /// Writes to `target` or, if that fails, to another place; that is then reported, and later calls
   /// for this target use it, too. Returns the path. Throws IoError if no place can be written to.
   std::string write(const std::string& target, Progress& progress,
                     const std::function<void(const std::filesystem::path&)>& write);
+  /// The same for what all processes write together: all call this, and write(path) with the paths
+  /// that rank 0 chooses. An IoError of one process is one of all.
+  std::string write_together(const std::string& target, Progress& progress,
+                             const std::function<void(const std::filesystem::path&)>& write);
   /// Reports an error that does not end the run.
   void note(const std::string& text, Progress& progress);
   /// The errors so far; "" if there are none.
   const std::string& trouble() const { return trouble_; }
 
  private:
-  bool writes_;
+  void follow(const std::function<void(const std::filesystem::path&)>& write) const;
+
+  const Team& team_;
   std::map<std::string, std::string> instead_;  ///< actual destination by wanted destination
   std::string trouble_;
 };

@@ -28,7 +28,8 @@ class Alone : public Peers {
 
 }  // namespace
 
-void add_parallel_options(CLI::App& app, std::string& way, int64_t& zero, std::string& wire) {
+void add_parallel_options(CLI::App& app, std::string& way, int64_t& zero, bool& full,
+                          std::string& wire) {
   CLI::Option* parallel = app.add_option(
       "--parallel", way,
       "Divide the rows of each batch among the processes that were started together:\n"
@@ -44,6 +45,11 @@ void add_parallel_options(CLI::App& app, std::string& way, int64_t& zero, std::s
       ->needs(parallel)
       ->capture_default_str()
       ->transform(whole(0, 2));
+  app.add_flag(
+         "--full-checkpoints", full,
+         "With --zero: rank 0 collects the optimizer's states, and writes checkpoints alone.\n"
+         "Without it, each process writes its shard, and all must see the folder")
+      ->needs(parallel);
   app.add_option("--wire-precision", wire,
                  "bfloat16: send gradients in half the bytes, rounded; all processes still have\n"
                  "the same weights")
@@ -77,6 +83,11 @@ double Team::of_lead(const std::function<double()>& find) const {
   if (alone()) return find();
   const double own = leads() ? find() : 0;
   return peers_->agree("a number of rank 0", {&own, 1})[0][0];
+}
+
+std::string Team::text_of_lead(const std::string& text) const {
+  peers_->agree("a text of rank 0", {});
+  return peers_->gather_texts(text)[0];
 }
 
 int Team::together(const std::function<int()>& run) const {

@@ -11,8 +11,9 @@
 
 namespace steep::cli {
 
-/// Adds --parallel, --zero and --wire-precision.
-void add_parallel_options(CLI::App& app, std::string& way, int64_t& zero, std::string& wire);
+/// Adds --parallel, --zero, --full-checkpoints and --wire-precision.
+void add_parallel_options(CLI::App& app, std::string& way, int64_t& zero, bool& full,
+                          std::string& wire);
 /// What --zero divides, as the end of a sentence on the rows.
 const char* divided_by(int64_t zero);
 
@@ -35,6 +36,9 @@ class Team {
   std::vector<double> sum(std::vector<double> numbers) const;
   /// The number of rank 0; `find` is called there only.
   double of_lead(const std::function<double()>& find) const;
+
+  /// The text of rank 0.
+  std::string text_of_lead(const std::string& text) const;
 
   /// Calls `run`, and waits at its end for the others. An error is told to the others before it is
   /// thrown.

@@ -53,7 +53,7 @@ class Run {
                   choice.wire_precision),
         scores_(choice.scores, session_, weight_.labels(),
                 holds_probabilities(choice.model.path, session_.options(), choice.scores)),
-        keeper_(team.leads()) {
+        keeper_(team) {
     if (length_is_open()) set_length();
     if (team_.leads()) check_room(choice_, session_);
     if (choice_.validates()) open_validation();
@@ -267,14 +267,14 @@ class Run {
                               position_.best_epoch, position_.best.value_or(0)));
   }
 
-  /// Saves to `folder` or, if that fails, to another folder. That is then reported, and later saves
-  /// use it, too.
+  /// As Keeper::write(). Divided states are written by all processes together.
   std::string save(const std::string& folder, Progress& progress) {
     finite_->require();
-    const std::map<std::string, Tensor> others = parallel_.gather_states();
-    return keeper_.write(folder, progress, [&](const std::filesystem::path& path) {
-      session_.save_checkpoint(path, to_text(setting(), position_), others);
-    });
+    const auto write = [&](const std::filesystem::path& path) {
+      parallel_.save_checkpoint(path, to_text(setting(), position_), choice_.full_checkpoints);
+    };
+    return is_divided() ? keeper_.write_together(folder, progress, write)
+                        : keeper_.write(folder, progress, write);
   }
 
   void save_after_epoch(Progress& progress) {
@@ -553,14 +553,13 @@ class Run {
   std::optional<Feed> split_rows_;  ///< rows of --validation-split
   Cut cut_;
   const std::vector<uint32_t> data_;  // checksums
-  std::string other_rows_;            // a warning
   Shares batches_;
   DataParallel parallel_;
   Scores scores_;
   std::unique_ptr<FeedBatches> validation_;
   Keeper keeper_;
   std::unique_ptr<Curves> curves_;
-  std::string validation_text_, validation_warning_;
+  std::string validation_text_, validation_warning_, other_rows_;  ///< the last two: warnings
   Position position_;
   Position applied_;  ///< the position after the last step
   BestEpoch best_;

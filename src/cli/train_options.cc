@@ -171,7 +171,8 @@ void add_train_options(CLI::App& app, TrainArguments& choice) {
       ->needs(out);
   app.add_flag("--json", choice.json,
                "Print each report as a line of JSON: {\"report\": \"epoch\", \"loss\": …}");
-  add_parallel_options(app, choice.parallel, choice.zero, choice.wire_precision);
+  add_parallel_options(app, choice.parallel, choice.zero, choice.full_checkpoints,
+                       choice.wire_precision);
   app.add_option("--metrics", choice.metrics, "Write a CSV file with one row for each step");
   app.add_option("--tensorboard", choice.tensorboard,
                  "Write losses, rates and metrics for TensorBoard into this folder");

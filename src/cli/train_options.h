@@ -22,6 +22,7 @@ struct TrainArguments {
   bool json = false;
   std::string parallel;  ///< "", "gloo" or "mpi"
   int64_t zero = 0;  ///< 1: the optimizer's states are divided among the processes; 2: gradients
+  bool full_checkpoints = false;           ///< with zero: written by rank 0 alone
   std::string wire_precision = "float32";  ///< or "bfloat16": of gradients between processes
   int64_t epochs = 1;
   bool no_shuffle = false;

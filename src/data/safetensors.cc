@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -57,6 +58,16 @@ std::string_view text_of(DType dtype) {
       ErrorParts{.what = fmt::format("{} is not a valid safetensors file: {}.", file, why),
                  .node = tensor,
                  .remedy = "The file is damaged or of another kind: write it again."});
+}
+
+void require_within(const Limits& limits, uint64_t bytes, const std::string& file) {
+  if (bytes <= limits.max_bytes) return;
+  throw DataError(
+      ErrorParts{.what = file + " is larger than the limit of this process.",
+                 .expected = fmt::format("at most {} of tensors", bytes_text(limits.max_bytes)),
+                 .received = bytes_text(bytes),
+                 .remedy = "If this size is intended, raise Limits::max_bytes (max_bytes= in "
+                           "Python, --max-bytes, STEEP_MAX_BYTES)."});
 }
 
 /// Reads the header event by event, so that hostile nesting or length ends parsing before it fills
@@ -206,14 +217,7 @@ SafetensorsHeader read_safetensors_header(const ByteSource& source, const Limits
   });
 
   const uint64_t data_bytes = source.size() - 8 - length;
-  if (data_bytes > limits.max_bytes) {
-    throw DataError(ErrorParts{
-        .what = source.name() + " is larger than the limit of this process.",
-        .expected = fmt::format("at most {} of tensors", bytes_text(limits.max_bytes)),
-        .received = bytes_text(data_bytes),
-        .remedy = "If this size is intended, raise Limits::max_bytes (max_bytes= in Python, "
-                  "--max-bytes, STEEP_MAX_BYTES)."});
-  }
+  require_within(limits, data_bytes, source.name());
   uint64_t end = 0;
   for (SafetensorsEntry& entry : header.entries) {
     uint64_t bytes = size_of(entry.dtype);
@@ -238,10 +242,20 @@ SafetensorsHeader read_safetensors_header(const ByteSource& source, const Limits
   return header;
 }
 
-std::map<std::string, Tensor> read_safetensors(const ByteSource& source, const Limits& limits) {
-  const SafetensorsHeader header = read_safetensors_header(source, limits);
+std::map<std::string, Tensor> read_safetensors(
+    const ByteSource& source, const Limits& limits,
+    const std::function<bool(const std::string&)>& wants) {
+  Limits of_file = limits;
+  if (wants) of_file.max_bytes = SIZE_MAX;
+  const SafetensorsHeader header = read_safetensors_header(source, of_file);
+  uint64_t bytes = 0;
   std::map<std::string, Tensor> tensors;
   for (const SafetensorsEntry& entry : header.entries) {
+    if (wants && !wants(entry.name)) {
+      tensors[entry.name] = Tensor::wrap(entry.dtype, entry.dims, nullptr, nullptr);
+      continue;
+    }
+    require_within(limits, bytes += entry.bytes, source.name());
     Tensor tensor = Tensor::empty(entry.dtype, entry.dims);
     source.read(entry.offset, tensor.data(), tensor.nbytes());
     if (entry.dtype == DType::boolean) {

@@ -2,6 +2,7 @@
 // bytes. https://github.com/huggingface/safetensors#format
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -31,8 +32,11 @@ struct SafetensorsHeader {
 SafetensorsHeader read_safetensors_header(const ByteSource& source, const Limits& limits = {});
 
 /// Reads every tensor, each into memory of its own. Throws as read_safetensors_header(), and
-/// DataError if a bool is not 0 or 1.
-std::map<std::string, Tensor> read_safetensors(const ByteSource& source, const Limits& limits = {});
+/// DataError if a bool is not 0 or 1. `wants`: tensors for which it is false have a type only, and
+/// do not count towards Limits::max_bytes.
+std::map<std::string, Tensor> read_safetensors(
+    const ByteSource& source, const Limits& limits = {},
+    const std::function<bool(const std::string& name)>& wants = {});
 
 /// Writes one file. Names are sorted; the first tensor is at a multiple of 64 bytes.
 void write_safetensors(FileWriter& file, const std::map<std::string, Tensor>& tensors,

@@ -248,7 +248,7 @@ void DataParallel::copy_from_first(const std::vector<std::vector<double>>& every
   if (shares_.empty()) {
     for (std::string& name : state_names()) names.push_back(std::move(name));
   } else {
-    require_same_checkpoint(every);
+    require_same_checkpoint(every, 7);
   }
   peers_->copy_from(0, states(std::move(names)));
   if (copy_others_) peers_->together("copy of states", copy_others_);

@@ -6,12 +6,16 @@
 #include <cmath>
 #include <iterator>
 #include <numeric>
+#include <optional>
 #include <set>
+#include <system_error>
 #include <utility>
 
+#include "checkpoint/checkpoint.h"
 #include "parallel/describe.h"
 #include "parallel/divided_gradients.h"
 #include "runtime/counted.h"
+#include "runtime/digest.h"
 #include "runtime/zeros.h"
 #include "steep/parallel.h"
 #include "train/step.h"
@@ -48,6 +52,18 @@ double squares_of(const Tensor& tensor) {
   };
   tensor.dtype() == DType::f64 ? add(tensor.data<double>()) : add(tensor.data<float>());
   return sum;
+}
+
+/// `folder`: rank 0 has made it.
+void require_folder(const std::filesystem::path& folder) {
+  std::error_code error;
+  if (std::filesystem::is_directory(folder, error)) return;
+  throw IoError(ErrorParts{
+      .what = "A process does not see the folder in which all write a sharded checkpoint.",
+      .expected = folder.string(),
+      .received = "no such folder",
+      .remedy = "Give all ranks one path, on a disk that all of them see; or let rank 0 write it "
+                "alone (full_checkpoints, --full-checkpoints)."});
 }
 
 }  // namespace
@@ -126,10 +142,11 @@ std::vector<std::string> DataParallel::state_names() const {
   return names;
 }
 
-/// `every`: the numbers that open() exchanges.
-void DataParallel::require_same_checkpoint(const std::vector<std::vector<double>>& every) {
+/// `every`: numbers of all processes, of which `at` is the digest of loaded_states().
+void DataParallel::require_same_checkpoint(const std::vector<std::vector<double>>& every,
+                                           size_t at) {
   for (size_t i = 0; i < every.size(); ++i) {
-    if (every[i][7] == every[0][7]) continue;
+    if (every[i][at] == every[0][at]) continue;
     throw DataError(ErrorParts{
         .what = "The processes have not loaded the same checkpoint or state, and each keeps a "
                 "part of the optimizer's states; no weight was changed.",
@@ -215,7 +232,8 @@ std::map<std::string, Tensor> DataParallel::gather_from_owners(
     peers_->tell(error);
     throw;
   }
-  peers_->agree("the states of all processes", {});
+  const double loaded = digest_of(loaded_states());
+  require_same_checkpoint(peers_->agree("the states of all processes", {&loaded, 1}), 0);
   peers_->copy_to_first(owned);
   return others;
 }
@@ -248,9 +266,73 @@ std::map<std::string, Tensor> DataParallel::optimizer_state() {
   return own;
 }
 
-void DataParallel::save_checkpoint(const std::filesystem::path& path, const std::string& user) {
+void DataParallel::save_checkpoint(const std::filesystem::path& path, const std::string& user,
+                                   bool full) {
+  if (!shares_.empty() && !full) return save_shards(path, user);
   const std::map<std::string, Tensor> others = gather_states();
   if (peers_->rank() == 0) session_->save_checkpoint(path, user, others);
+}
+
+void DataParallel::save_shards(const std::filesystem::path& path, const std::string& user) {
+  const uint64_t before = peers_->agreements();
+  std::optional<PendingCheckpoint> pending;  // until all have left its folder
+  try {
+    if (peers_->rank() == 0) pending.emplace(path);
+    write_shards(path, user, pending ? &*pending : nullptr);
+  } catch (const std::exception& error) {
+    if (peers_->agreements() == before || !peers_->failed_together()) peers_->tell(error);
+    throw;
+  }
+}
+
+/// Each process writes the states that it keeps, and rank 0, which has `pending`, the rest.
+void DataParallel::write_shards(const std::filesystem::path& path, const std::string& user,
+                                PendingCheckpoint* pending) {
+  const auto no_types = [](const std::string&) { return std::vector<TensorInfo>(); };
+  gather_from_owners(no_types, {});  // the counts of steps, which rank 0 writes
+  const std::string name =
+      peers_->gather_texts(pending != nullptr ? pending->folder().filename().string() : "")[0];
+  FileRecord own;
+  if (pending != nullptr) {
+    session_->save_checkpoint(pending->folder(), user, states_of_others());
+  } else {
+    const std::filesystem::path folder = folder_beside(path, name);
+    require_folder(folder);
+    own = write_shard(folder, own_states(), static_cast<size_t>(peers_->rank()), shares_.size());
+  }
+  const double numbers[] = {static_cast<double>(own.bytes), static_cast<double>(own.crc)};
+  std::vector<FileRecord> others;
+  for (const std::vector<double>& of : peers_->agree("the shards of a checkpoint", numbers)) {
+    others.push_back({static_cast<uint64_t>(of[0]), static_cast<uint32_t>(of[1])});
+  }
+  others.erase(others.begin());
+  if (pending != nullptr) pending->finish(others);
+  peers_->agree("the end of a checkpoint", {});
+}
+
+/// The moments that this process keeps.
+std::map<std::string, Tensor> DataParallel::own_states() const {
+  std::map<std::string, Tensor> own;
+  for (const std::string& parameter : shares_[static_cast<size_t>(peers_->rank())]) {
+    for (const TensorInfo& info : session_->states_of(parameter)) {
+      own[info.name] = session_->state(info.name);
+    }
+  }
+  return own;
+}
+
+/// The types of what others keep.
+std::map<std::string, Tensor> DataParallel::states_of_others() const {
+  std::map<std::string, Tensor> others;
+  for (size_t rank = 0; rank < shares_.size(); ++rank) {
+    if (rank == static_cast<size_t>(peers_->rank())) continue;
+    for (const std::string& parameter : shares_[rank]) {
+      for (const TensorInfo& info : session_->states_of(parameter)) {
+        others[info.name] = Tensor::wrap(info.dtype, info.dims, nullptr, nullptr);
+      }
+    }
+  }
+  return others;
 }
 
 }  // namespace steep

@@ -66,8 +66,9 @@ struct TrainingSession::Impl {
   /// Values of optimizer_states() as they are kept. Throws ModelError for a name of kept_states()
   /// only, and ShapeError for a moment in fewer bits that is not given in float32.
   std::map<std::string, Tensor> kept(std::map<std::string, Tensor> values) const;
-  /// Converts moments that a checkpoint holds in another precision than this session. Returns a
-  /// note on it, or "". Throws CheckpointError for scales that cannot be.
+  /// Converts moments that a checkpoint holds in another precision than this session, or
+  /// their types, where they have no data. Returns a note on it, or "". Throws CheckpointError for
+  /// scales that cannot be.
   std::string convert_states(std::map<std::string, Tensor>& values,
                              const std::filesystem::path& file) const;
   /// The name of the first value that should be a count of steps but is not a whole number of at
@@ -79,7 +80,8 @@ struct TrainingSession::Impl {
     float received;
   };
   /// The first number among `values` that no moment of it can be: NaN, an infinity, and a negative
-  /// one in a sum of squares. `may_overflow`: such a sum may be infinite, which a step may leave.
+  /// one in a sum of squares. Values that are types only pass. `may_overflow`: such a sum may be
+  /// infinite, which a step may leave.
   std::optional<WrongNumber> no_moment(const std::map<std::string, Tensor>& values,
                                        bool may_overflow) const;
   /// What errors say of the numbers of a moment.

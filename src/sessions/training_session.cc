@@ -368,7 +368,9 @@ void TrainingSession::save_checkpoint(const std::filesystem::path& path, const s
 std::string TrainingSession::load_checkpoint(const std::filesystem::path& path) try {
   const std::lock_guard lock(impl_->programs.call_lock);
   const Budget budget(impl_->options.limits);
-  Checkpoint checkpoint = read_checkpoint(path);
+  std::function<bool(const std::string&)> is_kept;
+  if (impl_->held) is_kept = [&](const auto& name) { return impl_->elsewhere.count(name) == 0; };
+  Checkpoint checkpoint = read_checkpoint(path, is_kept);
   require_same_states(checkpoint.weights, impl_->shared(impl_->stored()), path);
   for (const std::string& name : impl_->model.counts) {  // older checkpoints have one count
     checkpoint.moments.try_emplace(name, Tensor::scalar(static_cast<float>(checkpoint.step)));

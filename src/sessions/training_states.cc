@@ -30,6 +30,9 @@ std::string type_text(const Tensor& tensor) {
 
 bool has_scales(DType dtype) { return dtype == DType::i8 || dtype == DType::u8; }
 
+/// Whether it is a moment that another process has read from a checkpoint.
+bool is_type_only(const Tensor& tensor) { return tensor.data() == nullptr; }
+
 /// Whether a moment of this dtype is kept in fewer bits.
 bool is_narrow(DType dtype) { return dtype == DType::bf16 || has_scales(dtype); }
 
@@ -61,7 +64,17 @@ void put(std::map<std::string, Tensor>& states, const std::string& name, const T
   states[scale_name(name)] = std::move(blocks.scales);
 }
 
-/// Throws CheckpointError unless the moment `name` has valid scales.
+/// As put(), where only the type is known.
+void set_type(std::map<std::string, Tensor>& states, const std::string& name, const Dims& dims,
+              DType dtype) {
+  Tensor& state = states[name] = Tensor::wrap(dtype, dims, nullptr, nullptr);
+  if (!has_scales(dtype)) return;
+  states[scale_name(name)] =
+      Tensor::wrap(DType::f32, {float_blocks(state.size())}, nullptr, nullptr);
+}
+
+/// Throws CheckpointError unless the moment `name` has valid scales; where it has a type only,
+/// unless they have the right type.
 void require_scales(const std::map<std::string, Tensor>& states, const std::string& name,
                     const std::filesystem::path& file) {
   const auto refuse = [&](std::string received) {
@@ -75,6 +88,7 @@ void require_scales(const std::map<std::string, Tensor>& states, const std::stri
   const Tensor& scales = found->second;
   if (scales.dtype() != DType::f32 || scales.dims() != Dims{float_blocks(states.at(name).size())})
     return refuse(type_text(scales));
+  if (is_type_only(states.at(name))) return;
   for (const float scale : std::span(scales.data<float>(), static_cast<size_t>(scales.size()))) {
     if (!is_float8_scale(scale)) return refuse(fmt::format("{}", scale));
   }
@@ -131,6 +145,7 @@ std::string TrainingSession::Impl::no_count(const std::map<std::string, Tensor>&
 std::optional<TrainingSession::Impl::WrongNumber> TrainingSession::Impl::no_moment(
     const std::map<std::string, Tensor>& values, bool may_overflow) const {
   for (const auto& [name, value] : values) {
+    if (is_type_only(value)) continue;
     const auto owner = model.moment_owners.find(name);
     if (owner == model.moment_owners.end() || infinite_.count(owner->second) != 0) continue;
     const bool square = model.never_negative.count(name) != 0;
@@ -279,9 +294,15 @@ std::string TrainingSession::Impl::convert_states(std::map<std::string, Tensor>&
     const bool floats =
         (is_narrow(before) || before == DType::f32) && (is_narrow(now) || now == DType::f32);
     if (!floats || (has_scales(before) && has_scales(now))) continue;  // another model's
-    const Tensor exact = wide(values, name);
-    values.erase(scale_name(name));
-    put(values, name, exact, now);
+    if (!is_type_only(value->second)) {
+      const Tensor exact = wide(values, name);
+      values.erase(scale_name(name));
+      put(values, name, exact, now);
+    } else {
+      const Dims dims = value->second.dims();
+      values.erase(scale_name(name));
+      set_type(values, name, dims, now);
+    }
     note = fmt::format(
         "the checkpoint holds moments in {}, this session keeps them in {} (state_precision): they "
         "were converted{}",

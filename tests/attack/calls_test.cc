@@ -144,6 +144,8 @@ INSTANTIATE_TEST_SUITE_P(Saves, AttackCalls,
                          ::testing::Values(std::tuple(&testing::kCheckpoint, false, false),
                                            std::tuple(&testing::kCheckpoint, true, false),
                                            std::tuple(&testing::kCheckpoint, true, true),
+                                           std::tuple(&testing::kSharded, true, false),
+                                           std::tuple(&testing::kSharded, true, true),
                                            std::tuple(&testing::kFile, false, false),
                                            std::tuple(&testing::kFile, true, false)));
 

@@ -149,6 +149,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Scene{"first_after_deaths", &testing::kCheckpoint, false, false, true},
                       Scene{"overwrite_after_deaths", &testing::kCheckpoint, true, false, true},
                       Scene{"rename_after_deaths", &testing::kCheckpoint, true, true, true},
+                      Scene{"sharded", &testing::kSharded, true, false, false},
+                      Scene{"sharded_after_deaths", &testing::kSharded, true, true, true},
                       Scene{"new_file", &testing::kFile, false, false, false},
                       Scene{"file", &testing::kFile, true, false, false},
                       Scene{"file_after_deaths", &testing::kFile, true, false, true}),

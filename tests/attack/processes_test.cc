@@ -155,6 +155,7 @@ TEST_P(AttackProcesses, SaveAndLoadTogether) {
 INSTANTIATE_TEST_SUITE_P(Saves, AttackProcesses,
                          ::testing::Values(std::tuple(&testing::kCheckpoint, false),
                                            std::tuple(&testing::kCheckpoint, true),
+                                           std::tuple(&testing::kSharded, false),
                                            std::tuple(&testing::kFile, false)));
 
 }  // namespace

@@ -3,9 +3,12 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "checkpoint/checkpoint.h"
 #include "data/files.h"
@@ -50,6 +53,26 @@ inline Checkpoint version_of_checkpoint(int64_t version) {
   return sample(static_cast<float>(version % 1000), version);
 }
 
+/// Writes a checkpoint as so many processes do.
+inline void write_shards(const std::filesystem::path& path, Checkpoint checkpoint, size_t count) {
+  std::vector<std::map<std::string, Tensor>> shards(count);
+  size_t next = 0;
+  for (auto& [name, tensor] : checkpoint.moments) {
+    if (const size_t shard = next++ % count; shard > 0) {
+      shards[shard][name] = tensor;
+      tensor = Tensor::wrap(tensor.dtype(), tensor.dims(), nullptr, nullptr);
+    }
+  }
+  PendingCheckpoint pending(path);
+  const std::string name = pending.folder().filename().string();
+  write_checkpoint(pending.folder(), checkpoint);
+  std::vector<FileRecord> others;
+  for (size_t i = 1; i < count; ++i) {
+    others.push_back(write_shard(folder_beside(path, name), shards[i], i, count));
+  }
+  pending.finish(others);
+}
+
 inline std::string version_of_file(int64_t version) {
   return std::to_string(version) + "\n" + std::string(200, static_cast<char>('a' + version % 26)) +
          "\nend of " + std::to_string(version);
@@ -72,6 +95,13 @@ inline const Saved kCheckpoint{"checkpoint",
                                    throw DataError("a mixed checkpoint");
                                  return read.step;
                                }};
+
+inline const Saved kSharded{"sharded",
+                            [](const std::filesystem::path& path, int64_t version) {
+                              const size_t shards = 2 + static_cast<size_t>(version % 2);
+                              write_shards(path, version_of_checkpoint(version), shards);
+                            },
+                            kCheckpoint.load};
 
 /// Written like models, gradients, traces and arrays.
 inline const Saved kFile{"file",

@@ -1,16 +1,14 @@
 // ZeRO-1: processes, here threads, that divide the optimizer's states make the update of one
-// process; what each keeps and sends; checkpoints; and what happens when one fails.
+// process; what each keeps and sends; and what happens when one fails.
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <atomic>
-#include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <mutex>
 #include <thread>
 
+#include "parallel/divided.h"
 #include "parallel/in_threads.h"
 #include "steep/error.h"
 #include "train/models.h"
@@ -20,88 +18,23 @@ namespace steep {
 namespace {
 
 using testing::batch;
+using testing::expect_near;
+using testing::Folder;
 using testing::in_threads;
+using testing::matrices_bytes;
 using testing::mlp_bytes;
-using testing::model_bytes;
+using testing::Moments;
 using testing::options_of;
 using testing::same_tensors;
 using testing::session_of;
-using Weights = std::map<std::string, Tensor>;
-
-/// Uneven shares: the last ranks may have no rows.
-std::vector<Tensor> share(const std::vector<Tensor>& all, int rank, int size) {
-  const int64_t rows = all[0].dims()[0];
-  const auto begin_of = [&](int r) { return r == 0 ? 0 : std::min<int64_t>(rows, 2 + r); };
-  const int64_t end = rank + 1 == size ? rows : begin_of(rank + 1);
-  std::vector<Tensor> own;
-  for (const Tensor& array : all) own.push_back(steep::rows(array, begin_of(rank), end));
-  return own;
-}
-
-void expect_near(const Weights& one, const Weights& other) {
-  ASSERT_EQ(one.size(), other.size());
-  for (const auto& [name, tensor] : one) {
-    for (int64_t i = 0; i < tensor.size(); ++i) {
-      ASSERT_NEAR(tensor.data<float>()[i], other.at(name).data<float>()[i], 1e-6) << name;
-    }
-  }
-}
+using testing::share;
+using testing::Weights;
 
 size_t bytes_of(const Weights& tensors) {
   size_t bytes = 0;
   for (const auto& [name, tensor] : tensors) bytes += tensor.nbytes();
   return bytes;
 }
-
-/// Five matrices of odd sizes, and more processes than that in the tests. w0 is larger than the
-/// least moments that are kept in fewer bits.
-std::string matrices_bytes(int hidden = 7) {
-  const auto values = [](int count, int seed) {
-    std::string text;
-    for (int i = 0; i < count; ++i) {
-      text += (i == 0 ? "" : ", ") + std::to_string(std::sin(0.7 * i + seed) * 0.4);
-    }
-    return text;
-  };
-  const std::string h = std::to_string(hidden);
-  return model_bytes("g (float[rows, 3] x) => (float[rows, 4] logits) <float[3, " + h + "] w0 = {" +
-                     values(3 * hidden, 1) + "}, float[" + h + ", 5] w1 = {" +
-                     values(5 * hidden, 2) + "}, float[5, 1] w2 = {" + values(5, 3) +
-                     "}, float[5, 9] w3 = {" + values(45, 4) + "}, float[9, 4] w4 = {" +
-                     values(36, 5) + R"(}>
-    { a = MatMul(x, w0)  b = Tanh(a)  c = MatMul(b, w1)  d = Tanh(c)  e = MatMul(d, w2)
-      f = Mul(d, e)  g0 = MatMul(f, w3)  h = Tanh(g0)  logits = MatMul(h, w4) })");
-}
-
-class Folder {
- public:
-  Folder() : path_((std::filesystem::temp_directory_path() / "steep-XXXXXX").string()) {
-    if (mkdtemp(path_.data()) == nullptr) throw std::runtime_error("no folder");
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
-
-/// The moments of all processes, each of which is kept once.
-class Moments {
- public:
-  void add(const Weights& own) {
-    const std::lock_guard lock(mutex_);
-    for (const auto& [name, tensor] : own) {
-      EXPECT_TRUE(all_.emplace(name, tensor.clone()).second || name.starts_with("step/")) << name;
-    }
-  }
-  const Weights& all() const { return all_; }
-
- private:
-  std::mutex mutex_;
-  Weights all_;
-};
 
 /// Three steps, on any number of processes and in one. The last step has fewer rows than processes.
 void expect_one_process(const TrainingOptions& options, int zero) {
@@ -207,47 +140,6 @@ TEST(DividedStates, AreKeptOnceAndSentAsOftenAsOneSum) {
     EXPECT_EQ(sums, zero == 2 ? parameters : parameters * static_cast<size_t>(size));
     // The least that a sum over all processes sends: 2 · (size - 1) / size of the bytes by each.
     EXPECT_EQ(sent, 2 * static_cast<size_t>(size - 1) * parameters * kSteps);
-  }
-}
-
-TEST(DividedStates, SurviveACheckpointOnAnyNumberOfProcesses) {
-  for (const char* precision : {"float32", "int8"}) {
-    TrainingOptions options = options_of("adamw");
-    options.optimizer.state_precision = precision;
-    options.groups = {{.names = {"w2"}, .optimizer = OptimizerOptions{.kind = "sgd", .lr = 0.1}}};
-    const bool narrow = precision == std::string("int8");
-    const std::string bytes = matrices_bytes(narrow ? 1500 : 7);
-    for (const int before : {1, 2, 3, 4}) {
-      const Folder folder;
-      Moments saved;
-      Weights weights;
-      in_threads(before, [&](const std::shared_ptr<Peers>& peers) {
-        auto session = session_of(bytes, options);
-        DataParallel parallel(session, peers, {}, 1);
-        for (int i = 0; i < 2; ++i) parallel.step(share(batch(7, i), peers->rank(), before));
-        parallel.save_checkpoint(folder / "run", R"({"of":"me"})");
-        saved.add(session.optimizer_state());
-        if (peers->rank() == 0) weights = session.weights();
-      });
-      auto whole = session_of(bytes, options);
-      EXPECT_EQ(whole.load_checkpoint(folder / "run"), R"({"of":"me"})");
-      EXPECT_TRUE(same_tensors(whole.optimizer_state(), saved.all()));
-      EXPECT_TRUE(same_tensors(whole.weights(), weights));
-      whole.step(batch(7, 5));
-      for (const int after : {1, 2, 3, 4}) {
-        Moments loaded;
-        in_threads(after, [&](const std::shared_ptr<Peers>& peers) {
-          auto session = session_of(bytes, options);
-          DataParallel parallel(session, peers, {}, 1);
-          session.load_checkpoint(folder / "run");
-          loaded.add(session.optimizer_state());
-          parallel.step(share(batch(7, 5), peers->rank(), after));
-          EXPECT_EQ(session.step_count(), 3);
-          expect_near(session.weights(), whole.weights());
-        });
-        EXPECT_TRUE(same_tensors(loaded.all(), saved.all())) << before << " to " << after;
-      }
-    }
   }
 }
 

@@ -26,10 +26,11 @@ class Ranks:
 
     _engine: _steep.DataParallel  # once a session exists; it holds no reference to it
 
-    def __init__(self, way: str, zero: int, wire_precision: str) -> None:
+    def __init__(self, way: str, zero: int, full_checkpoints: bool, wire_precision: str) -> None:
         """Connect to the processes; raise as ``connect``."""
         self._peers = connect(way)
         self._way, self._zero, self._wire_precision = way, zero, wire_precision
+        self._full_checkpoints = bool(full_checkpoints)
         self._lock = threading.RLock()
         self.rank: int = self._peers.rank
         self.size: int = self._peers.size
@@ -147,9 +148,9 @@ class Ranks:
     def save_checkpoint(
         self, session: _steep.TrainingSession, path: str | os.PathLike[str], user: str
     ) -> None:
-        """Write a checkpoint, by rank 0; all processes call this."""
+        """Write a checkpoint, by rank 0 or in shards; all processes call this."""
         with self._lock:
-            self._engine_of(session).save_checkpoint(path, user)
+            self._engine_of(session).save_checkpoint(path, user, self._full_checkpoints)
 
 
 def connect(way: str) -> _steep.Peers:

@@ -91,13 +91,15 @@ def _number(text: str | None) -> int:
     return int(text) if text is not None and text.isdecimal() else 0
 
 
-def join_processes(parallel: str | Ranks, zero: int, wire_precision: str) -> Ranks:
+def join_processes(
+    parallel: str | Ranks, zero: int, full_checkpoints: bool, wire_precision: str
+) -> Ranks:
     """Return this process's part of a training in several processes; raise as ``connect``."""
     if not isinstance(parallel, str):
         return parallel  # a trainer passes one object to all of its sessions
     from steep.parallel.ranks import Ranks
 
-    return Ranks(parallel, zero, wire_precision)
+    return Ranks(parallel, zero, full_checkpoints, wire_precision)
 
 
 def require_whole(zero: int, wire_precision: str) -> None:

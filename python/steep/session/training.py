@@ -157,6 +157,9 @@ class TrainingSession(SessionSteps):
         zero: 1: with ``parallel``, each process keeps the optimizer's states of its share of the
             weights only (ZeRO-1). 2: the sums of gradients, too (ZeRO-2): backward sends them, also
             for each ``step(accumulate=True)``, which all processes then call equally often.
+        full_checkpoints: with ``zero``, rank 0 collects the optimizer's states and writes
+            checkpoints alone. Otherwise they are sharded: each process writes the states that it
+            keeps, and all must see the folder.
         wire_precision: with ``parallel``, "bfloat16": gradients are exchanged in half the bytes,
             and rounded (docs/parallel.md); all processes still have the same weights.
 
@@ -251,11 +254,12 @@ class TrainingSession(SessionSteps):
         weights: Mapping[str, object] | None = None,
         parallel: str | Ranks | None = None,
         zero: int = 0,
+        full_checkpoints: bool = False,
         wire_precision: str = "float32",
     ) -> None:
         parameters = dict(locals())
         if parallel is not None:
-            self._parallel = join_processes(parallel, zero, wire_precision)
+            self._parallel = join_processes(parallel, zero, full_checkpoints, wire_precision)
         else:
             require_whole(zero, wire_precision)
             if self._in_one_process:
@@ -411,8 +415,9 @@ class TrainingSession(SessionSteps):
     def save_checkpoint(self, path: StrPath, user: str = "{}") -> None:
         """Write a checkpoint; it replaces an old one at ``path`` only when it is complete.
 
-        With ``parallel``, all processes call this, and rank 0 writes it; with ``zero``, the others
-        send it their states.
+        With ``parallel``, all processes call this, and rank 0 writes it; with ``zero``, each writes
+        the states that it keeps (``full_checkpoints``), and an error of one is one of all. Any
+        number of processes can load it.
 
         Raises:
             IoError: it cannot be written.

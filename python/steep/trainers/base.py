@@ -365,7 +365,7 @@ class Trainer:
     def save_checkpoint(self, path: str | os.PathLike[str], user: object = None) -> None:
         """Write weights, moments and counters to a folder; ``user`` is any JSON value.
 
-        With ``parallel``, rank 0 writes it, and the others return at once.
+        With ``parallel``, all processes call this, and rank 0 writes it; with ``zero``, all do.
         """
         self._agree()
         self._add_carried()  # the session then refuses

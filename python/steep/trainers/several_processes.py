@@ -47,7 +47,7 @@ class TrainerRanks(Ranks):
             as text.
     """
 
-    def __init__(self, way: str, zero: int, wire_precision: str) -> None:
+    def __init__(self, way: str, zero: int, full_checkpoints: bool, wire_precision: str) -> None:
         """Join the processes.
 
         Raises:
@@ -69,7 +69,7 @@ class TrainerRanks(Ranks):
                 expected="0, or 1: each process keeps the moments of its share of the parameters",
                 received=repr(zero),
             )
-        super().__init__(way, int(zero), wire_precision)
+        super().__init__(way, int(zero), full_checkpoints, wire_precision)
         self.facts: dict[str, str] = {}
         self.others: list[torch.Tensor] = []
         self.settings = ""
@@ -136,7 +136,9 @@ class TrainerRanks(Ranks):
                 raise
 
 
-def join_trainer(parallel: str | None, zero: int, wire_precision: str) -> TrainerRanks | None:
+def join_trainer(
+    parallel: str | None, zero: int, full_checkpoints: bool, wire_precision: str
+) -> TrainerRanks | None:
     """Return the processes of a trainer, None for one; raise as ``TrainerRanks``.
 
     Raises:
@@ -145,7 +147,7 @@ def join_trainer(parallel: str | None, zero: int, wire_precision: str) -> Traine
     if parallel is None:
         require_whole(zero, wire_precision)
         return None
-    return TrainerRanks(parallel, zero, wire_precision)
+    return TrainerRanks(parallel, zero, full_checkpoints, wire_precision)
 
 
 def _copy_from_first(tensors: Sequence[torch.Tensor]) -> None:

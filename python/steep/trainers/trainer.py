@@ -165,6 +165,7 @@ class _OptimTrainer(Trainer):
         predictions: bool,
         parallel: str | None,
         zero: int,
+        full_checkpoints: bool,
         wire_precision: str,
     ) -> None:
         self._optimizer = optimizer
@@ -178,7 +179,7 @@ class _OptimTrainer(Trainer):
             seed=seed,
             opset=opset,
             predictions=predictions,
-            parallel=join_trainer(parallel, zero, wire_precision),
+            parallel=join_trainer(parallel, zero, full_checkpoints, wire_precision),
         )
         self._check_groups()
 
@@ -327,6 +328,7 @@ def trainer(
     opset: int | None = None,
     parallel: str | None = None,
     zero: int = 0,
+    full_checkpoints: bool = False,
     wire_precision: str = "float32",
 ) -> Trainer:
     """Compile a PyTorch model's whole step: forward, loss, backward and update.
@@ -364,6 +366,8 @@ def trainer(
         zero: 1: with ``parallel``, each process keeps the moments of its share of the parameters
             only (ZeRO-1), in the optimizer's ``state`` too. All processes call ``state_dict`` and
             ``save_checkpoint``, and load the same; the trained parameters may not change.
+        full_checkpoints: with ``zero``, rank 0 collects the moments and writes checkpoints alone;
+            otherwise each process writes those that it keeps, in a folder that all see.
         wire_precision: with ``parallel``, "bfloat16": gradients are exchanged in half the bytes,
             and rounded (docs/parallel.md).
 
@@ -408,5 +412,6 @@ def trainer(
         predictions=predictions,
         parallel=parallel,
         zero=zero,
+        full_checkpoints=full_checkpoints,
         wire_precision=wire_precision,
     )

@@ -301,6 +301,42 @@ def test_a_checkpoint_of_two_is_resumed_by_one_and_by_three(tmp_path):
     in_processes(3, resume, tmp_path)
 
 
+def save_shards(rank, folder):
+    mine = rows_of(rank, 10, 6)
+    for name, full in (("sharded", False), ("full", True)):
+        session = together(**CASES["adamw"], zero=2, full_checkpoints=full)
+        session.step(X[mine], Y[mine])
+        session.save_checkpoint(folder / name, '{"of": 2}')
+        with pytest.raises(steep.IoError, match="does not see the folder" if rank else "Rank 1"):
+            sharded = together(**CASES["adamw"], zero=1)
+            sharded.save_checkpoint(folder / f"of {rank}" / name)
+    assert {f.name for f in (folder / "full").iterdir()} == {
+        *("manifest.json", "model.safetensors", "optimizer.safetensors")
+    }
+    assert {f.name for f in (folder / "sharded").iterdir()} == {
+        *("manifest.json", "model.safetensors"),
+        *(f"optimizer-0000{i}-of-00002.safetensors" for i in (1, 2)),
+    }
+
+
+def load_shards(rank, folder):
+    for name in ("sharded", "full"):
+        whole, session = alone(**CASES["adamw"]), together(**CASES["adamw"], zero=1)
+        for each in (whole, session):
+            assert json.loads(each.load_checkpoint(folder / name)) == {"of": 2}
+        moments = whole.optimizer_state()
+        for key, value in session.optimizer_state().items():
+            np.testing.assert_array_equal(np.asarray(value), moments[key])
+        whole.step(X, Y)
+        session.step(X[rows_of(rank, 5, 10, 1)], Y[rows_of(rank, 5, 10, 1)])
+        assert_same(session, whole)
+
+
+def test_shards_of_two_are_loaded_by_one_and_by_three(tmp_path):
+    in_processes(2, save_shards, tmp_path)
+    in_processes(3, load_shards, tmp_path)
+
+
 def lose_a_process(rank):
     session = together(**CASES["sgd"])
     session.step(X, Y)

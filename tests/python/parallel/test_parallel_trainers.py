@@ -1,6 +1,7 @@
 """Trainers with parallel="torch": N processes train as PyTorch does with all of their rows."""
 
 import copy
+import os
 import shutil
 import tempfile
 
@@ -173,7 +174,7 @@ def read_on_any_number(rank, trainer, state, moments):
     folder = [tempfile.mkdtemp() if rank == 0 else ""]
     dist.broadcast_object_list(folder, 0)
     trainer.save_checkpoint(folder[0] + "/c", "mine")
-    dist.barrier()
+    assert len(os.listdir(folder[0] + "/c")) == 2 + dist.get_world_size()
     after = None
     for options in ({"parallel": "torch", "zero": 1}, {"parallel": "torch"}, {}):
         for form in ("state", "pending", "checkpoint"):

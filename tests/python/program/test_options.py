@@ -19,7 +19,7 @@ OPTIONS = _steep.TrainingOptions()
 PARTS = {"attributes", "own", "groups", "updates", "optimizer", "schedule", "loss_scale"}
 PARTS |= {"limits", "providers", "loss_model"}
 PYTHONS_OWN = {"attributes", "groups", "updates", "limits", "providers", "weights"}
-PYTHONS_OWN |= {"parallel", "zero", "wire_precision"}
+PYTHONS_OWN |= {"parallel", "zero", "full_checkpoints", "wire_precision"}
 IN_C_ALONE = {"loss_scale_min", "loss_scale_max"}
 
 
@@ -83,6 +83,7 @@ def test_trainers(name: str, other: dict[str, Any]) -> None:
         "opset",
         "parallel",
         "zero",
+        "full_checkpoints",
         "wire_precision",
         "use_mixed_precision",
         "_opset_version",

@@ -14,6 +14,7 @@ import onnx
 import onnx.numpy_helper
 import onnx.parser
 import pytest
+from safetensors.numpy import load_file
 from steep_program import built, steep, weights
 
 ROWS = 23  # the last batch of 6 has 5 rows
@@ -124,16 +125,47 @@ def test_divided_states_do_what_one_process_does(folder: Path, zero: int, kind: 
 def test_divided_states_continue_on_another_number_of_processes(folder: Path) -> None:
     train(1, "--epochs", 4, "--out", "whole.onnx")
     train(2, "--epochs", 2, "--checkpoint", "run", "--zero", 1)
-    moments = Path("run/optimizer.safetensors").read_bytes()
+    moments = moments_of("run", 2)
     for count, zero in ((1, ()), (3, ("--zero", 1)), (4, ("--zero", 2)), (2, ())):
         again = f"again{count}"
         text = train(count, "--epochs", 2, "--checkpoint", again, "--resume", "run", *zero)
         assert "are done already" in text
-        assert Path(again, "optimizer.safetensors").read_bytes() == moments
+        assert moments_of(again, count if zero else 1) == moments
+    words = ("--resume", "run", "--zero", 1, "--full-checkpoints")
+    train(3, "--epochs", 2, "--checkpoint", "full", *words)
+    assert moments_of("full", 1) == moments
     train(1, "--epochs", 3, "--checkpoint", "run", "--resume", "run")
     words = ("--checkpoint", "run", "--checkpoint-every", 1, "--out", "parts.onnx", "--zero", 2)
     train(3, "--epochs", 4, "--resume", "run", *words)
     assert_same("whole.onnx", "parts.onnx")
+
+
+def moments_of(folder: str, shards: int) -> dict[str, bytes]:
+    files = [f for f in Path(folder).iterdir() if f.name.startswith("optimizer")]
+    assert len(files) == shards == len([*Path(folder).iterdir()]) - 2
+    each = [(name, array.tobytes()) for file in files for name, array in load_file(file).items()]
+    assert len(each) == len(dict(each))
+    return dict(each)
+
+
+def test_shards_that_cannot_be_written_there_are_elsewhere(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = folder / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    launcher = start_long(3, zero=1)
+    (folder / "run" / "thesis.tex").write_text("years of work")
+    end = time.monotonic() + 60
+    while not (home / "run" / "manifest.json").exists() and time.monotonic() < end:
+        time.sleep(0.1)
+    launcher.send_signal(signal.SIGINT)
+    text = launcher.communicate(timeout=60)[0]
+    assert f"what was trained is in {home / 'run'}" in text
+    assert f"the checkpoint is in {home / 'run'}" in text
+    assert [*folder.glob("*steep-tmp*")] == []
+    moments_of(str(home / "run"), 3)
+    train(2, "--epochs", 1, "--resume", home / "run", "--batch", 32, "--zero", 2)
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
