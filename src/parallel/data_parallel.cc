@@ -538,7 +538,9 @@ void DataParallel::describe() {
   facts_["option wire_precision"] = name_of(wire_);
   if (zero_ == 0) return set_digest();
   facts_["option zero"] = std::to_string(zero_);
-  if (zero_ == 2) facts_["order of parameters"] = fmt::format("{}", session_->parameter_names());
+  if (zero_ == 2 && !gradients_) {  // of their buckets, which stay
+    facts_[kOrder] = fmt::format("{}", session_->parameter_names());
+  }
   set_digest();
 }
 

@@ -23,6 +23,9 @@ std::string option_text(const OptimizerOptions& options);
 /// The exchange after owners have updated their weights: Peers::agree().
 inline constexpr const char* kUpdateCall = "the update of the weights";
 
+/// The fact in what order gradients that are divided are sent.
+inline constexpr const char* kOrder = "order of parameters";
+
 struct Difference {
   std::string name, expected, received;
 };

@@ -1,5 +1,7 @@
 #include "parallel/divided_gradients.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -14,6 +16,11 @@ void add_scaled(const Tensor& to, const Tensor& from, double factor) {
   auto* sums = const_cast<T*>(to.data<T>());
   const T* values = from.data<T>();
   for (int64_t i = 0; i < to.size(); ++i) sums[i] += static_cast<T>(values[i] * factor);
+}
+
+/// Of the gradient of a parameter.
+DType dtype_for(const Tensor& parameter) {
+  return parameter.dtype() == DType::f64 ? DType::f64 : DType::f32;
 }
 
 void set_zero(const Tensor& tensor) {
@@ -36,8 +43,7 @@ DividedGradients::DividedGradients(Peers& peers,
   size_t bytes = 0;
   for (const std::string& name : names) {
     const Tensor state = session.state(name);
-    const DType dtype = state.dtype() == DType::f64 ? DType::f64 : DType::f32;
-    Item item{name, owners.at(name), dtype, state.dims()};
+    Item item{name, owners.at(name), dtype_for(state), state.dims()};
     const size_t own = static_cast<size_t>(state.size()) * size_of(item.dtype);
     if (buckets_.empty() || bytes + own > bucket_bytes) {
       buckets_.emplace_back();
@@ -46,6 +52,25 @@ DividedGradients::DividedGradients(Peers& peers,
     bytes += own;
     places_[name] = {buckets_.size() - 1, buckets_.back().items.size()};
     buckets_.back().items.push_back(std::move(item));
+  }
+}
+
+void DividedGradients::require_types(const TrainingSession& session) const {
+  const auto text = [](DType dtype, const Dims& dims) {
+    return fmt::format("{}{}", name_of(dtype), to_string(dims));
+  };
+  for (const Bucket& bucket : buckets_) {
+    for (const Item& item : bucket.items) {
+      const Tensor now = session.state(item.parameter);
+      if (dtype_for(now) == item.dtype && now.dims() == item.dims) continue;
+      throw ModelError(ErrorParts{
+          .what = "A parameter has another type than before, by which gradients are divided among "
+                  "the processes.",
+          .node = item.parameter,
+          .expected = text(item.dtype, item.dims),
+          .received = text(dtype_for(now), now.dims()),
+          .remedy = "Load the state into a new trainer or session, or use zero = 1."});
+    }
   }
 }
 

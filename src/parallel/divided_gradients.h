@@ -22,6 +22,8 @@ class DividedGradients {
   /// all processes so far; `fresh`: they start at 0.
   void begin(std::map<std::string, Tensor> sums, bool fresh, double factor);
   void take(const std::string& parameter, const Tensor& gradient);
+  /// Throws ModelError unless the parameters of `session` have the types of the first one's.
+  void require_types(const TrainingSession& session) const;
   /// Sends what is left. Gradients that were not taken are 0.
   void end();
 

@@ -93,6 +93,8 @@ void DataParallel::divide(int zero) {
   peers_->copy_from(0, states(state_names()));
   std::vector<std::vector<std::string>> shares = shares_of(*session_, peers_->size());
   if (zero == 2) gradients_ = std::make_shared<DividedGradients>(*peers_, shares, *session_, wire_);
+  facts_.erase(kOrder);  // a session in this one's place may have another
+  set_digest();
   session_->hold_states_of(shares[static_cast<size_t>(peers_->rank())], receive());
   shares_ = std::move(shares);
   loaded_hash_.clear();
@@ -123,6 +125,7 @@ void DataParallel::hold_share_of(TrainingSession& session) const {
         .received = std::binary_search(now.begin(), now.end(), others[0]) ? "one more" : "one less",
         .remedy = "Load the state into a new trainer or session, or do not divide (zero = 0)."});
   }
+  if (gradients_) gradients_->require_types(session);
   session.hold_states_of(shares_[static_cast<size_t>(peers_->rank())], receive());
 }
 

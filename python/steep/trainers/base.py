@@ -66,11 +66,10 @@ _REBUILT_IN_A_ROW = 3  # most successive steps that compile again
 class Trainer:
     """Trains a model with a loss and an optimizer as one compiled step.
 
-    The base class of the objects that ``steep.trainer`` and ``ORTTrainer`` make. It is public as a
-    type; make trainers with those two, whose options are keyword arguments. The first step
-    compiles. A later step compiles again if a guard of its graph fails: an attribute, a global, a
-    hook, a mode, dtypes, or extents that forward branches on. Calls from several threads run one
-    after the other.
+    The base class of what ``steep.trainer`` and ``ORTTrainer`` make, and public as a type: make
+    trainers with those two. The first step compiles. A later step compiles again if a guard of its
+    graph fails: an attribute, a global, a hook, a mode, dtypes, or extents that forward branches
+    on. Calls from several threads run one after the other.
     """
 
     def __init__(
@@ -137,6 +136,7 @@ class Trainer:
             if self._parallel is not None:
                 stack.enter_context(self._parallel.agree())
                 self._parallel.count_and_form = count_rows(self._net.criterion, inputs)
+                self._carried = self._carried if self._parallel.accumulated else None
             self._believe()
             self._given_lr, self._accumulates = lr, accumulate
             return self._call(inputs)
@@ -156,6 +156,7 @@ class Trainer:
         with self._lock, contextlib.ExitStack() as stack:
             if self._parallel is not None:
                 stack.enter_context(self._parallel.agree(self._session))
+                self._carried = self._carried if self._parallel.accumulated else None
             self._add_carried()
             if not self._fits():
                 raise DataError(
@@ -324,14 +325,13 @@ class Trainer:
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Copy the model's state under its names, moments as ``optimizer/exp_avg/NAME``.
 
-        With ``zero=1``, all processes call this: rank 0 gets all moments, others those they keep.
+        With ``zero``, all processes call this: rank 0 gets all moments, others those they keep.
         """
         self._agree()
         state = {name: t.detach().clone() for name, t in self.model.state_dict().items()}
         if self._session is not None:
             everything = None if self._parallel is None else self._parallel.moments_of_all()
-            names = self._roles.names
-            state |= named_state(self._session, names, self._settings, everything)
+            state |= named_state(self._session, self._roles.names, self._settings, everything)
         return state
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor], strict: bool = True) -> None:
@@ -339,7 +339,7 @@ class Trainer:
 
         The logger ``steep`` warns of parameters that have none, if others have: they start anew.
         Raises DataError before any change, or at the first step if nothing is compiled yet. With
-        ``zero=1``, every process loads the state of rank 0.
+        ``zero``, every process loads the state of rank 0.
         """
         self._agree()
         weights = {k: v for k, v in state.items() if not k.startswith(OPTIMIZER)}

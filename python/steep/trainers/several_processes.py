@@ -62,11 +62,12 @@ class TrainerRanks(Ranks):
                 received=repr(way),
                 remedy='"gloo" and "mpi" are for steep.TrainingSession',
             )
-        if zero not in (0, 1):
+        if zero not in (0, 1, 2):
             raise ModelError(
                 "States cannot be divided in this way.",
                 node="zero",
-                expected="0, or 1: each process keeps the moments of its share of the parameters",
+                expected="0; 1: each process keeps the moments of its share of the parameters; or "
+                "2: the sums of gradients, too",
                 received=repr(zero),
             )
         super().__init__(way, int(zero), full_checkpoints, wire_precision)
@@ -87,6 +88,16 @@ class TrainerRanks(Ranks):
         if not self._divided:  # in the first session of all processes
             self._engine.divide(self._zero)
             self._divided = True
+
+    @property
+    def accumulated(self) -> int:
+        """As ``Ranks.accumulated``: 0 before the first session, and where all dropped the parts."""
+        return self._engine.accumulated if hasattr(self, "_engine") else 0
+
+    @property
+    def divides_gradients(self) -> bool:
+        """Whether adding a part of a step is a call of all, and its error drops the parts."""
+        return self._zero == 2 and self.size > 1
 
     def moments_of_all(self) -> dict[str, _steep.Tensor] | None:
         """With ``zero``: return moments, on rank 0 those of all processes, which all call this.
@@ -121,7 +132,8 @@ class TrainerRanks(Ranks):
 
         Args:
             applies: the session, if the block applies accumulated gradients. If the block adds a
-                part of them, the others learn of an error when they apply.
+                part of them, the others learn of an error when they apply; with gradients that are
+                divided, at once.
         """
         with self._lock:
             before = self._peers.agreements
@@ -133,6 +145,8 @@ class TrainerRanks(Ranks):
                         self._peers.tell(error)
                     elif applies is not None:
                         self._engine_of(applies).fail(error)
+                    elif self.divides_gradients:
+                        self._engine.fail(error)
                 raise
 
 

@@ -365,7 +365,9 @@ def trainer(
             files.
         zero: 1: with ``parallel``, each process keeps the moments of its share of the parameters
             only (ZeRO-1), in the optimizer's ``state`` too. All processes call ``state_dict`` and
-            ``save_checkpoint``, and load the same; the trained parameters may not change.
+            ``save_checkpoint``, and load the same; the trained parameters may not change. 2: the
+            sums of gradients, too (ZeRO-2): backward sends them, also for each
+            ``step(accumulate=True)``, which all processes then call equally often.
         full_checkpoints: with ``zero``, rank 0 collects the moments and writes checkpoints alone;
             otherwise each process writes those that it keeps, in a folder that all see.
         wire_precision: with ``parallel``, "bfloat16": gradients are exchanged in half the bytes,

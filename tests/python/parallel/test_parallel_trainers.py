@@ -1,6 +1,7 @@
 """Trainers with parallel="torch": N processes train as PyTorch does with all of their rows."""
 
 import copy
+import itertools
 import os
 import shutil
 import tempfile
@@ -126,7 +127,7 @@ def shared_moments(rank, trainer, optimizer):
     return {name: value for each in every for name, value in each.items()}
 
 
-def divide_moments(rank):
+def divide_moments(rank, zero=1):
     ensure_group()
     size = dist.get_world_size()
     for name, (make, label, criterion) in CASES.items():
@@ -134,7 +135,7 @@ def divide_moments(rank):
         theirs = make(expected.parameters())
         losses = trained(expected, theirs, label, criterion)
         optimizer = make(model.parameters())
-        options = {"clip_norm": 0.5, "parallel": "torch", "zero": 1}
+        options = {"clip_norm": 0.5, "parallel": "torch", "zero": zero}
         trainer = steep.trainer(model, criterion, optimizer, **options)
         for wanted, rows in zip(losses, map(sum, DIVIDED), strict=True):
             # other extents on each rank: some compile again where others do not
@@ -285,6 +286,44 @@ def accumulate(rank):
     trainer.step(X[:4], Y[:4])
 
 
+def accumulate_divided(rank):
+    """With zero=2, a part is sent when it is added, and its error is one of all."""
+    expected, model = Net(), Net(seed=rank)
+    theirs = torch.optim.AdamW(expected.parameters(), lr=0.01)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    options = {"clip_norm": 0.5, "parallel": "torch", "zero": 2}
+    trainer = steep.trainer(model, nn.MSELoss(), optimizer, **options)
+    for step in range(3):
+        theirs.zero_grad()
+        wanted = nn.functional.mse_loss(expected(X), Y)
+        wanted.backward()
+        nn.utils.clip_grad_norm_(expected.parameters(), 0.5)
+        theirs.step()
+        # in the second step other extents, on one rank first: it compiles between two parts
+        ends = (0, 3, 8) if step == 1 and rank == 1 else (0, 4, 8)
+        for begin, end in itertools.pairwise(ends):
+            mine = slice(8 * rank + begin, 8 * rank + end)
+            trainer.step(X[mine], Y[mine], accumulate=True)
+        assert float(trainer.apply_gradients()) == pytest.approx(wanted.item(), abs=1e-6)
+        expected.calls += 1
+    assert_same(model, expected, "accumulated")
+    summed = trainer.session.accumulated_gradients().sums
+    assert summed.keys() == set(trainer.session.held_parameters)
+    before = model.first.weight.detach().clone()
+    bad = torch.full_like(Y[:4], torch.nan)
+    for wrong in ((X[:4], bad), (X[:0], Y[:0])):  # in the step, and before it
+        trainer.step(X[:4], Y[:4], accumulate=True)
+        with pytest.raises(steep.DataError, match=None if rank == 1 else "Rank 1 failed"):
+            trainer.step(*wrong if rank == 1 else (X[:4], Y[:4]), accumulate=True)
+        with pytest.raises(steep.DataError, match="no gradients to apply"):
+            trainer.apply_gradients()
+    assert torch.equal(model.first.weight, before)
+    trainer.step(X[:4], Y[:4])
+    model.double()
+    with pytest.raises(steep.ModelError, match="has another type than before"):
+        trainer.step(X[:4].double(), Y[:4].double())
+
+
 def fail_together(rank):
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -347,9 +386,9 @@ def run_all(rank, names):
 def test_two_processes_equal_pytorch_and_all_are_told_what_one_meets():
     names = ["equal_pytorch", "accumulate", "fail_together", "tell_differences"]
     names += ["refuse_what_has_no_mean", "exchange_in_half_the_bytes"]
-    names += ["divide_moments", "refuse_what_is_divided"]
+    names += ["divide_moments", "accumulate_divided", "refuse_what_is_divided"]
     in_processes(2, run_all, names)  # once: each process imports and captures for seconds
 
 
-def test_three_processes_divide_moments():
-    in_processes(3, divide_moments)
+def test_three_processes_divide_moments_and_gradients():
+    in_processes(3, divide_moments, 2)
