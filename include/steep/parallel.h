@@ -56,6 +56,10 @@ class Peers {
   /// Replaces tensors by those of the process `rank`.
   void copy_from(int rank, std::span<const Tensor> tensors);
 
+  /// Whether the operations may be called by any thread, one at a time, and wait without a
+  /// processor: gradients are then exchanged in a thread beside backward.
+  virtual bool any_thread() const { return false; }
+
   /// Whether the three calls below, and sums in bfloat16, work: exchange() is there.
   virtual bool exchanges() const { return false; }
   /// Tensors that are divided among the processes: those of rank r are owned[r]. All processes pass
@@ -128,6 +132,8 @@ std::shared_ptr<Peers> connect(const std::string& way);
 std::string hash_of_file(const std::filesystem::path& path);
 
 class DividedGradients;
+class EarlySums;
+class GradientBuckets;
 class PendingCheckpoint;
 
 /// This process's part of a training in which each process has a session of its own. A step is two
@@ -138,6 +144,10 @@ class PendingCheckpoint;
 ///   close       every process has its gradients; their weights in the mean
 ///   sum         the mean of the gradients over all rows
 ///   apply       clipping and update, which are the same everywhere
+///
+/// If Peers::any_thread(), step() sums in the midst of accumulate: gradients are divided into
+/// buckets, and a thread exchanges each as soon as backward has it. Gradients of parts are summed
+/// at the end.
 ///
 /// With `zero` = 1 (ZeRO-1), each parameter has an owner, which alone keeps the optimizer's states
 /// of that parameter: the sums of gradients are sent to owners only, the norm by which they are
@@ -249,6 +259,11 @@ class DataParallel {
   TrainingSession::Receive receive() const;
   StepResult part_of_all(const Read& read, int64_t rows);
   StepResult run_part(std::span<const Tensor> inputs, bool weighs, double weight);
+  GradientBuckets* buckets() const;
+  bool needs_order() const;
+  void set_order(bool anew);
+  std::string types_of_parameters() const;
+  void record(const char* name, size_t bytes, const std::function<void()>& exchange);
   void describe();
   void set_digest();
   void hold_share_of(TrainingSession& session) const;
@@ -263,6 +278,7 @@ class DataParallel {
   std::vector<std::string> state_names() const;
   StepResult part(std::span<const Tensor> inputs, int64_t rows);
   std::optional<StepResult> step_of_all(const Read& read);
+  void clear_sums();
   void scale_sums(double factor);
   Summary own_summary();
   std::vector<Summary> close();
@@ -271,6 +287,7 @@ class DataParallel {
   void compare_forms(const std::vector<Summary>& every);
   std::optional<StepResult> finish(std::vector<Tensor> outputs);
   void sum_gradients(const std::map<std::string, Tensor>& sums, double factor);
+  void sum_all(const std::map<std::string, Tensor>& sums, double factor);
   double norm_of_all(const std::map<std::string, Tensor>& sums, double weight);
   void save_shards(const std::filesystem::path& path, const std::string& user);
   void write_shards(const std::filesystem::path& path, const std::string& user,
@@ -297,6 +314,9 @@ class DataParallel {
   std::vector<std::vector<std::string>> shares_{};  ///< with zero: the parameters of each rank
   int zero_ = 0;
   std::shared_ptr<DividedGradients> gradients_{};  ///< with zero = 2
+  std::shared_ptr<EarlySums> early_{};             ///< if sums may be exchanged beside backward
+  std::string summed_{};                           ///< the parameters of early_, as text
+  bool moved_ = true;                              ///< the session does not know early_ yet
   std::string loaded_hash_{};  ///< of the checkpoint that this session, or one before it, loaded
   std::string loaded_text_{};  ///< set_loaded()
   bool fresh_ = true;
@@ -314,6 +334,7 @@ class DataParallel {
   bool shared_ = false;  ///< whether accumulate() was told the rows of all
   bool skipped_ = false;
   double skipped_loss_ = 0;
+  bool whole_ = false;  ///< the step has one part, whose gradients leave beside backward
 };
 
 }  // namespace steep

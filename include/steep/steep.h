@@ -28,6 +28,7 @@
 #include "steep/dtype.h"
 #include "steep/dump.h"
 #include "steep/error.h"
+#include "steep/exchange.h"
 #include "steep/export.h"
 #include "steep/limits.h"
 #include "steep/memory_report.h"
@@ -518,6 +519,14 @@ class TrainingSession {
   /// only, which the caller sets to zero and adds up.
   using Receive = std::function<void(const std::string& parameter, const Tensor& gradient)>;
   void hold_states_of(const std::vector<std::string>& parameters, Receive receive = {});
+  /// From now on, accumulate() calls `ready` for a parameter once its sum, as
+  /// accumulated_gradients() has it, includes this part, while backward computes the others. Where
+  /// it does not call it, the sum is there when accumulate() returns. `ready` may not call the
+  /// session, nor throw. Another call replaces it. From now on, accumulated_gradients() does not
+  /// set the sums to zero where no part waits. Throws DataError if gradients wait, and
+  /// InternalError after hold_states_of() with `receive`.
+  using Ready = std::function<void(const std::string& parameter)>;
+  void on_sum(Ready ready);
   /// Those parameters, sorted; nothing before that call.
   std::optional<std::vector<std::string>> held_parameters() const;
   /// Names and types of the states of a parameter as a checkpoint contains them, also of states
@@ -552,6 +561,8 @@ class TrainingSession {
   void start_profile();
   /// Writes a Chrome/Perfetto trace (ui.perfetto.dev) and stops recording. Throws IoError.
   void write_profile(const std::filesystem::path& path);
+  /// Adds an exchange with other processes to what is being recorded, if anything is.
+  void record(const Exchange& exchange);
 
   struct Impl;  ///< sessions/training_impl.h
 

@@ -76,6 +76,10 @@ class PythonPeers : public Peers {
     const nb::gil_scoped_acquire locked;
     return nb::hasattr(in_python(), "exchange");
   }
+  bool any_thread() const override {
+    const nb::gil_scoped_acquire locked;
+    return nb::cast<bool>(nb::getattr(in_python(), "any_thread", nb::bool_(false)));
+  }
 
  protected:
   void gather_bytes(const void* own, void* every, size_t bytes) override {
@@ -246,7 +250,7 @@ void init_parallel(nb::module_& m) {
       "The processes of a training. A class in Python has gather_bytes(own, every), sum(values, "
       "dtype), broadcast(bytes, rank) and, for states that are divided, exchange(out, to, into, "
       "from): see include/steep/parallel.h. All but ranks and `dtype` is memory, to read or to "
-      "write.")
+      "write. `any_thread = True`: another thread may call them, one at a time.")
       .def(nb::init<int, int>(), nb::arg("rank"), nb::arg("size"))
       .def_prop_ro("rank", &Peers::rank, "Of this process, from 0.")
       .def_prop_ro("size", &Peers::size, "Number of processes.")

@@ -25,7 +25,8 @@ namespace steep {
 /// older. Immutable; lives as long as the process.
 struct Provider {
   SteepProvider table{};
-  std::string name{};  ///< "Mirror"
+  std::string name{};   ///< "Mirror"
+  bool linked = false;  ///< in this binary: its kernels may call functions of the engine
 
   bool on_host() const { return (table.flags & STEEP_HOST_MEMORY) != 0; }
   std::string execution_name() const { return name + "ExecutionProvider"; }
@@ -62,6 +63,7 @@ class Device : public std::enable_shared_from_this<Device> {
 
   std::string_view provider() const { return provider_.name; }
   bool on_host() const { return provider_.on_host(); }
+  bool linked() const { return provider_.linked; }
   void* handle() const { return handle_; }
 
   /// Candidates for `op`, fastest first; empty if there are none.

@@ -166,6 +166,7 @@ const Provider& linked() {
       }
     } else {
       *p = known_fields(*steep_linked_provider(&host_table()));
+      p->linked = true;
     }
     if (!p->on_host()) {
       throw ProviderError(

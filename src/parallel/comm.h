@@ -17,6 +17,8 @@ struct SteepCommOptions {
 /// Functions that return int return 0, or another number after they have written an error's text.
 struct SteepComm {
   size_t size;  // of this struct
+  /// 1: any thread may call the functions, one at a time, and a call that waits takes no processor.
+  int any_thread;
   /// Null if it fails.
   void* (*open)(const SteepCommOptions* options, int* rank, int* ranks, char* error, size_t room);
   int (*gather)(void* comm, const void* own, void* every, size_t bytes, char* error, size_t room);
@@ -37,4 +39,4 @@ struct SteepComm {
 typedef const SteepComm* (*SteepCommEntry)(void);
 }
 
-#define STEEP_COMM_SYMBOL "steep_comm_2"
+#define STEEP_COMM_SYMBOL "steep_comm_3"

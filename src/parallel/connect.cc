@@ -60,6 +60,7 @@ class PluginPeers : public Peers {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   bool exchanges() const override { return true; }
+  bool any_thread() const override { return plugin_.table().any_thread != 0; }
   std::optional<uint64_t> sent_bytes() const override {
     if (plugin_.table().sent == nullptr) return {};
     return plugin_.sent();

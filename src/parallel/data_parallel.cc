@@ -12,6 +12,7 @@
 
 #include "parallel/describe.h"
 #include "parallel/divided_gradients.h"
+#include "parallel/early_sums.h"
 #include "runtime/counted.h"
 #include "runtime/digest.h"
 #include "steep/parallel.h"
@@ -122,6 +123,7 @@ std::optional<StepResult> DataParallel::step_of_all(const Read& read) {
                    .remedy = "Call apply_gradients(), or drop_gradients()."});
   }
   if (!opened_) open();
+  whole_ = early_ != nullptr;
   StepResult own = part_of_all(read, 0);
   return finish(std::move(own.outputs));
 }
@@ -195,6 +197,7 @@ void DataParallel::move_to(TrainingSession& session, std::map<std::string, std::
   facts_are_all_ = true;
   copy_others_ = std::move(copy);
   digest_ = 0;
+  moved_ = true;
 }
 
 void DataParallel::count(double elements, std::string form) {
@@ -212,15 +215,17 @@ void DataParallel::fail(const std::string& kind, const ErrorParts& parts) {
 void DataParallel::open() {
   if (digest_ == 0) describe();
   const auto [seed, seed_low] = halves(session_->options().seed);
-  const std::array<double, 8> own{digest_,
+  const std::array<double, 9> own{digest_,
                                   fresh_ ? 1.0 : 0.0,
                                   static_cast<double>(session_->step_count()),
                                   static_cast<double>(session_->run_count()),
                                   session_->loss_scale(),
                                   seed,
                                   seed_low,
-                                  digest_of(loaded_states())};
-  const std::vector<std::vector<double>> every = peers_->agree("the start of a step", own);
+                                  digest_of(loaded_states()),
+                                  needs_order() ? 1.0 : 0.0};
+  std::vector<std::vector<double>> every;
+  record("the start of a step", 0, [&] { every = peers_->agree("the start of a step", own); });
   const std::vector<double>& first = every[0];
   const auto differs = [&](const std::vector<double>& of) { return of[0] != digest_; };
   if (std::any_of(every.begin(), every.end(), differs)) explain_difference();
@@ -228,6 +233,7 @@ void DataParallel::open() {
     copy_from_first(every);
     fresh_ = false;
   }
+  set_order(std::any_of(every.begin(), every.end(), [](const auto& of) { return of[8] != 0; }));
   if (first[4] != session_->loss_scale()) session_->set_loss_scale(first[4]);
   seed_ = joined(first[5], first[6]);
   session_->set_seed(seed_);
@@ -308,13 +314,15 @@ StepResult DataParallel::part(std::span<const Tensor> inputs, int64_t rows) {
   return result;
 }
 
-/// Forward and backward of these rows, if there are some. With divided gradients, takes part in
-/// their exchange; `weight`: of these rows, unless the loss weighs them.
+/// Forward and backward of these rows, if there are some. Takes part in the exchange of gradients
+/// beside backward; `weight`: of these rows, unless the loss weighs them.
 StepResult DataParallel::run_part(std::span<const Tensor> inputs, bool weighs, double weight) {
   StepResult result;
-  if (gradients_) {
-    gradients_->begin(session_->accumulated_gradients().sums, parts_ == 0, weighs ? 1 : weight);
+  GradientBuckets* const beside = buckets();
+  if (beside != nullptr) {
+    beside->begin(session_->accumulated_gradients().sums, parts_ == 0, weighs ? 1 : weight);
   }
+  if (inputs.empty() && parts_ == 0 && early_ != nullptr) clear_sums();
   if (!inputs.empty()) {
     // In a step each process has its own seed; between steps all have the same.
     session_->set_seed(seed_ + static_cast<uint64_t>(peers_->rank()));
@@ -322,12 +330,27 @@ StepResult DataParallel::run_part(std::span<const Tensor> inputs, bool weighs, d
       result = session_->accumulate(inputs);
     } catch (...) {
       session_->set_seed(seed_);
+      if (beside != nullptr) beside->drop();
       throw;
     }
     session_->set_seed(seed_);
   }
-  if (gradients_) gradients_->end();
+  if (beside != nullptr) {
+    try {
+      beside->end();
+    } catch (...) {
+      beside->drop();
+      throw;
+    }
+    for (const Exchange& exchange : beside->take_ended()) session_->record(exchange);
+  }
   return result;
+}
+
+void DataParallel::clear_sums() {
+  for (auto& [name, sum] : session_->accumulated_gradients().sums) {
+    if (sum.nbytes() > 0) std::memset(sum.data(), 0, sum.nbytes());
+  }
 }
 
 void DataParallel::scale_sums(double factor) {
@@ -363,7 +386,9 @@ std::vector<DataParallel::Summary> DataParallel::close() {
     const Summary o = own_summary();
     const std::array<double, 10> own{o.skipped,    o.weight,   o.loss,   o.step_count, o.run_count,
                                      o.loss_scale, o.settings, o.shared, o.parts,      o.form};
-    for (const std::vector<double>& n : peers_->agree("the end of a step", own)) {
+    std::vector<std::vector<double>> numbers;
+    record("the end of a step", 0, [&] { numbers = peers_->agree("the end of a step", own); });
+    for (const std::vector<double>& n : numbers) {
       every.push_back({n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7], n[8], n[9]});
     }
     compare(every);
@@ -463,13 +488,14 @@ std::optional<StepResult> DataParallel::finish(std::vector<Tensor> outputs) {
     if (!waiting.weighs) {
       factor = shared_ ? share_ : rows_ / (waiting.weight > 0 ? waiting.weight : 1);
     }
-    if (!gradients_) sum_gradients(waiting.sums, factor / total);
+    const bool summed = buckets() != nullptr;
+    if (!summed) sum_gradients(waiting.sums, factor / total);
     if (!old_statistics_.empty()) {
       const auto has_rows = [](const Summary& of) { return of.weight > 0; };
       const auto source = std::find_if(every.begin(), every.end(), has_rows) - every.begin();
       peers_->copy_from(static_cast<int>(source), states(session_->statistic_names()));
     }
-    const double weight = gradients_ ? total : 1;  // of the sums
+    const double weight = summed ? total : 1;  // of the sums
     session_->set_accumulated(weight, loss / total * weight);
     norm = norm_of_all(waiting.sums, weight);
   } catch (...) {
@@ -519,7 +545,7 @@ void DataParallel::undo() {
 void DataParallel::forget() {
   parts_ = 0;
   rows_ = loss_ = share_ = 0;
-  shared_ = skipped_ = false;
+  shared_ = skipped_ = whole_ = false;
 }
 
 std::vector<Tensor> DataParallel::states(std::vector<std::string> names) const {

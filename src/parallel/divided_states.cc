@@ -97,6 +97,8 @@ void DataParallel::divide(int zero) {
   set_digest();
   session_->hold_states_of(shares[static_cast<size_t>(peers_->rank())], receive());
   shares_ = std::move(shares);
+  early_ = nullptr;
+  moved_ = true;
   loaded_hash_.clear();
 }
 
@@ -161,6 +163,12 @@ void DataParallel::require_same_checkpoint(const std::vector<std::vector<double>
 }
 
 void DataParallel::sum_gradients(const std::map<std::string, Tensor>& sums, double factor) {
+  size_t bytes = 0;
+  for (const auto& named : sums) bytes += named.second.nbytes();
+  record("sum of gradients", bytes, [&] { sum_all(sums, factor); });
+}
+
+void DataParallel::sum_all(const std::map<std::string, Tensor>& sums, double factor) {
   if (!shares_.empty()) {
     Peers::Owned owned;
     for (const std::vector<std::string>& share : shares_) {
@@ -201,7 +209,11 @@ StepResult DataParallel::apply(double norm) {
     weights.emplace_back();
     for (const std::string& name : share) weights.back().push_back(session_->state(name));
   }
-  peers_->copy_from_owners(weights);
+  size_t bytes = 0;
+  for (const auto& share : weights) {
+    for (const Tensor& weight : share) bytes += weight.nbytes();
+  }
+  record("copy of weights", bytes, [&] { peers_->copy_from_owners(weights); });
   session_->complete_update();
   return result;
 }

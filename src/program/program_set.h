@@ -87,6 +87,10 @@ class ProgramSet {
 
   /// Records all runs from now on.
   void start_profile() { watch(std::make_unique<Profiler>()); }
+  /// Adds an exchange to the recorded events, if any are recorded.
+  void record(const Exchange& exchange) {
+    if (profiler_) profiler_->add(exchange);
+  }
   /// Stops recording and writes the events. Throws DataError unless it was started, IoError.
   void write_profile(const std::filesystem::path& path) {
     recorded().write(path.string());

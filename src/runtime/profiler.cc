@@ -16,6 +16,8 @@ std::string Profiler::to_json() const {
     const int row = rows.try_emplace(e.op, static_cast<int>(rows.size()) + 1).first->second;
     json args{{"op", e.op}};
     if (!e.kernel.empty()) args.update({{"kernel", e.kernel}, {"types", e.shapes}});
+    if (e.bytes > 0) args["bytes"] = e.bytes;
+    if (e.bucket >= 0) args["bucket"] = e.bucket;
     if (e.flops > 0) {
       args["GFLOP"] = e.flops / 1e9;
       args["GFLOP/s"] = e.flops / e.duration_us / 1e3;
@@ -34,6 +36,16 @@ std::string Profiler::to_json() const {
         {{"name", "thread_name"}, {"ph", "M"}, {"pid", 1}, {"tid", row}, {"args", {{"name", op}}}});
   }
   return json{{"traceEvents", trace}, {"displayTimeUnit", "ms"}}.dump();
+}
+
+void Profiler::add(const Exchange& exchange) {
+  const std::chrono::duration<double, std::micro> took = exchange.end - exchange.start;
+  add({.node = exchange.name,
+       .op = "communication",
+       .start_us = us_of(exchange.start),
+       .duration_us = took.count(),
+       .bytes = exchange.bytes,
+       .bucket = exchange.bucket});
 }
 
 void Profiler::write(const std::string& path) const {

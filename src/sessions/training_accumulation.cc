@@ -18,8 +18,7 @@ namespace steep {
 
 Program& TrainingSession::Impl::accumulation() {
   return programs.get(Kind::accumulation, [&] {
-    Graph graph =
-        accumulation_graph(model, options, &weighs_, receiver ? receiver->number() : int64_t{0});
+    Graph graph = accumulation_graph(model, options, &weighs_, delivery());
     for (Value state : graph.states()) {
       Tensor& bytes = programs.states[state.name()];
       if (!bytes.defined()) bytes = Tensor::zeros(state.dtype(), state.type().dims());
@@ -39,7 +38,7 @@ Program& TrainingSession::Impl::begin_accumulation() {
 }
 
 AccumulatedGradients TrainingSession::Impl::accumulated_gradients() try {
-  begin_accumulation();
+  announcer ? accumulation() : begin_accumulation();
   AccumulatedGradients result{.parts = accumulated.parts,
                               .weight = accumulated.weight,
                               .weighs = weighs_,

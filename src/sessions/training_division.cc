@@ -89,9 +89,7 @@ void TrainingSession::Impl::hold_states_of(const std::vector<std::string>& param
   // The program of a whole step holds all states; that of a part of a step takes its place.
   const uint64_t runs = program->run_count();
   if (receive) hand_over(keeps, std::move(receive));
-  program = &accumulation();
-  program->set_run_count(runs);
-  program->set_seed(options.seed);
+  run_parts(runs);
   programs.erase(Kind::step);
   programs.erase(Kind::application);
   for (const std::string& parameter : model.parameters) {
@@ -131,6 +129,38 @@ void TrainingSession::Impl::hand_over(const std::set<std::string>& keeps, Receiv
     if (keeps.count(name) != 0)
       programs.states[accumulator_name(name)] = Tensor::zeros(dtype, weight.dims());
   }
+}
+
+/// Makes the program of a part that of a step, after so many runs.
+void TrainingSession::Impl::run_parts(uint64_t runs) {
+  program = &accumulation();
+  program->set_run_count(runs);
+  program->set_seed(options.seed);
+}
+
+Delivery TrainingSession::Impl::delivery() const {
+  if (receiver) return {.receiver = receiver->number(), .sums = false};
+  // Another device would copy each sum to the host, and a loaded library cannot call the receiver.
+  const Devices& devices = programs.options().devices;
+  const bool here = devices.only_host() && devices.host().linked();
+  return {.receiver = announcer && here ? announcer->number() : 0};
+}
+
+void TrainingSession::Impl::on_sum(Ready ready) try {
+  require_applied("on_sum()");
+  if (receiver) throw InternalError("Gradients are handed over, so that there are no sums.");
+  sum_ready = std::move(ready);
+  if (announcer) return;
+  announcer = std::make_unique<Receiver>([this](int64_t index, const void* data) {
+    const std::string& name = model.parameters[static_cast<size_t>(index)];
+    // A plan may write the sum elsewhere first, and copy it at the end.
+    if (data == programs.states.at(accumulator_name(name)).data()) sum_ready(name);
+  });
+  const uint64_t runs = program->run_count();
+  programs.erase(Kind::accumulation);
+  if (held) run_parts(runs);
+} catch (const std::bad_alloc&) {
+  throw_out_of_memory();
 }
 
 /// As apply(), where there are more processes than parameters.
@@ -211,6 +241,10 @@ std::map<std::string, Tensor> TrainingSession::Impl::with_others(
 void TrainingSession::hold_states_of(const std::vector<std::string>& parameters, Receive receive) {
   const std::lock_guard lock(impl_->programs.call_lock);
   impl_->hold_states_of(parameters, std::move(receive));
+}
+void TrainingSession::on_sum(Ready ready) {
+  const std::lock_guard lock(impl_->programs.call_lock);
+  impl_->on_sum(std::move(ready));
 }
 std::optional<std::vector<std::string>> TrainingSession::held_parameters() const {
   const std::lock_guard lock(impl_->programs.call_lock);

@@ -30,6 +30,7 @@ struct TrainingSession::Impl {
   StepResult accumulate(std::span<const Tensor> inputs);
   StepResult apply_gradients();
   void hold_states_of(const std::vector<std::string>& parameters, Receive receive);
+  void on_sum(Ready ready);
   std::vector<TensorInfo> states_of(const std::string& parameter) const;
   StepResult apply_held_gradients(double norm);
   void complete_update();
@@ -143,9 +144,11 @@ struct TrainingSession::Impl {
   /// data, that other processes keep.
   std::optional<std::set<std::string>> held{};
   std::map<std::string, Tensor> elsewhere{};
-  std::unique_ptr<Receiver> receiver{};  ///< of gradients that are not added to sums here
-  std::exception_ptr receiver_error{};   ///< what it threw in the run
-  bool incomplete = false;               ///< torn until complete_update()
+  std::unique_ptr<Receiver> receiver{};   ///< of gradients that are not added to sums here
+  std::exception_ptr receiver_error{};    ///< what it threw in the run
+  std::unique_ptr<Receiver> announcer{};  ///< of sums that are there; calls `sum_ready`
+  Ready sum_ready{};
+  bool incomplete = false;    ///< torn until complete_update()
   Accumulated accumulated{};  ///< describes the sums in the states accumulator_name(), if parts > 0
 
  private:
@@ -166,6 +169,8 @@ struct TrainingSession::Impl {
   bool inspect(ForwardResult& forward, std::span<const Tensor> arrays, uint64_t run,
                StepResult* result);
   Program& accumulation();
+  Delivery delivery() const;
+  void run_parts(uint64_t runs);
   /// Returns the program. If there are no parts, it zeroes the states accumulator_name().
   Program& begin_accumulation();
   /// Imports the model, with adapters if the options ask for them.

@@ -527,4 +527,9 @@ void TrainingSession::write_profile(const std::filesystem::path& path) {
   impl_->programs.write_profile(path);
 }
 
+void TrainingSession::record(const Exchange& exchange) {
+  const std::lock_guard lock(impl_->programs.call_lock);
+  impl_->programs.record(exchange);
+}
+
 }  // namespace steep

@@ -473,7 +473,7 @@ std::string count_name(const std::string& parameter) { return "step/" + paramete
 std::string accumulator_name(const std::string& parameter) { return "accumulated/" + parameter; }
 
 Graph accumulation_graph(const TrainingModel& model, const TrainingOptions& options, bool* weighs,
-                         int64_t receiver) {
+                         Delivery delivery) {
   Graph graph = model.graph;
   const bool scaled = scales_loss(options), look_first = options.check_finite || scaled;
   begin_step(graph, options, true);
@@ -496,18 +496,14 @@ Graph accumulation_graph(const TrainingModel& model, const TrainingOptions& opti
     Value gradient = cast(gradients[i], dtype);
     if (scale) gradient = gradient * cast(scale, dtype);
     if (weight) gradient = gradient * cast(weight, dtype);
-    if (receiver != 0) {
-      // Only nodes whose results are kept run.
-      const Value delivered =
-          add_optimizer_state(graph, "delivered/" + model.parameters[i], {DType::f32, Shape{}});
-      graph.add_update(delivered,
-                       steep::apply("steep.Deliver", {gradient},
-                                    {{"receiver", receiver}, {"index", static_cast<int64_t>(i)}}));
-      continue;
+    Value delivered = gradient;
+    if (delivery.sums) {
+      const Value sum =
+          add_optimizer_state(graph, accumulator_name(model.parameters[i]), {dtype, type.shape});
+      delivered = sum + gradient;
+      graph.add_update(sum, delivered);
     }
-    const Value sum =
-        add_optimizer_state(graph, accumulator_name(model.parameters[i]), {dtype, type.shape});
-    graph.add_update(sum, sum + gradient);
+    deliver(delivered, delivery, model.parameters[i], i);
   }
   return graph;
 }

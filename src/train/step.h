@@ -13,6 +13,7 @@
 
 #include "ir/graph.h"
 #include "steep/steep.h"
+#include "train/delivery.h"
 #include "train/quantised_weights.h"
 
 namespace steep {
@@ -61,10 +62,10 @@ Graph step_graph(const TrainingModel& model, const TrainingOptions& options);
 /// A part of a step: as step_graph(), but gradients are added to the states accumulator_name(), and
 /// there is no optimizer. Forward outputs: loss, options.step_outputs, then loss_weight() if there
 /// is one (*weighs is then true, and the gradients are multiplied by it), then, with check_finite
-/// or a loss scale, the gradients' norm. `receiver`: if not 0, the number of a Receiver, which gets
-/// the gradient of each of model.parameters by its index; there are no sums then.
+/// or a loss scale, the gradients' norm.
+/// `delivery`: by the index in model.parameters.
 Graph accumulation_graph(const TrainingModel& model, const TrainingOptions& options, bool* weighs,
-                         int64_t receiver = 0);
+                         Delivery delivery = {});
 
 /// The end of a step in parts: clips and updates with the sums in these states times kShareInput.
 /// The forward phase is empty. Backward inputs: those of step_graph(), then kShareInput. `held`: if

@@ -101,6 +101,7 @@ class ThreadPeers : public Peers {
   int rank() const override { return rank_; }
   int size() const override { return room_.size(); }
   bool exchanges() const override { return true; }
+  bool any_thread() const override { return true; }
 
  protected:
   void gather_bytes(const void* own, void* every, size_t bytes) override {

@@ -22,6 +22,8 @@ _LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 class TorchPeers(_steep.Peers):
     """The operations of ``steep::Peers`` on memory of the engine, which is used in place."""
 
+    any_thread = True  # gradients are exchanged beside backward
+
     def __init__(self) -> None:
         """Join the default group; raise as ``ensure_group``."""
         ensure_group()

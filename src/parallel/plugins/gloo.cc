@@ -311,8 +311,9 @@ void close(void* comm) {
 
 }  // namespace
 
-extern "C" [[gnu::visibility("default")]] const SteepComm* steep_comm_2(void) {
+extern "C" [[gnu::visibility("default")]] const SteepComm* steep_comm_3(void) {
   static const SteepComm table{.size = sizeof(SteepComm),
+                               .any_thread = 1,
                                .open = open,
                                .gather = gather,
                                .sum_float = sum<float>,

@@ -35,6 +35,7 @@ class Table(ctypes.Structure):
 
     _fields_ = (
         ("size", SIZE),
+        ("any_thread", INT),
         ("open", OPEN),
         ("gather", GATHER),
         ("sum_float", VOID),
@@ -48,7 +49,7 @@ class Table(ctypes.Structure):
 
 
 def table() -> Table:
-    entry = ctypes.CDLL(str(PLUGIN)).steep_comm_2
+    entry = ctypes.CDLL(str(PLUGIN)).steep_comm_3
     entry.restype = ctypes.POINTER(Table)
     return entry().contents
 

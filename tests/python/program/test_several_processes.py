@@ -1,5 +1,6 @@
 """`steep train --parallel`: several processes give the results of one with the whole batch."""
 
+import itertools
 import json
 import os
 import re
@@ -8,9 +9,11 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
+import onnx.helper
 import onnx.numpy_helper
 import onnx.parser
 import pytest
@@ -105,6 +108,58 @@ def test_a_run_continues_with_another_number_of_processes(folder: Path) -> None:
     train(1, "--epochs", 3, "--checkpoint", "run", "--resume", "run")
     train(3, "--epochs", 4, "--checkpoint", "run", "--resume", "run", "--out", "parts.onnx")
     assert_same("whole.onnx", "parts.onnx")
+
+
+def chain(width: int = 512, layers: int = 12) -> onnx.ModelProto:
+    """Weights of 11 MiB: several buckets."""
+    random = np.random.default_rng(0)
+    extents = [3, *[width] * layers, 4]
+    nodes, arrays, value = [], [], "x"
+    for i, shape in enumerate(itertools.pairwise(extents)):
+        array = (random.normal(size=shape) / shape[0] ** 0.5).astype(np.float32)
+        arrays.append(onnx.numpy_helper.from_array(array, f"w{i}"))
+        nodes.append(onnx.helper.make_node("MatMul", [value, f"w{i}"], [f"p{i}"]))
+        nodes.append(onnx.helper.make_node("Tanh", [f"p{i}"], [f"h{i}"]))
+        value = f"h{i}"
+    ends = [
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", extent])
+        for name, extent in (("x", 3), (value, 4))
+    ]
+    graph = onnx.helper.make_graph(nodes, "chain", ends[:1], ends[1:], arrays)
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def events_of(path: str) -> list[dict[str, Any]]:
+    events = json.loads(Path(path).read_text())["traceEvents"]
+    return sorted((e for e in events if e["ph"] == "X"), key=lambda e: e["ts"])
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2])
+def test_gradients_leave_while_backward_makes_others(folder: Path, zero: int) -> None:
+    model = chain()
+    onnx.save(model, folder / "m.onnx")
+    words = ("train", "m.onnx", "--data", "t.npz", *CROSS_ENTROPY, "--optimizer", "sgd")
+    words += ("--lr", 0.05, "--batch", 6, "--epochs", 6, "--out")
+    steep(*words, "one.onnx")
+    several = ("--parallel", "gloo", "--zero", zero, "--profile", "t.json")
+    steep("launch", "-n", 2, *words, "o.onnx", *several)
+    assert_same("one.onnx", "o.onnx")
+    events = events_of("t.json")
+    starts = [i for i, e in enumerate(events) if e["name"] == "the start of a step"]
+    assert len(starts) == 6 * 4
+    early = 0  # buckets that begin before backward has the last gradient
+    sizes = {w.name: 4 * int(np.prod(w.dims)) for w in model.graph.initializer}
+    for i, j in itertools.pairwise([*starts, len(events)]):
+        step = events[i:j]
+        buckets = [e for e in step if "bucket" in e["args"]]
+        assert [e["args"]["bucket"] for e in buckets] == list(range(len(buckets)))
+        assert len(buckets) > 1
+        assert sum(e["args"]["bytes"] for e in buckets) == sum(sizes.values())
+        last = max(e["ts"] for e in step if e["cat"] == "steep.Deliver")
+        early += sum(e["ts"] < last for e in buckets)
+    assert early > 0
+    assert len({e["tid"] for e in events if e["cat"] == "communication"}) == 1
 
 
 @pytest.mark.parametrize("kind", ["plain", "parts", "less rows than processes", "validation"])
