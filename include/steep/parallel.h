@@ -268,7 +268,7 @@ class DataParallel {
   void set_digest();
   void hold_share_of(TrainingSession& session) const;
   std::map<std::string, Tensor> gather_from_owners(
-      const std::function<std::vector<TensorInfo>(const std::string&)>& types,
+      const char* call, const std::function<std::vector<TensorInfo>(const std::string&)>& types,
       const std::function<Tensor(const std::string&)>& own);
   std::string loaded_states();
   void choose_wire(const std::string& precision);

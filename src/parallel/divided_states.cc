@@ -218,11 +218,12 @@ StepResult DataParallel::apply(double norm) {
   return result;
 }
 
-/// On rank 0, what the others have of the parameters that they own, by name; else nothing. `types`:
-/// of all of a parameter; `own`: the value of one. The counts of steps on rank 0 become the
-/// owners', which may have been set there only.
+/// On rank 0, what the others have of the parameters that they own, by name; else nothing. `call`:
+/// whose part this is, as processes in different calls send different states; `types`: of all of a
+/// parameter; `own`: the value of one. The counts of steps on rank 0 become the owners', which may
+/// have been set there only.
 std::map<std::string, Tensor> DataParallel::gather_from_owners(
-    const std::function<std::vector<TensorInfo>(const std::string&)>& types,
+    const char* call, const std::function<std::vector<TensorInfo>(const std::string&)>& types,
     const std::function<Tensor(const std::string&)>& own) {
   std::map<std::string, Tensor> others;
   const auto rank = static_cast<size_t>(peers_->rank());
@@ -248,15 +249,16 @@ std::map<std::string, Tensor> DataParallel::gather_from_owners(
     throw;
   }
   const double loaded = digest_of(loaded_states());
-  require_same_checkpoint(peers_->agree("the states of all processes", {&loaded, 1}), 0);
+  require_same_checkpoint(peers_->agree(call, {&loaded, 1}), 0);
   peers_->copy_to_first(owned);
   return others;
 }
 
 std::map<std::string, Tensor> DataParallel::gather_states() {
   if (shares_.empty()) return {};
-  return gather_from_owners([&](const std::string& of) { return session_->states_of(of); },
-                            [&](const std::string& name) { return session_->state(name); });
+  return gather_from_owners(
+      "a checkpoint of all states", [&](const std::string& of) { return session_->states_of(of); },
+      [&](const std::string& name) { return session_->state(name); });
 }
 
 std::map<std::string, Tensor> DataParallel::optimizer_state() {
@@ -272,10 +274,11 @@ std::map<std::string, Tensor> DataParallel::optimizer_state() {
     }
     return infos;
   };
-  std::map<std::string, Tensor> others = gather_from_owners(types, [&](const std::string& name) {
+  const auto value = [&](const std::string& name) {
     if (own.empty()) own = session_->optimizer_state();
     return own.at(name);
-  });
+  };
+  std::map<std::string, Tensor> others = gather_from_owners("the optimizer's states", types, value);
   own = session_->optimizer_state();  // with the counts of the owners
   own.merge(others);
   return own;
@@ -304,7 +307,8 @@ void DataParallel::save_shards(const std::filesystem::path& path, const std::str
 void DataParallel::write_shards(const std::filesystem::path& path, const std::string& user,
                                 PendingCheckpoint* pending) {
   const auto no_types = [](const std::string&) { return std::vector<TensorInfo>(); };
-  gather_from_owners(no_types, {});  // the counts of steps, which rank 0 writes
+  // The counts of steps, which rank 0 writes.
+  gather_from_owners("a sharded checkpoint", no_types, {});
   const std::string name =
       peers_->gather_texts(pending != nullptr ? pending->folder().filename().string() : "")[0];
   FileRecord own;

@@ -278,5 +278,28 @@ TEST(ShardedStates, OfTwoCheckpointsAreNotMixed) {
   });
 }
 
+TEST(ShardedStates, OtherCallsOnOtherProcessesAreAnErrorOfAll) {
+  using Call = std::function<void(DataParallel&, const std::string&)>;
+  const std::vector<Call> calls{
+      [](auto& parallel, const auto& path) { parallel.save_checkpoint(path); },
+      [](auto& parallel, const auto& path) { parallel.save_checkpoint(path, "{}", true); },
+      [](auto& parallel, const auto&) { parallel.optimizer_state(); }};
+  const Folder folder;
+  in_threads(2, [&](const std::shared_ptr<Peers>& peers) {
+    auto session = session_of(matrices_bytes(), options_of("adamw"));
+    DataParallel parallel(session, peers, {}, 1);
+    parallel.step(batch(4, 1));
+    for (size_t first = 0; first < calls.size(); ++first) {
+      for (size_t second = 0; second < calls.size(); ++second) {
+        if (first == second) continue;
+        const Call& call = calls[peers->rank() == 0 ? first : second];
+        EXPECT_THROW(call(parallel, folder / "run"), ProviderError) << first << " " << second;
+      }
+    }
+    EXPECT_FALSE(fs::exists(folder / "run"));
+    parallel.save_checkpoint(folder / "run");
+  });
+}
+
 }  // namespace
 }  // namespace steep
