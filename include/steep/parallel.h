@@ -7,6 +7,9 @@
 //   if (peers->rank() == 0) session.save_checkpoint("run/checkpoint");
 #pragma once
 
+#include <sys/types.h>
+#include <unistd.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -33,7 +36,8 @@ class PeerLostError : public ProviderError {
 };
 
 /// The processes of a training. All of them make the same calls in the same order. A call throws
-/// PeerLostError if a process is lost; from then on all calls do. Not for several threads.
+/// PeerLostError if a process is lost; from then on all calls do. A call throws ProviderError in a
+/// process that was forked from the one that made the connections. Not for several threads.
 class Peers {
  public:
   virtual ~Peers() = default;
@@ -93,6 +97,8 @@ class Peers {
   static constexpr size_t kNumbers = 12;
 
  protected:
+  /// Whether this process was forked after the connections were made, which belong to the other.
+  bool is_forked() const;
   /// The operations, which throw std::exception if they fail. `every` has room for all processes.
   virtual void gather_bytes(const void* own, void* every, size_t bytes) = 0;
   virtual void sum(float* values, size_t count) = 0;
@@ -115,6 +121,7 @@ class Peers {
   void send_parts(const char* op, std::span<const Tensor> out, int to, std::span<const Tensor> in,
                   int from, bool adds, DType wire = DType::f32);
 
+  pid_t process_ = ::getpid();
   std::string failure_;
   bool failed_together_ = false;
   uint64_t agreements_ = 0;

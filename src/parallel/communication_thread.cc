@@ -2,9 +2,9 @@
 
 #include <unistd.h>
 
-#include <csignal>
 #include <utility>
 
+#include "runtime/threads.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -32,16 +32,11 @@ void CommunicationThread::start(Exchange exchange, std::function<void()> run) {
   if (state_->thread.joinable() && process_ != ::getpid()) {
     throw ProviderError({.what = "A process that was forked cannot exchange gradients with others.",
                          .expected = "the process that made the connections",
-                         .remedy = "Start processes by spawn, or fork before the first step."});
+                         .remedy = "Start processes by spawn, or connect after the fork."});
   }
   std::unique_lock lock(state_->mutex);
   if (!state_->thread.joinable()) {
-    // Signals are for the main thread.
-    sigset_t all, before;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before);
-    state_->thread = std::thread([this] { run_jobs(); });
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    state_->thread = start_quiet_thread("the exchange of gradients", [this] { run_jobs(); });
     process_ = ::getpid();
   }
   state_->changed.wait(lock, [&] { return state_->jobs.size() < most_ || state_->error; });

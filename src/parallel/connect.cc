@@ -2,12 +2,12 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <chrono>
-#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <future>
@@ -21,6 +21,7 @@
 #include "parallel/watch.h"
 #include "runtime/budget.h"
 #include "runtime/counted.h"
+#include "runtime/threads.h"
 #include "steep/parallel.h"
 
 namespace steep {
@@ -31,7 +32,10 @@ namespace fs = std::filesystem;
 class Plugin {
  public:
   Plugin(const SteepComm& table, void* comm) : table_(table), comm_(comm) {}
-  ~Plugin() { table_.close(comm_); }
+  /// In a process that was forked meanwhile, leaves the connections to the other one.
+  ~Plugin() {
+    if (process_ == ::getpid()) table_.close(comm_);
+  }
   Plugin(const Plugin&) = delete;
   Plugin& operator=(const Plugin&) = delete;
 
@@ -50,12 +54,19 @@ class Plugin {
  private:
   const SteepComm& table_;
   void* comm_;
+  pid_t process_ = ::getpid();
 };
 
 class PluginPeers : public Peers {
  public:
   PluginPeers(const SteepComm& table, void* comm, int rank, int size)
       : plugin_(table, comm), rank_(rank), size_(size) {}
+  ~PluginPeers() override {
+    // A fork: the thread of the watch is in the other process.
+    if (is_forked()) static_cast<void>(watch_.release());
+  }
+  PluginPeers(const PluginPeers&) = delete;
+  PluginPeers& operator=(const PluginPeers&) = delete;
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -240,16 +251,11 @@ struct Opening {
 /// can interrupt that. After an error the thread is left to them.
 void* open_watched(const SteepComm& table, const std::shared_ptr<Opening>& opening, Watch& watch,
                    std::chrono::seconds limit) {
-  std::promise<void*> promise;
-  std::future<void*> future = promise.get_future();
-  // Signals are for the main thread.
-  sigset_t all, before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread([&table, opening, promise = std::move(promise)]() mutable {
-    promise.set_value(opening->run(table));
+  const auto promise = std::make_shared<std::promise<void*>>();
+  std::future<void*> future = promise->get_future();
+  start_quiet_thread("the connection to other processes", [&table, opening, promise] {
+    promise->set_value(opening->run(table));
   }).detach();
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   const Clock::time_point end = Clock::now() + limit;
   while (future.wait_for(kLook) != std::future_status::ready) {
     check_all_are_there(watch, opening->options.size);

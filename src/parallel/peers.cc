@@ -128,7 +128,15 @@ std::string to_text(const std::string& kind, const ErrorParts& parts) {
 
 }  // namespace
 
+bool Peers::is_forked() const { return process_ != ::getpid(); }
+
 void Peers::together(const char* op, const std::function<void()>& f) {
+  if (is_forked()) {
+    throw ProviderError({.what = "A process that was forked cannot communicate with the others.",
+                         .op = op,
+                         .expected = "the process that made the connections",
+                         .remedy = "Start processes by spawn, or connect after the fork."});
+  }
   if (!failure_.empty()) {
     throw PeerLostError(
         ErrorParts{.what = "The connection between the processes was lost.",

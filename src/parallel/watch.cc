@@ -7,12 +7,12 @@
 
 #include <array>
 #include <cerrno>
-#include <csignal>
 #include <cstring>
 #include <fstream>
 #include <iterator>
 #include <utility>
 
+#include "runtime/threads.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -62,12 +62,12 @@ void note_loss(const fs::path& folder, int rank, const std::string& how) {
 Watch::Watch(fs::path folder, int rank, int size, WatchTimes times)
     : folder_(std::move(folder)), rank_(rank), times_(times), others_(static_cast<size_t>(size)) {
   make_file();
-  // Signals are for the main thread.
-  sigset_t all, before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { run(); });
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  try {
+    thread_ = start_quiet_thread("the watch over other processes", [this] { run(); });
+  } catch (...) {
+    ::close(own_);  // tells the others that this one ends
+    throw;
+  }
 }
 
 void Watch::make_file() {

@@ -9,12 +9,14 @@
 
 #include <algorithm>
 #include <climits>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <latch>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "runtime/headroom.h"
@@ -188,6 +190,22 @@ void leave_call() {
   if (--caller.calls == 0) --callers;
 }
 
+/// Blocks all signals of the calling thread, and so of threads that it starts, during its lifetime.
+class BlockedSignals {
+ public:
+  BlockedSignals() {
+    sigset_t all;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~BlockedSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  BlockedSignals(const BlockedSignals&) = delete;
+  BlockedSignals& operator=(const BlockedSignals&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
 }  // namespace
 
 int settle_threads(int count) {
@@ -207,6 +225,18 @@ int settle_threads(int count) {
   }
   watch_neighbours();
   return caller.most;
+}
+
+std::thread start_quiet_thread(const char* work, std::function<void()> run) {
+  const BlockedSignals blocked;
+  try {
+    return std::thread(std::move(run));
+  } catch (const std::system_error& error) {
+    throw ProviderError({.what = fmt::format("The thread for {} cannot be started.", work),
+                         .received = error.what(),
+                         .remedy = "Raise the limit on processes and threads (ulimit -u), or end "
+                                   "other programs."});
+  }
 }
 
 ThreadBound::ThreadBound(int64_t most) : before_(most > 0 ? omp_get_max_threads() : 0) {

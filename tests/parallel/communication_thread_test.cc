@@ -3,12 +3,19 @@
 #include "parallel/communication_thread.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <future>
+#include <functional>
+#include <memory>
 #include <stdexcept>
 #include <string>
+
+#include "parallel/in_threads.h"
+#include "steep/error.h"
 
 namespace steep {
 namespace {
@@ -76,6 +83,54 @@ TEST(CommunicationThread, EndsWhatWasStarted) {
     thread.start({}, [&] { ran = true; });
   }
   EXPECT_TRUE(ran);
+}
+
+/// The exit code of a child that runs `work`; -1: it was killed, since it hung.
+int code_of_child(const std::function<int()>& work) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(20);
+    ::_exit(work());
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST(CommunicationThread, StaysInTheProcessThatStartedIt) {
+  auto thread = std::make_unique<CommunicationThread>(true);
+  thread->start({}, [] {});
+  thread->wait();
+  EXPECT_EQ(code_of_child([&] {
+              try {
+                thread->start({}, [] {});
+                return 1;
+              } catch (const ProviderError&) {
+                thread.reset();
+                return 0;
+              }
+            }),
+            0);
+  thread->start({}, [] {});
+  thread->wait();
+}
+
+TEST(CommunicationThread, OfOneProcessIsNotUsedByAChildOfAFork) {
+  testing::in_threads(2, [](const std::shared_ptr<Peers>& peers) {
+    peers->agree("a call", {});
+    EXPECT_EQ(code_of_child([&] {
+                try {
+                  peers->agree("another call", {});
+                  return 1;
+                } catch (const PeerLostError&) {
+                  return 2;
+                } catch (const ProviderError&) {
+                  return 0;
+                }
+              }),
+              0);
+    peers->agree("another call", {});
+  });
 }
 
 }  // namespace
