@@ -205,7 +205,9 @@ class Ranks {
     call_engine([&] { parallel_.drop_gradients(); });
   }
   void refresh() { parallel_.refresh(); }
-  void loaded() { parallel_.loaded(); }
+  void loaded() {
+    call_engine([&] { parallel_.loaded(); });
+  }
   void divide(int zero) {
     call_engine([&] { parallel_.divide(zero); });
   }
@@ -222,10 +224,10 @@ class Ranks {
   std::string warning() const { return parallel_.warning(); }
   void move_to(TrainingSession& session, std::map<std::string, std::string> facts,
                nb::callable copy) {
+    parallel_.move_to(session, std::move(facts), [this] { exchange_in_python([&] { copy_(); }); });
     session_ = &session;
     // Destroyed with this object, which Python does with the GIL.
     copy_ = std::move(copy);
-    parallel_.move_to(session, std::move(facts), [this] { exchange_in_python([&] { copy_(); }); });
   }
   void count(double elements, std::string form) { parallel_.count(elements, std::move(form)); }
   void set_settings(std::string text) { parallel_.set_settings(std::move(text)); }

@@ -329,9 +329,9 @@ class Trainer:
         """
         self._agree()
         state = {name: t.detach().clone() for name, t in self.model.state_dict().items()}
-        if self._session is not None:
-            everything = None if self._parallel is None else self._parallel.moments_of_all()
-            state |= named_state(self._session, self._roles.names, self._settings, everything)
+        if (session := self._session) is not None:
+            everything = None if self._parallel is None else self._parallel.moments_of_all(session)
+            state |= named_state(session, self._roles.names, self._settings, everything)
         return state
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor], strict: bool = True) -> None:

@@ -99,15 +99,15 @@ class TrainerRanks(Ranks):
         """Whether adding a part of a step is a call of all, and its error drops the parts."""
         return self._zero == 2 and self.size > 1
 
-    def moments_of_all(self) -> dict[str, _steep.Tensor] | None:
+    def moments_of_all(self, session: _steep.TrainingSession) -> dict[str, _steep.Tensor] | None:
         """With ``zero``: return moments, on rank 0 those of all processes, which all call this.
 
         Elsewhere those that this process keeps, and None if they are not divided.
         """
-        if not self._zero or self.size == 1 or not hasattr(self, "_engine"):
+        if not self._zero or self.size == 1:
             return None
         with self._lock:
-            every = self._engine.optimizer_state()
+            every = self._engine_of(session).optimizer_state()
         return every if self.rank == 0 else None
 
     def note_loaded(self, state: Mapping[str, torch.Tensor]) -> None:

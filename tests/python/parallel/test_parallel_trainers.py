@@ -1,6 +1,7 @@
 """Trainers with parallel="torch": N processes train as PyTorch does with all of their rows."""
 
 import copy
+import gc
 import itertools
 import os
 import shutil
@@ -349,6 +350,30 @@ def fail_together(rank):
         trainer.step(X[mine], Y[mine])
 
 
+class SometimesRounded(Net):
+    """Three rows are rounded, which has no gradient."""
+
+    def forward(self, x):
+        hidden = self.first(x)
+        return self.last(torch.round(hidden) if len(x) == 3 else hidden)
+
+
+def keep_states_after_a_refusal(rank):
+    model = SometimesRounded()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    trainer = steep.trainer(model, nn.MSELoss(), optimizer, parallel="torch", zero=1)
+    trainer.step(X[:4], Y[:4])
+    before = trainer.state_dict()
+    with pytest.raises(steep.ModelError, match="Other parameters are trained"):
+        trainer.step(X[:3], Y[:3])
+    gc.collect()  # the session that was refused
+    after = trainer.state_dict()
+    assert before.keys() == after.keys()
+    for name, value in before.items():
+        assert torch.equal(after[name], value), name
+    trainer.step(X[:4], Y[:4])
+
+
 def differ(rank, net, options, criterion, what):
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     trainer = steep.trainer(net, criterion, optimizer, parallel="torch", **options)
@@ -387,6 +412,7 @@ def test_two_processes_equal_pytorch_and_all_are_told_what_one_meets():
     names = ["equal_pytorch", "accumulate", "fail_together", "tell_differences"]
     names += ["refuse_what_has_no_mean", "exchange_in_half_the_bytes"]
     names += ["divide_moments", "accumulate_divided", "refuse_what_is_divided"]
+    names += ["keep_states_after_a_refusal"]
     in_processes(2, run_all, names)  # once: each process imports and captures for seconds
 
 
