@@ -289,6 +289,7 @@ class DataParallel {
   void scale_sums(double factor);
   Summary own_summary();
   std::vector<Summary> close();
+  void require_parts();
   void compare(const std::vector<Summary>& every);
   void compare_settings(const std::vector<Summary>& every);
   void compare_forms(const std::vector<Summary>& every);
@@ -341,6 +342,7 @@ class DataParallel {
   bool shared_ = false;  ///< whether accumulate() was told the rows of all
   bool skipped_ = false;
   double skipped_loss_ = 0;
+  bool lost_ = false;   ///< an error in a part dropped the sums of those before it
   bool whole_ = false;  ///< the step has one part, whose gradients leave beside backward
 };
 

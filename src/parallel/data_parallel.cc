@@ -326,9 +326,11 @@ StepResult DataParallel::run_part(std::span<const Tensor> inputs, bool weighs, d
   if (!inputs.empty()) {
     // In a step each process has its own seed; between steps all have the same.
     session_->set_seed(seed_ + static_cast<uint64_t>(peers_->rank()));
+    const int64_t waiting = session_->accumulated();
     try {
       result = session_->accumulate(inputs);
     } catch (...) {
+      lost_ = lost_ || session_->accumulated() < waiting;
       session_->set_seed(seed_);
       if (beside != nullptr) beside->drop();
       throw;
@@ -345,12 +347,6 @@ StepResult DataParallel::run_part(std::span<const Tensor> inputs, bool weighs, d
     for (const Exchange& exchange : beside->take_ended()) session_->record(exchange);
   }
   return result;
-}
-
-void DataParallel::clear_sums() {
-  for (auto& [name, sum] : session_->accumulated_gradients().sums) {
-    if (sum.nbytes() > 0) std::memset(sum.data(), 0, sum.nbytes());
-  }
 }
 
 void DataParallel::scale_sums(double factor) {
@@ -383,6 +379,7 @@ DataParallel::Summary DataParallel::own_summary() {
 std::vector<DataParallel::Summary> DataParallel::close() {
   std::vector<Summary> every;
   try {
+    require_parts();
     const Summary o = own_summary();
     const std::array<double, 10> own{o.skipped,    o.weight,   o.loss,   o.step_count, o.run_count,
                                      o.loss_scale, o.settings, o.shared, o.parts,      o.form};
@@ -535,8 +532,13 @@ StepResult DataParallel::skip(const std::vector<Summary>& every, std::vector<Ten
 void DataParallel::undo() {
   session_->set_run_count(runs_);
   session_->drop_gradients();
-  for (const auto& [name, value] : old_statistics_) {
-    std::memcpy(session_->state(name).data(), value.data(), value.nbytes());
+  for (const std::string& name : session_->statistic_names()) {
+    const auto old = old_statistics_.find(name);
+    if (old == old_statistics_.end()) continue;  // of a session in the place of that one
+    Tensor state = session_->state(name);
+    if (state.nbytes() == old->second.nbytes()) {
+      std::memcpy(state.data(), old->second.data(), state.nbytes());
+    }
   }
   opened_ = false;
   forget();
@@ -545,7 +547,7 @@ void DataParallel::undo() {
 void DataParallel::forget() {
   parts_ = 0;
   rows_ = loss_ = share_ = 0;
-  shared_ = skipped_ = whole_ = false;
+  shared_ = skipped_ = whole_ = lost_ = false;
 }
 
 std::vector<Tensor> DataParallel::states(std::vector<std::string> names) const {

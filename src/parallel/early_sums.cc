@@ -4,10 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "parallel/divided_gradients.h"
+#include "runtime/counted.h"
 
 namespace steep {
 namespace {
@@ -88,6 +90,26 @@ void DataParallel::set_order(bool anew) {
   if (!moved_ || early_ == nullptr) return;
   session_->on_sum([early = early_](const std::string& parameter) { early->complete(parameter); });
   moved_ = false;
+}
+
+void DataParallel::clear_sums() {
+  for (auto& [name, sum] : session_->accumulated_gradients().sums) {
+    if (sum.nbytes() > 0) std::memset(sum.data(), 0, sum.nbytes());
+  }
+}
+
+/// An error in the midst of backward has dropped the sums of the parts before.
+void DataParallel::require_parts() {
+  if (!lost_) return;
+  const DataError error(
+      ErrorParts{.what = "Gradients of this step were lost by an error in one of its parts; no "
+                         "weight was changed.",
+                 .expected = "the gradients of " + counted(parts_, "part"),
+                 .received = "none of the parts before the error",
+                 .remedy = "Accumulate all parts again; call drop_gradients() on all ranks after "
+                           "an error."});
+  peers_->tell(error);
+  throw error;
 }
 
 /// Does an exchange, and shows it in the trace.

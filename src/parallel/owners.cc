@@ -100,8 +100,11 @@ void Peers::send_parts(const char* op, std::span<const Tensor> out, int to,
   const bool wide = !in.empty() && in[0].dtype() == DType::f64;
   const size_t shrinks = wire == DType::bf16 ? 2 : 1;
   const size_t most = kMessageBytes * shrinks;  // of the tensors' bytes in one message
-  std::vector<char> sent(std::min(sends, most) / shrinks),
-      received(std::min(receives, most) / shrinks);
+  std::vector<char> sent, received;
+  together(op, [&] {
+    sent.resize(std::min(sends, most) / shrinks);
+    received.resize(std::min(receives, most) / shrinks);
+  });
   for (size_t at = 0; at < std::max(sends, receives); at += most) {
     const size_t more = at < sends ? std::min(most, sends - at) : 0;
     const size_t less = at < receives ? std::min(most, receives - at) : 0;

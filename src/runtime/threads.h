@@ -23,8 +23,8 @@ int settle_threads(int count);
 /// The most threads that options and the program accept.
 constexpr int64_t kMostThreads = 1024;
 
-/// Starts a thread that gets no signals, which are for the main thread. `work`: what it does, for the
-/// error. `run` throws nothing. Throws ProviderError if the system cannot start a thread.
+/// Starts a thread that gets no signals, which are for the main thread. `work`: what it does, for
+/// the error. `run` throws nothing. Throws ProviderError if the system cannot start a thread.
 std::thread start_quiet_thread(const char* work, std::function<void()> run);
 
 /// Limits the number of OpenMP's threads, a setting of the calling thread, during its lifetime.

@@ -8,8 +8,8 @@
 
 #include <atomic>
 #include <chrono>
-#include <future>
 #include <functional>
+#include <future>
 #include <memory>
 #include <stdexcept>
 #include <string>

@@ -10,8 +10,10 @@
 #include <future>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <stdexcept>
 #include <thread>
 
+#include "parallel/divided.h"
 #include "parallel/in_threads.h"
 #include "steep/error.h"
 #include "train/models.h"
@@ -130,6 +132,52 @@ TEST(EarlySums, AreThoseOfTheSessionWhenItSaysSo) {
     EXPECT_TRUE(testing::same_tensors(then, plain.accumulated_gradients().sums));
   }
   EXPECT_THROW(session.on_sum({}), DataError);  // gradients wait
+}
+
+TEST(EarlySums, GoOnWhereOneProcessMadeItsSessionAnew) {
+  auto alone = session_of(mlp_bytes(false), options_of("sgd"));
+  for (int i = 0; i < 3; ++i) alone.step(batch(8, i));
+  in_threads(2, [&](const std::shared_ptr<Peers>& peers) {
+    auto session = session_of(mlp_bytes(false), options_of("sgd"));
+    auto anew = session_of(mlp_bytes(false), options_of("sgd"));
+    DataParallel parallel(session, peers);
+    parallel.move_to(session, {}, {});
+    for (int i = 0; i < 3; ++i) {
+      if (i == 1 && peers->rank() == 1) {
+        anew.set_weights(session.weights());
+        anew.set_optimizer_state(session.optimizer_state());
+        anew.set_step_count(session.step_count());
+        anew.set_run_count(session.run_count());
+        parallel.move_to(anew, {}, {});
+      }
+      parallel.step(testing::share(batch(8, i), peers->rank(), 2));
+    }
+    testing::expect_near((peers->rank() == 1 ? anew : session).weights(), alone.weights());
+  });
+}
+
+TEST(EarlySums, APartThatLosesThoseBeforeIsAnErrorOfAll) {
+  in_threads(2, [&](const std::shared_ptr<Peers>& peers) {
+    auto session = session_of(mlp_bytes(false), options_of("adamw"));
+    DataParallel parallel(session, peers);
+    parallel.step(batch(4, 0));
+    const Weights before = session.weights();
+    bool fails = false;  // in the midst of backward, when some sums have changed
+    session.on_sum([&](const std::string&) {
+      if (fails) throw std::runtime_error("an error of backward");
+    });
+    for (int part = 0; part < 3; ++part) {
+      fails = part == 1 && peers->rank() == 1;
+      if (fails) {
+        EXPECT_THROW(parallel.accumulate(batch(4, part)), std::runtime_error);
+      } else {
+        parallel.accumulate(batch(4, part));
+      }
+    }
+    EXPECT_THROW(parallel.apply_gradients(), DataError);
+    EXPECT_TRUE(testing::same_tensors(session.weights(), before));
+    parallel.step(batch(4, 1));
+  });
 }
 
 TEST(EarlySums, AreARowOfTheTrace) {
