@@ -215,13 +215,18 @@ def cells(case: Case, one: float, weight_bytes: int) -> list[str]:
     ]
 
 
+def add_work(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the model that is scaled."""
+    parser.add_argument("--width", type=int, default=1024)
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--rows", type=int, default=512, help="of each process in a step")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--width", type=int, default=1024)
-    parser.add_argument("--layers", type=int, default=12)
-    parser.add_argument("--rows", type=int, default=512, help="of each process in a step")
+    add_work(parser)
     parser.add_argument("--processes", type=int, nargs="*", default=[1, 2, 4])
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--ddp", type=int, default=0, help=argparse.SUPPRESS)

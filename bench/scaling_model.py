@@ -38,7 +38,7 @@ from typing import Any
 
 import numpy as np
 from namespaces import CannotCheckError, Namespaces
-from scaling import STEPS, THREAD, Case, command, trace, train
+from scaling import STEPS, THREAD, Case, add_work, command, trace, train
 from zero import STEEP, write_model
 
 RANKS = [2**i for i in range(1, 11)]
@@ -252,9 +252,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--width", type=int, default=1024)
-    parser.add_argument("--layers", type=int, default=12)
-    parser.add_argument("--rows", type=int, default=512, help="of each process in a step")
+    add_work(parser)
     parser.add_argument("--gbit", type=float, nargs="*", default=[1, 10, 100])
     parser.add_argument("--latency-us", type=float, default=20)
     parser.add_argument("--message-us", type=float, default=10)
