@@ -11,6 +11,7 @@
 #include <charconv>
 #include <chrono>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -126,6 +127,15 @@ void remove_stale(const fs::path& target) {
 }
 
 void refuse_foreign_folder(const fs::path& target) {
+  const std::string own = target.filename().string();
+  for (const char* mark : {kTemporary, kOld}) {
+    if (own.find(mark) == std::string::npos) continue;
+    throw IoError(ErrorParts{
+        .what = fmt::format("{} is no place for a checkpoint: saves remove such folders.",
+                            target.string()),
+        .expected = fmt::format("a name without \"{}\"", mark),
+        .remedy = "Give the checkpoint another name."});
+  }
   std::error_code error;
   const auto status = fs::symlink_status(target, error);
   if (status.type() == fs::file_type::not_found) return;
@@ -194,12 +204,31 @@ std::map<std::string, FileRecord> write_folder(const fs::path& folder,
   return files;
 }
 
-/// Whether it is the folder of a PendingCheckpoint.
-bool is_pending(const fs::path& path) {
-  std::error_code error;
-  return path.filename().string().find(kTemporary) != std::string::npos &&
-         fs::is_directory(path, error);
-}
+/// The folders of this process's PendingCheckpoints: their names say nothing, since a folder that
+/// a killed process left has such a name, too.
+class PendingFolders {
+ public:
+  static PendingFolders& all() {
+    static PendingFolders folders;
+    return folders;
+  }
+  void add(const fs::path& folder) {
+    const std::lock_guard lock(mutex_);
+    folders_.insert(folder);
+  }
+  void remove(const fs::path& folder) {
+    const std::lock_guard lock(mutex_);
+    folders_.erase(folder);
+  }
+  bool has(const fs::path& folder) {
+    const std::lock_guard lock(mutex_);
+    return folders_.count(folder) != 0;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<fs::path> folders_;
+};
 
 /// Throws if read_checkpoint() would throw, apart from the tensors' bytes: a checkpoint that cannot
 /// be loaded must not replace one that can.
@@ -399,10 +428,13 @@ PendingCheckpoint::PendingCheckpoint(const fs::path& path)
     : target_(target_for(path)), lock_(target_) {
   if (lock_.exclusive()) remove_stale(target_);
   folder_ = make_temporary(target_);
+  PendingFolders::all().add(folder_);
 }
 
 PendingCheckpoint::~PendingCheckpoint() {
-  if (!folder_.empty()) remove_checkpoint(folder_);
+  if (folder_.empty()) return;
+  PendingFolders::all().remove(folder_);
+  remove_checkpoint(folder_);
 }
 
 void PendingCheckpoint::finish(std::span<const FileRecord> others) {
@@ -428,13 +460,14 @@ void PendingCheckpoint::put_in_place(const Checkpoint& checkpoint,
   lock_.verify();
   refuse_foreign_folder(target_);  // the folder may have changed meanwhile
   const fs::path old = move_to(folder_, target_);
+  PendingFolders::all().remove(folder_);
   folder_.clear();
   sync_parent(target_);
   if (!old.empty()) remove_checkpoint(old);
 }
 
 void write_checkpoint(const fs::path& path, const Checkpoint& checkpoint) {
-  if (is_pending(path)) {
+  if (PendingFolders::all().has(path)) {
     write_folder(path, checkpoint);
     return;
   }

@@ -195,6 +195,19 @@ TEST_F(CheckpointFolder, DestinationsAreCheckedBeforehand) {
   EXPECT_THROW(check_checkpoint_destination(path()), IoError);
 }
 
+TEST_F(CheckpointFolder, NamesOfFoldersThatSavesRemoveAreRefused) {
+  write_checkpoint(path(), sample(1));
+  for (const char* name : {"checkpoint.steep-tmp.1-1", "checkpoint.steep-old.1-1"}) {
+    const fs::path left = path().parent_path() / name;  // by a process that was killed
+    EXPECT_THROW(check_checkpoint_destination(left), IoError);
+    EXPECT_THROW(write_checkpoint(left, sample(2)), IoError);
+    fs::create_directory(left);
+    EXPECT_THROW(write_checkpoint(left, sample(2)), IoError);
+    EXPECT_TRUE(fs::is_empty(left));
+  }
+  EXPECT_TRUE(same(read_checkpoint(path()), sample(1)));
+}
+
 TEST_F(CheckpointFolder, LoadingOutlivesAReplacement) {
   // Replaces the checkpoint between opening the folder and reading it.
   write_checkpoint(path(), sample(1));
