@@ -33,9 +33,9 @@ constexpr size_t kMostWaiting = 2;
 
 }  // namespace
 
-DividedGradients::DividedGradients(Peers& peers, const Shares& shares,
+DividedGradients::DividedGradients(std::shared_ptr<Peers> peers, const Shares& shares,
                                    const TrainingSession& session, DType wire, size_t bucket_bytes)
-    : GradientBuckets(peers, reversed(session.parameter_names()), shares, session,
+    : GradientBuckets(std::move(peers), reversed(session.parameter_names()), shares, session,
                       {.bytes = bucket_bytes, .of_all_owners = false}, kMostWaiting),
       wire_(wire) {}
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,8 +14,8 @@ namespace steep {
 class DividedGradients : public GradientBuckets {
  public:
   /// `shares`: the parameters of each rank.
-  DividedGradients(Peers& peers, const Shares& shares, const TrainingSession& session, DType wire,
-                   size_t bucket_bytes = kBucketBytes);
+  DividedGradients(std::shared_ptr<Peers> peers, const Shares& shares,
+                   const TrainingSession& session, DType wire, size_t bucket_bytes = kBucketBytes);
 
   /// `sums`: of this rank's parameters over all processes so far.
   void begin(std::map<std::string, Tensor> sums, bool fresh, double factor) override;

@@ -92,7 +92,7 @@ void DataParallel::divide(int zero) {
   }
   peers_->copy_from(0, states(state_names()));
   std::vector<std::vector<std::string>> shares = shares_of(*session_, peers_->size());
-  if (zero == 2) gradients_ = std::make_shared<DividedGradients>(*peers_, shares, *session_, wire_);
+  if (zero == 2) gradients_ = std::make_shared<DividedGradients>(peers_, shares, *session_, wire_);
   facts_.erase(kOrder);  // a session in this one's place may have another
   set_digest();
   session_->hold_states_of(shares[static_cast<size_t>(peers_->rank())], receive());

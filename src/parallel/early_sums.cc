@@ -26,9 +26,10 @@ size_t bytes_of_bucket(const TrainingSession& session, const std::vector<std::st
 
 }  // namespace
 
-EarlySums::EarlySums(Peers& peers, const std::vector<std::string>& order, const Shares& shares,
-                     const TrainingSession& session, DType wire, size_t bucket_bytes)
-    : GradientBuckets(peers, order, shares, session,
+EarlySums::EarlySums(std::shared_ptr<Peers> peers, const std::vector<std::string>& order,
+                     const Shares& shares, const TrainingSession& session, DType wire,
+                     size_t bucket_bytes)
+    : GradientBuckets(std::move(peers), order, shares, session,
                       {.bytes = bucket_bytes > 0 ? bucket_bytes : bytes_of_bucket(session, order),
                        // Whoever owns nothing of a bucket would only wait.
                        .of_all_owners = true},
@@ -83,7 +84,7 @@ void DataParallel::set_order(bool anew) {
     const std::string first = peers_->gather_texts(nlohmann::json(names).dump())[0];
     auto order = nlohmann::json::parse(first).get<std::vector<std::string>>();
     std::reverse(order.begin(), order.end());  // backward begins with the last
-    early_ = std::make_shared<EarlySums>(*peers_, order, shares_, *session_, wire_);
+    early_ = std::make_shared<EarlySums>(peers_, order, shares_, *session_, wire_);
     summed_ = types_of_parameters();
     moved_ = true;
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -16,8 +17,9 @@ class EarlySums : public GradientBuckets {
   /// `order`: of parameters as backward makes their gradients, the same in all processes.
   /// `shares`: the parameters of each rank; empty: all get all sums. `bucket_bytes`: 0: by the size
   /// of all sums.
-  EarlySums(Peers& peers, const std::vector<std::string>& order, const Shares& shares,
-            const TrainingSession& session, DType wire, size_t bucket_bytes = 0);
+  EarlySums(std::shared_ptr<Peers> peers, const std::vector<std::string>& order,
+            const Shares& shares, const TrainingSession& session, DType wire,
+            size_t bucket_bytes = 0);
 
   /// `sums`: of the session. In a process without rows they are 0.
   void begin(std::map<std::string, Tensor> sums, bool fresh, double factor) override;

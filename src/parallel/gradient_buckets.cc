@@ -3,13 +3,14 @@
 #include <fmt/format.h>
 
 #include <set>
+#include <utility>
 
 namespace steep {
 
-GradientBuckets::GradientBuckets(Peers& peers, const std::vector<std::string>& order,
-                                 const Shares& shares, const TrainingSession& session, Size size,
-                                 size_t most_waiting)
-    : peers_(peers), next_(0), thread_(peers.any_thread(), most_waiting) {
+GradientBuckets::GradientBuckets(std::shared_ptr<Peers> peers,
+                                 const std::vector<std::string>& order, const Shares& shares,
+                                 const TrainingSession& session, Size size, size_t most_waiting)
+    : peers_(std::move(peers)), next_(0), thread_(peers_->any_thread(), most_waiting) {
   std::map<std::string, size_t> owners;
   for (size_t rank = 0; rank < shares.size(); ++rank) {
     for (const std::string& name : shares[rank]) owners[name] = rank;
@@ -76,7 +77,7 @@ void GradientBuckets::start_next() {
     exchange.bytes += bytes;
   }
   thread_.start(std::move(exchange), [this, run = exchange_of(items)] {
-    peers_.agree("gradients of a step", {});
+    peers_->agree("gradients of a step", {});
     run();
   });
   ++next_;

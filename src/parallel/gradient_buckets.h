@@ -48,8 +48,9 @@ class GradientBuckets {
   };
   /// `order`: of the gradients in buckets. `shares`: the parameters of each owner; empty: none.
   /// `most_waiting`: of buckets that are complete but not exchanged.
-  GradientBuckets(Peers& peers, const std::vector<std::string>& order, const Shares& shares,
-                  const TrainingSession& session, Size size, size_t most_waiting);
+  GradientBuckets(std::shared_ptr<Peers> peers, const std::vector<std::string>& order,
+                  const Shares& shares, const TrainingSession& session, Size size,
+                  size_t most_waiting);
 
   void begin_run(double factor);
   const Item& item_of(const std::string& parameter) const;
@@ -58,7 +59,7 @@ class GradientBuckets {
   /// Of the gradient of a parameter.
   static DType dtype_of_gradient(const Tensor& parameter);
   double factor() const { return factor_; }
-  Peers& peers() const { return peers_; }
+  Peers& peers() const { return *peers_; }
 
   /// What exchanges these gradients; called by the thread of backward, and run by another. Those
   /// that are not complete have no gradient in this run.
@@ -71,7 +72,7 @@ class GradientBuckets {
   };
   void start_next();
 
-  Peers& peers_;
+  std::shared_ptr<Peers> peers_;  ///< the session may outlive DataParallel
   std::vector<Bucket> buckets_;
   std::map<std::string, std::pair<size_t, size_t>> places_;  ///< bucket and item of a parameter
   double factor_ = 1;

@@ -179,7 +179,7 @@ TEST(DividedGradients, AreSentInTheSameOrderByAll) {
   const std::vector<std::vector<std::string>> shares{{"w0"}, {"b0", "w1"}, {"b1"}};
   in_threads(3, [&](const std::shared_ptr<Peers>& peers) {
     const auto rank = static_cast<size_t>(peers->rank());
-    DividedGradients gradients(*peers, shares, session, DType::f32, 40);
+    DividedGradients gradients(peers, shares, session, DType::f32, 40);
     Weights sums;
     for (const std::string& name : shares[rank])
       sums[name] = testing::random_tensor(session.state(name).dims(), 1);  // from a step before

@@ -48,7 +48,7 @@ TEST(EarlySums, AreSentInTheSameOrderByAll) {
   for (const bool owned : {false, true}) {
     const std::vector<std::vector<std::string>> shares{{"w0"}, {"b0", "w1"}, {"b1"}};
     in_threads(3, [&](const std::shared_ptr<Peers>& peers) {
-      EarlySums early(*peers, order, owned ? shares : decltype(shares){}, session, DType::f32,
+      EarlySums early(peers, order, owned ? shares : decltype(shares){}, session, DType::f32,
                       kSmall);
       std::vector<std::string> names = order;
       for (int step = 0; step < 2; ++step) {
@@ -93,8 +93,8 @@ TEST(EarlySums, LeaveWhileBackwardMakesOthers) {
   const std::vector<std::string> order = session.parameter_names();
   testing::Room room(2);
   const auto work = [&](int rank) {
-    TellingPeers peers(room, rank);
-    std::future<std::thread::id> first = peers.first.get_future();
+    const auto peers = std::make_shared<TellingPeers>(room, rank);
+    std::future<std::thread::id> first = peers->first.get_future();
     EarlySums early(peers, order, {}, session, DType::f32, 1);
     early.complete(order[1]);  // between two runs: nothing
     early.begin(sums_of(session, rank), true, 1);
