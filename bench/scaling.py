@@ -13,7 +13,9 @@ runs take turns; a time is the median of all steps. Columns:
 - memory: of the process that holds most, while it trains (VmRSS), and at any time (VmHWM).
 - difference: the largest of a weight after five steps, to one process with the whole batch.
 
-"DDP" is PyTorch's DistributedDataParallel over gloo, eager, with fused AdamW, on the same model.
+"apart" are so many processes at once that do not know of each other: what it costs to share the
+machine. "DDP" is PyTorch's DistributedDataParallel over gloo, eager, with fused AdamW, on the same
+model.
 """
 
 from __future__ import annotations
@@ -50,6 +52,7 @@ class Case:
     processes: int
     zero: int = 0
     ddp: bool = False
+    apart: bool = False
     steps: list[float] = field(default_factory=list)  # seconds
     sent: int = 0  # bytes a step
     now: int = 0  # bytes of memory
@@ -59,14 +62,14 @@ class Case:
 
     @property
     def name(self) -> str:
-        return "DDP" if self.ddp else f"--zero {self.zero}"
+        return "DDP" if self.ddp else "apart" if self.apart else f"--zero {self.zero}"
 
 
 def command(case: Case, rows: int, *more: object) -> list[str]:
     """Return the words that train so many rows a process."""
-    batch = case.processes * rows
+    batch = rows if case.apart else case.processes * rows
     words: list[object] = [STEEP]
-    if case.processes > 1:
+    if case.processes > 1 and not case.apart:
         words += ["launch", "-n", case.processes]
     words += ["train", "m.onnx", "--data", f"t{batch}.npz", "--loss", "mse"]
     words += ["--optimizer", "adamw", "--lr", LR, "--batch", batch, "--json", *more]
@@ -78,9 +81,12 @@ def command(case: Case, rows: int, *more: object) -> list[str]:
 def train(folder: Path, case: Case, rows: int) -> None:
     """Add the steps of a run to the case."""
     words = command(case, rows, "--epochs", EPOCHS)
-    launcher = subprocess.Popen(
-        words, cwd=folder, env=os.environ | THREAD, stdout=subprocess.PIPE, text=True
-    )
+    env = os.environ | THREAD
+    others = [
+        subprocess.Popen(words, cwd=folder, env=env, stdout=subprocess.DEVNULL)
+        for _ in range(case.processes - 1 if case.apart else 0)
+    ]
+    launcher = subprocess.Popen(words, cwd=folder, env=env, stdout=subprocess.PIPE, text=True)
     assert launcher.stdout is not None
     children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children")
     last = 0.0
@@ -96,7 +102,7 @@ def train(folder: Path, case: Case, rows: int) -> None:
         ids = [int(word) for word in children.read_text().split()] or [launcher.pid]
         case.most = max(case.most, *(status_of(each, "VmHWM") for each in ids))
         case.now = max(case.now, *(status_of(each, "VmRSS") for each in ids))
-    assert launcher.wait() == 0
+    assert [process.wait() for process in (launcher, *others)] == [0] * (1 + len(others))
 
 
 def weights(path: Path) -> dict[str, np.ndarray]:
@@ -240,6 +246,7 @@ def main() -> None:
         for processes in args.processes
         for zero in ((0, 1, 2) if processes > 1 else (0,))
     ]
+    cases += [Case(processes, apart=True) for processes in args.processes if processes > 1]
     ddp = [Case(processes, ddp=True) for processes in args.processes]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -255,7 +262,7 @@ def main() -> None:
             for case in ddp:
                 run_ddp(case, args)
         for case in cases:
-            if case.processes > 1:
+            if case.processes > 1 and not case.apart:
                 case.hidden = hidden_share(trace(folder, case, args.rows))
                 compare(folder, case, args.rows)
     one = statistics.median(cases[0].steps)
