@@ -216,6 +216,7 @@ bench: build ## Steep against PyTorch, added to docs/benchmarks_log.md: speed an
 	@$(bin)/python bench/ddp.py
 	@$(bin)/python bench/fused_adam.py
 	@$(bin)/python bench/state_precision.py
+	@$(bin)/python bench/budgets.py
 	@$(bin)/python bench/calls.py
 
 growth: cmake_flags += -DSTEEP_BUILD_BENCH=ON
