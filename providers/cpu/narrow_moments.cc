@@ -1,5 +1,7 @@
 #include "providers/cpu/narrow_moments.h"
 
+#include <hwy/cache_control.h>
+
 #include <bit>
 
 #include "providers/cpu/philox.h"
@@ -118,7 +120,8 @@ HWY_INLINE auto random16(I di, const uint32_t* words) {
 /// NaN, or numbers that the greatest scale cannot reach.
 template <bool kSigned, bool kSecond, bool kSpecial>
 HWY_INLINE void narrow_block(const float* HWY_RESTRICT from, const uint32_t* HWY_RESTRICT words,
-                             int32_t scale, int64_t count, uint8_t* HWY_RESTRICT codes) {
+                             int32_t scale, int64_t count, uint8_t* HWY_RESTRICT codes,
+                             const float* soon) {
   constexpr Float8Format kFormat{kSigned};
   const F d;
   const I di;
@@ -131,6 +134,7 @@ HWY_INLINE void narrow_block(const float* HWY_RESTRICT from, const uint32_t* HWY
   const auto offset = hn::Set(di, zero * Float8Format::kSubnormals);
   const auto subnormals = hn::Set(di, Float8Format::kSubnormals);
   const auto code_at = [&](int64_t i) HWY_ATTR {
+    hwy::Prefetch(soon + i);
     const auto bits = hn::BitCast(di, hn::LoadU(d, from + i));
     const auto magnitude = hn::And(bits, hn::Set(di, 0x7FFFFFFF));
     const auto subnormal = hn::Lt(magnitude, lowest);
@@ -160,13 +164,14 @@ HWY_INLINE void narrow_block(const float* HWY_RESTRICT from, const uint32_t* HWY
 
 template <bool kSecond>
 HWY_INLINE void narrow_bf16(const float* HWY_RESTRICT from, const uint32_t* HWY_RESTRICT words,
-                            int64_t count, uint16_t* HWY_RESTRICT to) {
+                            int64_t count, uint16_t* HWY_RESTRICT to, const float* soon) {
   const F d;
   const I di;
   const U du;
   const hn::Rebind<uint16_t, F> d16;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   const auto rounded = [&](int64_t i) HWY_ATTR {
+    hwy::Prefetch(soon + i);
     const auto x = hn::LoadU(d, from + i);
     const auto bits = hn::BitCast(du, x);
     const auto noise = hn::BitCast(du, random16<kSecond>(di, words + i));
@@ -201,7 +206,7 @@ void widen(const NarrowMoment& m, int64_t begin, int64_t count, float* to) {
 
 template <bool kSigned, bool kSecond>
 HWY_INLINE void narrow_blocks(const float* from, const uint32_t* words, int64_t begin,
-                              int64_t count, const NarrowMoment& m) {
+                              int64_t count, const NarrowMoment& m, const float* soon) {
   for (int64_t i = 0; i < count; i += kBlockFloats) {
     const int64_t extent = std::min(kBlockFloats, count - i);
     auto* codes = static_cast<uint8_t*>(m.out) + begin + i;
@@ -210,25 +215,27 @@ HWY_INLINE void narrow_blocks(const float* from, const uint32_t* words, int64_t 
     const int32_t scale = float8_scale(finite ? greatest : greatest_bits<true>(from + i, extent));
     m.scales_out[(begin + i) / kBlockFloats] = std::bit_cast<float>(scale << 23);
     if (finite && scale < Float8Format::kGreatestScale) {
-      narrow_block<kSigned, kSecond, false>(from + i, words + i, scale, extent, codes);
+      narrow_block<kSigned, kSecond, false>(from + i, words + i, scale, extent, codes, soon + i);
     } else {
-      narrow_block<kSigned, kSecond, true>(from + i, words + i, scale, extent, codes);
+      narrow_block<kSigned, kSecond, true>(from + i, words + i, scale, extent, codes, soon + i);
     }
   }
 }
 
 template <bool kSecond>
 HWY_INLINE void narrow_by_type(const float* from, const uint32_t* words, int64_t begin,
-                               int64_t count, const NarrowMoment& m) {
-  if (m.dtype == DType::i8) return narrow_blocks<true, kSecond>(from, words, begin, count, m);
-  if (m.dtype == DType::u8) return narrow_blocks<false, kSecond>(from, words, begin, count, m);
-  narrow_bf16<kSecond>(from, words, count, static_cast<uint16_t*>(m.out) + begin);
+                               int64_t count, const NarrowMoment& m, const float* soon) {
+  if (m.dtype == DType::i8) return narrow_blocks<true, kSecond>(from, words, begin, count, m, soon);
+  if (m.dtype == DType::u8) {
+    return narrow_blocks<false, kSecond>(from, words, begin, count, m, soon);
+  }
+  narrow_bf16<kSecond>(from, words, count, static_cast<uint16_t*>(m.out) + begin, soon);
 }
 
 void narrow(const float* from, const uint32_t* words, bool second, int64_t begin, int64_t count,
-            const NarrowMoment& m) {
-  if (second) return narrow_by_type<true>(from, words, begin, count, m);
-  narrow_by_type<false>(from, words, begin, count, m);
+            const NarrowMoment& m, const float* soon) {
+  if (second) return narrow_by_type<true>(from, words, begin, count, m, soon);
+  narrow_by_type<false>(from, words, begin, count, m, soon);
 }
 
 /// Two rounds of multiplication and shifts of a counter, under a key of Philox for each part: a
@@ -265,8 +272,8 @@ void widen_moment(const NarrowMoment& moment, int64_t begin, int64_t count, floa
 }
 
 void narrow_moment(const float* from, const uint32_t* words, bool second, int64_t begin,
-                   int64_t count, const NarrowMoment& moment) {
-  HWY_DYNAMIC_DISPATCH(narrow)(from, words, second, begin, count, moment);
+                   int64_t count, const NarrowMoment& moment, const float* soon) {
+  HWY_DYNAMIC_DISPATCH(narrow)(from, words, second, begin, count, moment, soon);
 }
 
 void draw_words(const int64_t* seed, int64_t stream, int64_t begin, int64_t count,
@@ -336,9 +343,13 @@ void NarrowMoments::read(const KernelArgs& args, int64_t i, Part& part) const {
 void NarrowMoments::write(const KernelArgs& args, Part& part) const {
   const auto* seed = args.input<int64_t>(StepInputs::kFirstState + 2 * count_);
   draw_words(seed, stream_, part.begin, part.count, part.words.data());
+  // Meanwhile memory sends what the next part reads: parameters, then gradients.
+  const bool last = part.begin + 2 * kNarrowPart > size_;
   for (size_t m = 0; m < count_; ++m) {
-    narrow_moment(part.moments[m].data(), part.words.data(), m == 1, part.begin, part.count,
-                  moment(args, m));
+    const float* moments = part.moments[m].data();
+    const float* soon = last ? moments : args.input<float>(m) + part.begin + kNarrowPart;
+    narrow_moment(moments, part.words.data(), m == 1, part.begin, part.count, moment(args, m),
+                  soon);
   }
 }
 

@@ -35,9 +35,9 @@ inline int64_t narrow_parts(int64_t size) { return (size + kNarrowPart - 1) / kN
 void widen_moment(const NarrowMoment& moment, int64_t begin, int64_t count, float* to);
 
 /// Writes the same elements. `words`: one for each, of which a `second` moment uses the lower half,
-/// and others the upper half.
+/// and others the upper half. `soon`: as many numbers, which are fetched into the cache meanwhile.
 void narrow_moment(const float* from, const uint32_t* words, bool second, int64_t begin,
-                   int64_t count, const NarrowMoment& moment);
+                   int64_t count, const NarrowMoment& moment, const float* soon);
 
 /// Draws the words of these elements. REQUIRES: begin is a multiple of kNarrowPart, and `words` has
 /// room for kNarrowSlack more.
