@@ -39,8 +39,8 @@ constexpr PatternRule<> kBorderCasts[] = {
 
 bool is_border_cast(Node n) { return apply_rules(kBorderCasts, n, Match()) != nullptr; }
 
-/// Whether the node is elementwise, in one float type (f32 or f64) and bool. The seed of a random
-/// op is not read by element.
+/// Whether the node is elementwise, in one float type (f32 or f64), bool or both. The seed of a
+/// random op is not read by element.
 bool can_fuse(Node n) {
   const OpDef* def = find_op(n.op());
   if (def == nullptr || !def->elementwise || n.output_count() != 1) return false;
@@ -56,7 +56,7 @@ bool can_fuse(Node n) {
   for (int i = 0; i < n.input_count(); ++i) {
     if (n.input(i) && i != def->seed && !fits(n.input(i))) return false;
   }
-  return real != DType::undefined;
+  return true;
 }
 
 class Fuser {
@@ -83,6 +83,7 @@ class Fuser {
   void grow(Node root) {
     const size_t id = groups_.size();
     groups_.push_back({root});
+    DType type = float_type(root);  // of the group; undefined while all are bool
     group_of_[root.id()] = id;
     // Latest first, so that all readers of a producer are visited before the producer.
     std::set<size_t> frontier;  // positions
@@ -96,7 +97,7 @@ class Fuser {
     while (!frontier.empty()) {
       Node n = order_[*frontier.rbegin()];
       frontier.erase(std::prev(frontier.end()));
-      if (group_of_.count(n.id()) != 0 || !joins(n, root, id)) continue;
+      if (group_of_.count(n.id()) != 0 || !joins(n, root, id, type)) continue;
       groups_[id].push_back(n);
       group_of_[n.id()] = id;
       if (inputs_of(groups_[id]).size() > kMaxInputs || count_outputs(groups_[id]) > kMaxOutputs) {
@@ -104,19 +105,21 @@ class Fuser {
         group_of_.erase(n.id());
         continue;
       }
+      if (type == DType::undefined) type = float_type(n);
       if (groups_[id].size() >= kMaxNodes) break;
       look_at_producers(n);
     }
     if (groups_[id].size() == 1) group_of_.erase(root.id());
   }
 
-  bool joins(Node n, Node root, size_t id) {
+  bool joins(Node n, Node root, size_t id, DType type) {
     if (n.phase() != root.phase() || !can_fuse(n)) return false;
     // Inside of a group a narrow value would have to be rounded.
     if (is_narrow(n.output(0).dtype())) return false;
     Value y = n.output(0);
     if (!provably_equal(y.shape(), root.output(0).shape())) return false;
-    if (float_type(n) != float_type(root)) return false;
+    const DType own = float_type(n);
+    if (own != type && own != DType::undefined && type != DType::undefined) return false;
     for (Node user : users_[y.id()]) {  // in the order of the graph
       auto it = group_of_.find(user.id());
       const bool inside = it != group_of_.end() && it->second == id;
@@ -125,6 +128,7 @@ class Fuser {
     return true;
   }
 
+  /// Undefined if the node has bool only.
   static DType float_type(Node n) {
     if (is_border_cast(n)) return DType::f32;
     if (n.output(0).dtype() != DType::boolean) return n.output(0).dtype();
