@@ -258,6 +258,54 @@ bool read_transposed(const Match& m, Value& result) {
   return true;
 }
 
+/// The pads of a Pad with zeros as those of a convolution: what is added before each spatial axis,
+/// then behind. Nothing if it pads otherwise.
+std::optional<Ints> spatial_pads(Node pad) {
+  const Tensor *pads = constant(pad.input(1)), *axes = constant(pad.input(3));
+  if (pads == nullptr || text_of(pad, "mode") != "constant" || !pad.input(0).type().shape)
+    return {};
+  if (pad.input(2) && scalar_constant(pad.input(2)) != 0.0) return {};
+  if (pad.input(3) && axes == nullptr) return {};
+  const int64_t rank = pad.input(0).rank();
+  const Ints by = pads->to_ints();
+  const auto count = static_cast<int64_t>(by.size() / 2);
+  Ints result(static_cast<size_t>(2 * (rank - 2)));
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t axis =
+        axes != nullptr ? normal_axis(pad, axes->to_ints()[static_cast<size_t>(i)], rank) : i;
+    const int64_t before = by[static_cast<size_t>(i)], after = by[static_cast<size_t>(count + i)];
+    if (before < 0 || after < 0 || (axis < 2 && before + after > 0)) return {};
+    if (axis < 2) continue;
+    result[static_cast<size_t>(axis - 2)] = before;
+    result[static_cast<size_t>(axis - 2 + rank - 2)] = after;
+  }
+  return result;
+}
+
+/// A convolution that adds the zeros itself.
+bool pad_in_convolution(const Match& m, Value& result) {
+  const Node conv = m.node("y"), pad = m.node("padded");
+  const Value x = pad.input(0), w = conv.input(1);
+  if (!x.type().shape || x.rank() < 3 || !w.type().shape || text_of(conv, "auto_pad") != "NOTSET")
+    return false;
+  const std::optional<Ints> more = spatial_pads(pad);
+  if (!more) return false;
+  Attrs attrs = conv.attrs();
+  Ints pads = attrs.ints("pads"), dilations = attrs.ints("dilations");
+  pads.resize(more->size());
+  dilations.resize(more->size() / 2, 1);
+  for (size_t i = 0; i < pads.size(); ++i) {
+    pads[i] += (*more)[i];
+    const size_t axis = i % dilations.size();
+    const Dim& extent = (*w.type().shape)[axis + 2];
+    // A filter that only sees zeros is a case of its own, for which kernels are slow.
+    if (!extent.known() || pads[i] > (extent.value() - 1) * dilations[axis]) return false;
+  }
+  attrs.set("pads", pads);
+  result = apply("Conv", {x, w, conv.input(2)}, attrs);
+  return true;
+}
+
 constexpr PatternRule<Value&> kRules[] = {
     {.name = "recognise/gelu",
      .reason = "Gelu has a kernel, and a gradient that reads x alone.",
@@ -284,6 +332,10 @@ constexpr PatternRule<Value&> kRules[] = {
      .reason = "The reciprocal may be a quotient.",
      .pattern = "y: Div(1.0, Add{Exp(power), 1.0})",
      .then = make_sigmoid},
+    {.name = "recognise/padded_convolution",
+     .reason = "Convolutions pad without a copy of their input.",
+     .pattern = "y: Conv(padded: Pad(_, ...), ...)",
+     .then = pad_in_convolution},
     {.name = "recognise/grouped_product_of_transposed",
      .reason =
          "A grouped product reads its matrices in either order, without a copy of all of them.",

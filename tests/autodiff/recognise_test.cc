@@ -170,5 +170,38 @@ TEST(Recognise, LayerNormalization) {
   EXPECT_EQ(ops(same), ops(tall));
 }
 
+/// A convolution with filters of 2 × 2 that reads a padded value.
+Graph padded_convolution(const std::string& pads, const std::string& pad = "Pad(x, pads)",
+                         const std::string& conv = "Conv <pads = [0, 1, 0, 0]> (p, w)") {
+  return import_graph(18, "g (float[N, 2, 5, 6] x) => (float[n, c, h, v] y) <int64[8] pads = {" +
+                              pads +
+                              "}, float one = {1.0}, float zero = {0.0}, float[1, 2, 2, 2] w = "
+                              "{1, -2, 3, 4, 0.5, 6, -7, 8}> { p = " +
+                              pad + "  y = " + conv + " }")
+      .graph;
+}
+
+TEST(Recognise, ZerosAroundWhatAConvolutionReads) {
+  const Dims dims{3, 2, 5, 6};
+  const Graph g = recognised(padded_convolution("0, 0, 1, 0, 0, 0, 0, 1"), dims);
+  ASSERT_EQ(ops(g), Ops{"Conv"});
+  EXPECT_EQ(g.nodes()[0].attrs().ints("pads"), (Ints{1, 1, 0, 1}));
+  EXPECT_EQ(ops(recognised(padded_convolution("0, 0, 1, 0, 0, 0, 1, 1",
+                                              "Pad <mode = \"constant\"> (x, pads, zero)",
+                                              "Conv <dilations = [2, 1], strides = [2, 2]> (p, w)"),
+                           dims)),
+            Ops{"Conv"});
+  const Graph others[] = {
+      padded_convolution("0, 0, 1, 0, 0, 0, 0, 1", "Pad(x, pads, one)"),
+      padded_convolution("0, 0, 1, 0, 0, 0, 0, 1", "Pad <mode = \"edge\"> (x, pads)"),
+      padded_convolution("0, 0, -1, 0, 0, 0, 0, 1"),
+      padded_convolution("1, 0, 1, 0, 0, 0, 0, 1"),
+      padded_convolution("0, 0, 1, 1, 0, 0, 0, 1"),  // more than a filter spans
+      padded_convolution("0, 0, 0, 0, 0, 0, 0, 0", "Pad(x, pads)",
+                         "Conv <auto_pad = \"SAME_UPPER\"> (p, w)"),
+  };
+  for (const Graph& other : others) EXPECT_EQ(ops(recognised(other, dims)), ops(other));
+}
+
 }  // namespace
 }  // namespace steep

@@ -340,6 +340,17 @@ TEST(FuseElementwise, MakesOneNodeOfAChain) {
   expect_same_results(g);
 }
 
+TEST(FuseElementwise, TakesOperatorsOfBoolAlone) {
+  Graph g;
+  Value x = g.add_input("x", matrix(6, 50)), y = g.add_input("y", matrix(6, 50));
+  const Value inside = apply("And", {apply("Greater", {x, scalar(g, 0, DType::f32)}),
+                                     apply("Less", {x, scalar(g, 0.5, DType::f32)})});
+  g.add_output("z", where(apply("Not", {inside}), y, 0.0));
+  const Graph fused = after(g, fuse_elementwise);
+  EXPECT_EQ(fused.node_count(), 1U) << to_text(fused);
+  expect_same_results(g);
+}
+
 TEST(FuseElementwise, StoresWhatIsReadLater) {
   Graph g;
   Value x = g.add_input("x", matrix(6, 50));
@@ -420,9 +431,17 @@ TEST(Specialise, RemovesWhatDoesNothing) {
   Graph g;
   Value x = g.add_input("x", {DType::f32, Shape{Dim::symbol("n"), 3}});
   Value same = apply("steep.SumTo", {apply("Expand", {x, shape_of(x)}), shape_of(x)});
-  g.add_output("y", transpose(same * 1.0 - 0.0, {0, 1}));
+  const Value padded = apply("Pad", {transpose(same * 1.0 - 0.0, {0, 1}), ints(g, {0, 0, 0, 0})});
+  g.add_output("y", padded);
   const Type type{DType::f32, Shape{2, 3}};
   EXPECT_EQ(specialised(g, type).node_count(), 0U);
+}
+
+TEST(Specialise, KeepsWhatMovesInPlace) {
+  Graph g;
+  Value x = g.add_input("x", {DType::f32, Shape{2, 3}});
+  g.add_output("y", apply("Pad", {x, ints(g, {0, 1, 0, -1})}));  // as wide as before
+  EXPECT_EQ(specialised(g, x.type()).node_count(), 1U);
 }
 
 TEST(Specialise, KeepsWhatChangesTheSignOfZero) {

@@ -284,6 +284,13 @@ const std::vector<Case>& cases_of_other_passes() {
        [](Graph& g) { layer_normalization(g, false); }},
       {{"recognise/sigmoid"}, [](Graph& g) { sigmoid(g, true); }},
       {{"recognise/sigmoid_by_quotient"}, [](Graph& g) { sigmoid(g, false); }},
+      {{"recognise/padded_convolution"},
+       [](Graph& g) {
+         const Value x = g.add_input("x", {DType::f32, Shape{1, 2, 5, 5}});
+         const Value w = g.add_input("w", {DType::f32, Shape{3, 2, 3, 3}});
+         const Value pads = ints(g, {0, 0, 1, 0, 0, 0, 1, 1});
+         g.add_output("y", apply("Conv", {apply("Pad", {x, pads}), w}));
+       }},
       {{"recognise/grouped_product_of_transposed"},
        [](Graph& g) {
          const Value w = g.add_input("w", {DType::f32, Shape{2, 3, 4}});

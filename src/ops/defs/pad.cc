@@ -1,6 +1,9 @@
 // Pad(x, pads, value?, axes?): x surrounded by `value` or, in the other modes, by repeated
 // elements. Negative pads crop first; only elements that remain are repeated.
+#include <algorithm>
+
 #include "ops/positions.h"
+#include "ops/simplify.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -69,6 +72,15 @@ Grads pad_vjp(Node n, const Grads& dy) {
   return {dx, Value(), n.input(2) ? sum(dy[0], {}, false) - sum(dx, {}, false) : Value()};
 }
 
+/// x, where nothing is added or cropped.
+Value pad_simplify(Node n) {
+  const Tensor* pads = constant(n.input(1));
+  if (pads == nullptr || !provably_same_type(n.input(0), n.output(0))) return {};
+  const Ints by = pads->to_ints();
+  const bool none = std::all_of(by.begin(), by.end(), [](int64_t p) { return p == 0; });
+  return none ? n.input(0) : Value();
+}
+
 }  // namespace
 
 extern const OpDef kPad = {.name = "Pad",
@@ -76,6 +88,7 @@ extern const OpDef kPad = {.name = "Pad",
                            .ranks = ". . e",
                            .sizes = {{1, -kFar}},
                            .settings = {2},
-                           .vjp = pad_vjp};
+                           .vjp = pad_vjp,
+                           .simplify = pad_simplify};
 
 }  // namespace steep
