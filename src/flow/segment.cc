@@ -150,14 +150,14 @@ std::vector<Datum> Segment::run_dynamic_nodes(std::vector<Datum> inputs,
   std::vector<int> readers = count_readers();
   for (Node n : dynamic_nodes_) {
     std::vector<Datum> operands;
+    std::vector<Tensor> lasting;  // the caller may write to results, and a step to states
     for (int i = 0; i < n.input_count(); ++i) {
       const Value x = n.input(i);
       if (!x) {
         operands.emplace_back();
-      } else if (x.role() == Role::constant) {
-        operands.emplace_back(*x.tensor());
-      } else if (x.role() == Role::state) {
-        operands.emplace_back(context.states.at(x.name()));
+      } else if (x.role() == Role::constant || x.role() == Role::state) {
+        lasting.push_back(x.role() == Role::state ? context.states.at(x.name()) : *x.tensor());
+        operands.emplace_back(lasting.back());
       } else {
         operands.push_back(there[x.id()]);
         if (--readers[x.id()] == 0) there[x.id()] = Datum();
@@ -167,6 +167,7 @@ std::vector<Datum> Segment::run_dynamic_nodes(std::vector<Datum> inputs,
     for (int i = 0; i < n.output_count(); ++i) wanted.push_back(readers[n.output(i).id()] > 0);
     std::vector<Datum> results =
         run_dynamic({n, operands, context, std::move(wanted), node_plans_[n.id()]});
+    copy_if_of(lasting, results);
     for (int i = 0; i < n.output_count(); ++i) {
       const uint32_t y = n.output(i).id();
       if (readers[y] > 0) there[y] = std::move(results.at(static_cast<size_t>(i)));

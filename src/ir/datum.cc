@@ -109,4 +109,32 @@ void keep_apart(std::vector<Datum>& results, std::span<const Datum> inputs) {
   for (Datum& d : results) d = memory.take(d);
 }
 
+namespace {
+
+bool shares(const Datum& datum, std::span<const Tensor> others) {
+  if (datum.is_sequence()) {
+    return std::ranges::any_of(datum.items(), [&](const Datum& d) { return shares(d, others); });
+  }
+  if (!datum.is_tensor() || datum.tensor().nbytes() == 0) return false;
+  const auto begin_of = [](const Tensor& t) { return reinterpret_cast<uintptr_t>(t.data()); };
+  const uintptr_t begin = begin_of(datum.tensor()), end = begin + datum.tensor().nbytes();
+  return std::ranges::any_of(others, [&](const Tensor& t) {
+    return begin < begin_of(t) + t.nbytes() && begin_of(t) < end;
+  });
+}
+
+Datum copied_if_of(std::span<const Tensor> others, const Datum& datum) {
+  if (!shares(datum, others)) return datum;
+  if (datum.is_tensor()) return datum.tensor().clone();
+  Datum::Items items;
+  for (const Datum& d : datum.items()) items.push_back(copied_if_of(others, d));
+  return items;
+}
+
+}  // namespace
+
+void copy_if_of(std::span<const Tensor> others, std::vector<Datum>& results) {
+  for (Datum& d : results) d = copied_if_of(others, d);
+}
+
 }  // namespace steep

@@ -17,4 +17,7 @@ std::vector<Tensor> to_tensors(std::span<const Datum> data);
 /// may write into a result without changing another result or an input.
 void keep_apart(std::vector<Datum>& results, std::span<const Datum> inputs);
 
+/// Copies results that have bytes of one of `others`.
+void copy_if_of(std::span<const Tensor> others, std::vector<Datum>& results);
+
 }  // namespace steep

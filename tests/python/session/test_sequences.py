@@ -150,3 +150,51 @@ def test_gradients_of_models_with_sequence_and_optional_inputs() -> None:
         feed = {"x": items[0], "o": o, "grad_y": ones[0]}
         found = gradients.run(["grad_w", "grad_x"], feed)
         assert [d.tolist() for d in found] == [dw, dx]
+
+
+HANDED_ON = {
+    "a sequence": """
+        s = SequenceConstruct(w, v)
+        handed_on = SequenceAt(s, i)""",
+    "a loop without an iteration": """
+        handed_on = Loop (i, , w) <
+          body = same (int64 trip, bool c, float[2, 1] before) => (bool on, float[2, 1] after) {
+            on = Identity(c)
+            after = Neg(before)
+          }
+        >""",
+}
+
+
+@pytest.mark.parametrize("how", HANDED_ON)
+def test_results_are_no_weights(how):
+    """A weight that such a node hands on is copied: results stay, and may be written to."""
+    text = f"""<ir_version: 9, opset_import: ["": 20]>
+    g (float[rows, 2] x, int64 i) => (float[rows, 1] y, float[2, 1] handed_on)
+    <float[2, 1] w = {{1, 2}}, float[2, 1] v = {{3, 4}}> {{{HANDED_ON[how]}
+        y = MatMul(x, w)
+    }}"""
+    parsed = onnx.parser.parse_model(text)
+    x, y, i = np.ones((4, 2), np.float32), np.zeros((4, 1), np.float32), np.array(0, np.int64)
+    inference = steep.InferenceSession(parsed)
+    for _ in range(2):
+        result = np.asarray(inference.run(["handed_on"], {"x": x, "i": i})[0])
+        np.testing.assert_array_equal(result, [[1], [2]])
+        result[...] = 7
+    session = steep.TrainingSession(
+        parsed,
+        loss="mse",
+        output="y",
+        optimizer="sgd",
+        lr=0.1,
+        trainable=["w"],
+        step_outputs=["handed_on"],
+    )
+    outputs = session.step(x=x, i=i, label=y).outputs[0]
+    np.testing.assert_array_equal(outputs.numpy(), [[1], [2]])  # before the update
+    evaluated = session.eval(x=x, i=i, label=y).outputs[1].numpy()
+    weight = session.state("w").numpy()
+    before = np.array(weight)
+    np.testing.assert_array_equal(evaluated, before)
+    evaluated[...] = 7
+    np.testing.assert_array_equal(weight, before)
