@@ -428,6 +428,7 @@ EvalResult TrainingSession::Impl::eval(std::span<const Tensor> arrays) try {
   const Kind kind = without_label ? Kind::evaluation : Kind::evaluation_with_loss;
   Program& evaluation =
       programs.get(kind, [&] { return eval_graph(model, options, !without_label); });
+  evaluation.set_seed(options.seed);
   result.outputs = evaluation.forward(feed).outputs;
   if (!without_label) {
     if (result.outputs.size() > outputs.size() + 1) {

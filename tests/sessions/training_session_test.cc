@@ -285,6 +285,18 @@ TEST(Session, RefusesOptionsOutOfRange) {
   refused([](auto& o) { o.groups = {{.names = {"bias", "bias"}}}; });
 }
 
+TEST(Session, EvaluatesWithTheSeedThatWasSet) {
+  const std::string noisy = model_bytes(R"(g (float[rows, 2] x) => (float[rows, 1] y)
+    <float[2, 1] w = {0.5, -0.25}> { p = MatMul(x, w)  n = RandomNormalLike(p)  y = Add(p, n) })");
+  const Tensor x = random_tensor({3, 2}, 1), y = random_tensor({3, 1}, 2);
+  auto given = session_of(noisy, {.loss = "mse", .seed = 5}),
+       set = session_of(noisy, {.loss = "mse"});
+  set.eval({x, y});
+  set.set_seed(5);
+  given.eval({x, y});
+  EXPECT_EQ(*given.eval({x, y}).loss, *set.eval({x, y}).loss);
+}
+
 TEST(Session, ReadsAndWritesItsState) {
   auto a = session_of(mlp_bytes(true), classifier()), b = session_of(mlp_bytes(true), classifier());
   for (unsigned i = 0; i < 3; ++i) a.step(batch(i));
