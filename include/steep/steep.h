@@ -371,8 +371,8 @@ class TrainingSession {
   /// the loss is a mean, the result is that of one step() on the whole batch. All parts have the
   /// same weight; with a mean cross entropy that ignores labels or weighs classes, the weight of a
   /// part is EvalResult::weight. `loss` of the result is the mean over the parts. If the gradients
-  /// of all parts overflowed, the step is `skipped`. Throws DataError without parts; else as
-  /// step().
+  /// of all parts overflowed, the step is `skipped`. Throws DataError without parts; and, until
+  /// drop_gradients(), after a part whose error has spoilt the sums; else as step().
   StepResult apply_gradients();
   int64_t accumulated() const;  ///< number of parts whose gradients wait
   void drop_gradients();        ///< discards these gradients

@@ -105,7 +105,7 @@ StepResult TrainingSession::Impl::accumulate(std::span<const Tensor> arrays) try
     adding.backward(std::move(forward.pending), {});
   } catch (const std::exception& error) {
     if (adding.wrote_states()) {  // some sums include the gradients of this part, others do not
-      accumulated = {};
+      accumulated = {.lost = accumulated.lost + accumulated.parts};
       if (!model.statistics.empty() && !receiver_error) tear(error.what());
     }
     if (receiver_error) std::rethrow_exception(std::exchange(receiver_error, nullptr));
@@ -121,6 +121,15 @@ StepResult TrainingSession::Impl::accumulate(std::span<const Tensor> arrays) try
 }
 
 void TrainingSession::Impl::require_gradients() const {
+  if (accumulated.lost > 0) {
+    throw DataError(ErrorParts{
+        .what = "An error in a part has spoilt the sums of the parts before it; no weight was "
+                "changed.",
+        .expected = "the gradients of all parts",
+        .received =
+            fmt::format("{} lost, {} since", counted(accumulated.lost, "part"), accumulated.parts),
+        .remedy = "Call drop_gradients(), and accumulate all parts again."});
+  }
   if (accumulated.parts > 0) return;
   const int64_t unlabelled = accumulated.unlabelled;
   throw DataError(ErrorParts{
@@ -158,7 +167,8 @@ StepResult TrainingSession::Impl::apply(Program& updating, std::span<const Tenso
 StepResult TrainingSession::Impl::apply_gradients() try {
   require_whole();
   require_undivided("apply_gradients()");
-  if (accumulated.parts == 0 && accumulated.overflowed > 0) {  // as step(), which skips
+  if (accumulated.parts == 0 && accumulated.overflowed > 0 &&
+      accumulated.lost == 0) {  // as step(), which skips
     const Accumulated left_out = std::exchange(accumulated, {});
     return {.loss = left_out.overflowed_loss / static_cast<double>(left_out.overflowed),
             .lr = rate(),

@@ -139,6 +139,7 @@ struct TrainingSession::Impl {
     int64_t overflowed = 0;  ///< parts left out, with the sum of their losses
     double overflowed_loss = 0;
     int64_t unlabelled = 0;  ///< parts left out since no label counts
+    int64_t lost = 0;        ///< parts whose sums an error in a later part has spoilt
   };
   /// After hold_states_of(): the parameters whose states are kept, and types of the states, without
   /// data, that other processes keep.

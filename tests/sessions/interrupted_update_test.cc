@@ -105,5 +105,39 @@ TEST_F(Whole, AFailureBeforeTheFirstUpdateLeavesNoTrace) {
   EXPECT_NO_THROW(impl->eval(batch()));
 }
 
+TEST_F(Whole, PartsThatAnErrorHasSpoiltAreNotApplied) {
+  impl = std::make_unique<TrainingSession::Impl>(linear_bytes(), folder(), options());
+  const Tensor parts = impl->programs.states["parts"] = Tensor::zeros(DType::i64, {});
+  impl->programs.get(TrainingSession::Impl::Kind::accumulation, [&] {
+    bool weighs = false;
+    Graph g = accumulation_graph(impl->model, impl->options, &weighs);
+    const Graph::Scope scope(g, Phase::backward, "late");
+    const Value part = g.add_state("parts", {DType::i64, Shape{}});
+    Value at = part;
+    for (const Update& u : std::vector<Update>(g.updates()))
+      at = at + cast(mean(u.value, {}, false) * 0.0, DType::i64);
+    const Value table = g.add_constant(Tensor::from<float>({1, 2}, {2}));
+    g.add_output("found", apply("Gather", {table, at}), Phase::backward);
+    for (Value state : g.states()) {
+      Tensor& bytes = impl->programs.states[state.name()];
+      if (!bytes.defined()) bytes = Tensor::zeros(state.dtype(), state.type().dims());
+    }
+    return g;
+  });
+  const auto part = [&](int64_t number) {
+    *Tensor(parts).data<int64_t>() = number;
+    impl->accumulate(batch());
+  };
+  part(0);
+  part(1);
+  EXPECT_THROW(part(2), Error);
+  part(0);
+  const std::string text = refusal([&] { impl->apply_gradients(); });
+  EXPECT_NE(text.find("2 parts lost, 1 since"), std::string::npos) << text;
+  impl->accumulated = {};  // drop_gradients()
+  part(0);
+  EXPECT_NO_THROW(impl->apply_gradients());
+}
+
 }  // namespace
 }  // namespace steep
