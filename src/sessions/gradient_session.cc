@@ -422,16 +422,15 @@ std::vector<Tensor> gradients_by_output(const std::vector<TensorInfo>& outputs,
     check_type("The gradient of an output", info, result[at]);
   }
   if (!gradients.empty()) return result;
-  if (outputs.size() != 1 || element_count(dims[0]) != 1 || outputs[0].dtype != DType::f32) {
+  if (outputs.size() != 1 || element_count(dims[0]) != 1) {
     throw DataError(
         {.what = "No output has a gradient.",
          .expected = "gradients of some of: " + names_of(possible),
          .received = "none",
-         .remedy =
-             "Output gradients can be left out only if the single output is one float32 number."});
+         .remedy = "Output gradients can be left out only if the single output is one number."});
   }
-  result[0] = Tensor::empty(DType::f32, dims[0]);
-  *result[0].data<float>() = 1;
+  result[0] =
+      convert(Tensor::from({1.0F}, {}), outputs[0].dtype, outputs[0].name).reshaped(dims[0]);
   return result;
 }
 

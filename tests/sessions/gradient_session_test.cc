@@ -55,6 +55,17 @@ TEST(GradientSession, RefusesRunsThatItCannotFinish) {
   EXPECT_THROW(session.backward(none, {{"y", rows({1, 1})}}), DataError);
 }
 
+TEST(GradientSession, TheGradientOfOneNumberIsOneInAnyDtype) {
+  const std::string sum = testing::to_bytes(testing::parse_text(R"(
+    <ir_version: 8, opset_import: ["" : 18]>
+    sum (double[rows, 2] x) => (double y) { y = ReduceSum<keepdims = 0>(x) })"));
+  GradientSession session(as_span(sum), {.wrt = {"x"}});
+  auto [outputs, run] = session.forward({{"x", rows({1, 2})}});
+  const Tensor gradient = session.backward(run, {}).at("x");
+  ASSERT_EQ(gradient.dtype(), DType::f64);
+  EXPECT_EQ(gradient.data<double>()[1], 1);
+}
+
 TEST(GradientSession, NamesEachCandidateOnce) {
   try {
     GradientSession(as_span(layer()), {.wrt = {"w", "v"}});
