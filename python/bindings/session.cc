@@ -413,9 +413,13 @@ void bind_states(nb::class_<Session>& session) {
             return to_dict(unlocked_call([&] { return s.optimizer_state(); }));
           },
           nb::sig("def optimizer_state(self) -> dict[str, Tensor]"), "Copies of the moments.")
-      .def("state", &Session::state, nb::arg("name"),
-           "The present bytes of a parameter or moment, shared: they change "
-           "with each step.")
+      .def(
+          "state",
+          [](const Session& s, const std::string& name) {
+            return unlocked_call([&] { return s.state(name); });
+          },
+          nb::arg("name"),
+          "The present bytes of a parameter or moment, shared: they change with each step.")
       .def(
           "set_weights",
           [](Session& s, const nb::dict& w) {

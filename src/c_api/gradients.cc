@@ -1,6 +1,5 @@
 // steep_gradients_… and steep_run_…: GradientSession.
 #include <memory>
-#include <mutex>
 #include <utility>
 
 #include "c_api/arrays.h"
@@ -33,7 +32,8 @@ class Run : public Object {
   explicit Run(GradientSession::Run session_run) : run(std::move(session_run)) {}
   std::string_view kind() const override { return kKind; }
 
-  std::mutex mutex;  ///< of `run`: two threads may call its backward
+  /// Without a lock: backward() takes the run for one of two callers, and refuses it to the other.
+  /// A lock would be held while the interrupt check runs, which may call backward() itself.
   GradientSession::Run run;
 };
 
@@ -109,7 +109,6 @@ steep_code steep_gradients_backward(steep_gradients* session, steep_run* run,
     const auto waiting = object<Run>(run);
     require(gradients, "gradients");
     const Feed feed(output_gradients, count);
-    const std::lock_guard lock(waiting->mutex);
     auto results = own->session.backward(
         waiting->run, count == 0 ? steep::GradientSession::Tensors{} : feed.named());
     for (auto& [name, gradient] : results) gradient = feed.own(gradient);

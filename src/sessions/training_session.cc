@@ -219,6 +219,7 @@ std::map<std::string, Tensor> TrainingSession::optimizer_state() const {
   return states;
 }
 Tensor TrainingSession::state(const std::string& name) const {
+  const std::lock_guard lock(impl_->programs.call_lock);  // accumulate() adds states
   const auto found = impl_->programs.states.find(name);
   impl_->require_here(name);
   // Frozen weights beside adapters are states, too, as packed numbers or as places in a file.

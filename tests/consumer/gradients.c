@@ -183,6 +183,39 @@ static void take_gradients(const char* path, const steep_array* batch) {
   steep_tensors_free(weights);
 }
 
+static steep_gradients* asking; /* a backward of this session runs */
+static steep_run* running;
+static int asked;
+
+/* An interrupt check that calls backward of the run whose backward it interrupts. */
+static int ask(void) {
+  if (asking == NULL || asked) return 0;
+  steep_tensors* none = NULL;
+  asked = 1;
+  expect(steep_gradients_backward(asking, running, NULL, 0, &none, NULL) == STEEP_ERROR_DATA,
+         "a run has one backward");
+  return 0;
+}
+
+static void interrupt_backward(const char* path, const steep_array* batch) {
+  static float slope[ROWS * CLASSES];
+  const int64_t dims[] = {ROWS, CLASSES};
+  const steep_array dy = {"logits", STEEP_DTYPE_FLOAT32, 2, dims, slope, sizeof slope};
+  steep_gradients* session = open_gradients(path);
+  steep_set_interrupt_check(ask);
+  while (!asked) { /* a check comes ten times a second */
+    steep_tensors* gradients = NULL;
+    check(steep_gradients_forward(session, batch, 1, NULL, &running, &error));
+    asking = session;
+    check(steep_gradients_backward(session, running, &dy, 1, &gradients, &error));
+    asking = NULL;
+    steep_tensors_free(gradients);
+    steep_run_free(running);
+  }
+  steep_set_interrupt_check(NULL);
+  check(steep_gradients_free(session));
+}
+
 int main(int argc, char** argv) {
   static float x[ROWS * FEATURES];
   static float label[ROWS * CLASSES];
@@ -195,6 +228,7 @@ int main(int argc, char** argv) {
                                {"label", STEEP_DTYPE_FLOAT32, 2, label_dims, label, sizeof label}};
   train_in_parts(argv[1], batch);
   take_gradients(argv[1], batch);
+  interrupt_backward(argv[1], batch);
   printf("gradients agree\n");
   return 0;
 }

@@ -156,6 +156,13 @@ TEST_F(OneTrainingSession, TakesEveryStepOnce) {
   EXPECT_NO_THROW(session.load_checkpoint(folder / "0"));
 }
 
+TEST_F(OneTrainingSession, ShowsStatesWhileOthersAreAdded) {
+  at_once([&](int t, int) {
+    if (t == 0) session.accumulate({x, labels});  // adds the states of the sums
+    EXPECT_EQ(session.state("w").dims(), (Dims{4, 2}));
+  });
+}
+
 TEST(Threads, HaveSessionsOfTheirOwn) {
   InferenceSession first(as_span(layers()));
   const std::vector<float> expected = run(first, 2);
