@@ -27,6 +27,27 @@ std::string name_of(const steep_array& array, size_t i) {
                        .received = std::move(received)});
 }
 
+/// Throws ShapeError that names the array.
+int64_t elements_of(const Dims& dims, const steep_array& array, size_t i) {
+  try {
+    return element_count(dims);
+  } catch (const ShapeError& error) {
+    ErrorParts parts = error.parts();
+    parts.node = name_of(array, i);
+    throw ShapeError(std::move(parts));
+  }
+}
+
+/// Kernels compute with the bytes, so that another one would be a number of its own.
+void require_bools(const steep_array& array, size_t i) {
+  const auto* const bytes = static_cast<const uint8_t*>(array.data);
+  const auto* const end = bytes + array.bytes;
+  const auto* const wrong = std::find_if(bytes, end, [](uint8_t byte) { return byte > 1; });
+  if (wrong == end) return;
+  refuse(array, i, "bools, each a byte 0 or 1",
+         fmt::format("{} at element {}", *wrong, wrong - bytes));
+}
+
 /// A tensor that borrows the bytes of the array.
 Tensor borrowed(const steep_array& a, size_t i) {
   const auto dtype = static_cast<DType>(a.dtype);
@@ -37,7 +58,7 @@ Tensor borrowed(const steep_array& a, size_t i) {
   }
   if (a.rank > 0 && a.dims == nullptr) refuse(a, i, "extents", "NULL for dims");
   Dims dims(a.dims, a.dims + a.rank);
-  const auto elements = static_cast<uint64_t>(element_count(dims));
+  const auto elements = static_cast<uint64_t>(elements_of(dims, a, i));
   uint64_t bytes = 0;
   if (__builtin_mul_overflow(elements, item, &bytes) || bytes != a.bytes) {
     refuse(a, i,
@@ -49,6 +70,7 @@ Tensor borrowed(const steep_array& a, size_t i) {
   if (reinterpret_cast<uintptr_t>(a.data) % item != 0) {
     refuse(a, i, fmt::format("data at a multiple of {}", item), fmt::format("{}", a.data));
   }
+  if (dtype == DType::boolean) require_bools(a, i);
   return Tensor::wrap(dtype, std::move(dims), const_cast<void*>(a.data), nullptr);
 }
 

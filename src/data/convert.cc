@@ -119,8 +119,10 @@ void convert_all(const Tensor& from, Tensor& to, const std::string& name) {
     const auto x = number_of(in[i]);
     out[i] = make<To>(x);
     bool fits = true;
-    if constexpr (std::is_integral_v<To>) {
-      fits = std::in_range<std::conditional_t<std::is_same_v<To, bool>, uint8_t, To>>(
+    if constexpr (std::is_same_v<To, bool>) {
+      fits = x == 0 || x == 1;
+    } else if constexpr (std::is_integral_v<To>) {
+      fits = std::in_range<To>(
           static_cast<std::conditional_t<std::is_same_v<From, bool>, uint8_t, From>>(x));
     } else {
       fits = std::isfinite(number_of(out[i])) || !std::isfinite(static_cast<double>(x));

@@ -111,6 +111,22 @@ static void exchange(steep_training* session) {
   steep_error_free(error);
 }
 
+/* Arrays that cannot be: the error names them. */
+static void refuse(steep_training* session) {
+  const unsigned char bytes[] = {0, 2};
+  const int64_t extent = 2, negative = -1;
+  const steep_array bools = {"x", STEEP_DTYPE_BOOL, 1, &extent, bytes, sizeof bytes};
+  expect(steep_training_step(session, &bools, 1, NULL, NULL, &error) == STEEP_ERROR_ARGUMENT,
+         "2 is no bool");
+  expect(strcmp(steep_error_received(error), "2 at element 1") == 0, "the error names the 2");
+  steep_error_free(error);
+  const steep_array less = {"x", STEEP_DTYPE_FLOAT32, 1, &negative, bytes, sizeof bytes};
+  expect(steep_training_step(session, &less, 1, NULL, NULL, &error) == STEEP_ERROR_SHAPE,
+         "no extent is negative");
+  expect(strcmp(steep_error_node(error), "x") == 0, "the error names x");
+  steep_error_free(error);
+}
+
 int main(int argc, char** argv) {
   static float x[ROWS * FEATURES];
   static int64_t label[ROWS];
@@ -121,6 +137,7 @@ int main(int argc, char** argv) {
                                {"label", STEEP_DTYPE_INT64, 1, label_dims, label, sizeof label}};
   steep_training* session = open(argv[1]);
   look(session);
+  refuse(session);
 
   double begin = 0;
   steep_step step;

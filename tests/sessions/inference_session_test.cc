@@ -54,6 +54,18 @@ TEST(InferenceSession, ConvertsItsInputs) {
   EXPECT_EQ(values(results[0]), (std::vector<float>{3, 10}));
 }
 
+TEST(InferenceSession, ConvertsToBoolsWhatIsABool) {
+  const std::string mask = testing::to_bytes(testing::parse_text(R"(
+    <ir_version: 8, opset_import: ["" : 18]>
+    mask (bool[n] x) => (float[n] y) { y = Cast<to = 1>(x) })"));
+  InferenceSession session(as_span(mask));
+  const auto run = [&](int64_t last) {
+    return session.run({{"x", Tensor::from(std::vector<int64_t>{0, last}, {2})}}).at(0);
+  };
+  EXPECT_EQ(values(run(1)), (std::vector<float>{0, 1}));
+  for (const int64_t number : {2, 255, 256, -1}) EXPECT_THROW(run(number), DataError) << number;
+}
+
 TEST(InferenceSession, RefusesBeforeItRuns) {
   InferenceSession session(as_span(layer()));
   EXPECT_THROW(session.run({}), DataError);
