@@ -201,7 +201,7 @@ typedef enum steep_options_kind {
  *     0 or 1    maximize, nesterov, amsgrad, decoupled_weight_decay, centered, bias_correction,
  *               grad_norm, master_weights, stochastic_rounding, check_finite, bound_to_graph
  *   inference  InferenceOptions (steep/inference.h)
- *     integers  threads, seed;  0 or 1  optimize, check_finite;  lists  disabled_passes
+ *     integers  threads, seed;  0 or 1  optimize, check_finite, open_batch;  lists  disabled_passes
  *   gradient   GradientOptions (steep/gradient.h)
  *     lists     wrt, outputs;  0 or 1  scalar_gradients
  *   group      ParameterGroup
@@ -473,7 +473,7 @@ STEEP_API steep_code steep_inference_open_bytes(const void* model, size_t size, 
                                                 steep_inference** session, steep_error** error);
 STEEP_API steep_code steep_inference_free(steep_inference* session);
 
-/* Runs the model. Inputs are passed as to a step, but dtypes are not converted. `names`: the
+/* Runs the model. Inputs are passed as to a step; other dtypes are converted. `names`: the
  * `name_count` outputs to compute, in that order; NULL and 0: all. */
 STEEP_API steep_code steep_inference_run(steep_inference* session, const steep_array* inputs,
                                          size_t count, const char* const* names, size_t name_count,

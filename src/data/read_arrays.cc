@@ -212,8 +212,8 @@ Batches::Batches(std::vector<Tensor> arrays, BatchOptions options)
 }
 
 int64_t Batches::count() const {
-  return options_.drop_last ? rows_ / options_.batch_size
-                            : (rows_ + options_.batch_size - 1) / options_.batch_size;
+  const bool rest = !options_.drop_last && rows_ % options_.batch_size != 0;
+  return rows_ / options_.batch_size + (rest ? 1 : 0);
 }
 
 void Batches::order_for(int64_t epoch) {
@@ -236,7 +236,7 @@ std::vector<Tensor> Batches::get(int64_t epoch, int64_t batch) {
                                .received = fmt::format("epoch {}, batch {}", epoch, batch)});
   }
   const int64_t begin = batch * options_.batch_size;
-  const int64_t end = std::min(rows_, begin + options_.batch_size);
+  const int64_t end = begin + std::min(rows_ - begin, options_.batch_size);
   std::vector<Tensor> out;
   out.reserve(arrays_.size());
   std::vector<int64_t> indices(static_cast<size_t>(end - begin));

@@ -73,6 +73,9 @@ TEST(Batches, RefuseWhatDoesNotFit) {
   EXPECT_THROW(Batches({two}, {.batch_size = 3, .drop_last = true}), DataError);
   EXPECT_THROW(Batches({two}, {.batch_size = 0}), DataError);
   EXPECT_THROW(Batches({two}, {}).get(0, 1), DataError);
+  Batches one({two}, {.batch_size = INT64_MAX});
+  EXPECT_EQ(one.count(), 1);
+  EXPECT_EQ(one.get(0, 0)[0].dims(), (Dims{2, 3}));
 }
 
 }  // namespace
