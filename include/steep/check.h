@@ -30,8 +30,8 @@ struct CheckReport {
 /// Returns all obstacles at once: operators without a gradient between the parameters and the loss
 /// (without TrainingOptions::loss and output: any float output); operators of the model or of its
 /// gradient for which no provider of TrainingOptions::providers has a kernel (this checks names
-/// only: types are checked when a step is planned); and errors of import, loss and choice of
-/// parameters. Throws IoError if the file cannot be opened, and ProviderError as sessions do.
+/// only: types are checked when a step is planned); and errors of options, import, loss and choice
+/// of parameters. Throws IoError if the file cannot be opened, and ProviderError as sessions do.
 CheckReport check_model(const std::filesystem::path& model, const TrainingOptions& options = {});
 /// From a serialised model. External data is refused unless `folder` says where it lies.
 CheckReport check_model(std::span<const std::byte> model, const TrainingOptions& options = {},

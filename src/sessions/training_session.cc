@@ -280,6 +280,7 @@ void TrainingSession::set_lr(double lr) {
 void TrainingSession::set_schedule(const ScheduleOptions& schedule) {
   const std::lock_guard lock(impl_->programs.call_lock);
   check_schedule(schedule);
+  require_read(schedule);
   impl_->options.schedule = schedule;
 }
 void TrainingSession::set_group(size_t i, const OptimizerOptions& optimizer) {

@@ -116,6 +116,13 @@ void TrainingSession::Impl::offload_states() {
         .received = options.lora_rank == 0 ? "no lora_rank" : options.offload_folder,
         .remedy = "For states of the optimizer in a file of their own: offload=\"moments\"."});
   }
+  if (options.offload == "all" && options.offload_folder.empty()) {
+    throw ModelError(ErrorParts{.what = "There is no folder for the states that are offloaded.",
+                                .node = "offload",
+                                .expected = "all with offload_folder (--offload-folder)",
+                                .received = "all, and no offload_folder",
+                                .remedy = "Name a folder on a disk, or leave offload out."});
+  }
   if (options.offload_folder.empty()) return;
   std::vector<std::string> names = model.moments;
   if (options.offload == "all") {

@@ -2,7 +2,9 @@
 // instead of throwing them.
 #include "steep/check.h"
 
+#include <algorithm>
 #include <functional>
+#include <iterator>
 #include <new>
 #include <set>
 
@@ -12,10 +14,12 @@
 #include "model/read/model_file.h"
 #include "ops/defs/with_gradient.h"
 #include "ops/op_def.h"
+#include "passes/pipeline.h"
 #include "runtime/budget.h"
 #include "runtime/memory.h"
 #include "steep/error.h"
 #include "train/adapters.h"
+#include "train/check_options.h"
 #include "train/exporter_ties.h"
 #include "train/loss.h"
 #include "train/parameters.h"
@@ -91,6 +95,16 @@ ImportedModel import_adapted(std::span<const std::byte> model, TrainingOptions& 
   return import_model(std::as_bytes(std::span(adapted.bytes)), how, folder);
 }
 
+/// Errors of options that do not depend on the model.
+void find_wrong_options(const TrainingOptions& options, std::vector<Obstacle>& obstacles) {
+  try {
+    check_options(options);
+    check_passes({options.disabled_passes.begin(), options.disabled_passes.end()});
+  } catch (const ModelError& error) {
+    obstacles.push_back(from_error(error));
+  }
+}
+
 /// `import`: imports the model as `options` ask, to which it adds what it makes trainable.
 CheckReport report(const std::function<ImportedModel(TrainingOptions&)>& import,
                    TrainingOptions options) {
@@ -98,6 +112,7 @@ CheckReport report(const std::function<ImportedModel(TrainingOptions&)>& import,
   const Devices devices = Devices::of(options.providers);
   CheckReport report;
   try {
+    find_wrong_options(options, report.obstacles);
     check_adapter_options(options);
     ImportedModel model = import(options);
     for (const auto& [name, error] : model.left_out)
@@ -118,8 +133,10 @@ CheckReport report(const std::function<ImportedModel(TrainingOptions&)>& import,
     for (Value v : parameters) report.parameters.push_back(info_of(v));
     report.left_out = choice.left_out;
     add_doubtful_ties(graph, parameters, report.warnings);
-    report.obstacles = find_obstacles(graph, outputs, parameters);
-    if (report.obstacles.empty()) {
+    std::vector<Obstacle> found = find_obstacles(graph, outputs, parameters);
+    const bool differentiable = found.empty();
+    std::move(found.begin(), found.end(), std::back_inserter(report.obstacles));
+    if (differentiable) {
       std::vector<Value> seeds;
       for (Value y : outputs) seeds.push_back(graph.add_gradient_input("gradient", y));
       for (Value dw : add_gradients(graph, outputs, seeds, parameters)) {

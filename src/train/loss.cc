@@ -328,7 +328,25 @@ bool compares_elements(const std::string& loss) {
   return row != nullptr && row->of == Of::broadcast_elements;
 }
 
+namespace {
+
+/// Throws ModelError for a model of a loss that has no name, or that of a built-in loss, whose
+/// labels have other forms.
+void check_own_name(const TrainingOptions& options) {
+  if (options.loss_model.empty()) return;
+  if (!options.loss.empty() && find_loss(options.loss) == nullptr) return;
+  throw ModelError(ErrorParts{
+      .what = "The model of a loss needs a name of its own.",
+      .node = "loss",
+      .expected = "another name than those of built-in losses, with loss_model",
+      .received = options.loss.empty() ? "none" : options.loss,
+      .remedy = "Name it, for instance \"own\"; or leave loss_model out for a built-in loss."});
+}
+
+}  // namespace
+
 void check_loss(const TrainingOptions& options) {
+  check_own_name(options);
   const double delta = options.huber_delta, smoothing = options.label_smoothing;
   if (!(delta > 0 && fits_float32(delta)))
     refuse_number("huber_delta", "a positive number that is finite in float32", delta);
@@ -348,6 +366,8 @@ void check_loss(const TrainingOptions& options) {
   only_of(options, delta != 1, "huber_delta", {"huber"});
   only_of(options, smoothing != 0, "label_smoothing", {"softmax_cross_entropy"});
   only_of(options, !options.class_weights.empty(), "class_weights",
+          {"softmax_cross_entropy", "nll"});
+  only_of(options, options.ignore_index.has_value(), "ignore_index",
           {"softmax_cross_entropy", "nll"});
 }
 

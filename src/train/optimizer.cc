@@ -233,6 +233,30 @@ void check_flags(const OptimizerOptions& o) {
   check("nesterov", o.nesterov.value_or(false), true);
 }
 
+/// Checks that the kind reads the numbers and choices that are set.
+void check_unread(const OptimizerOptions& o) {
+  const Algorithm& kind = kind_of(o);
+  std::vector<std::string> read{"lr"};
+  for (const std::string_view name : numbers_of(kind.op)) {
+    if (!name.starts_with("ns_")) read.emplace_back(name);
+  }
+  if (is_muon(o)) read.insert(read.end(), {"ns_coefficients", "ns_steps", "adjust_lr_fn"});
+  if (o.kind == "adagrad") read.emplace_back("initial_accumulator_value");
+  const auto check = [&](const char* name, bool given) {
+    if (!given || std::find(read.begin(), read.end(), name) != read.end()) return;
+    throw ModelError(
+        ErrorParts{.what = fmt::format("The optimizer has no setting {}.", name),
+                   .expected = fmt::format("{}", fmt::join(read, ", ")),
+                   .received = fmt::format("{} with {}", o.kind, name),
+                   .remedy = "Leave it out, or choose an optimizer that has this setting."});
+  };
+  const OptimizerOptions plain;
+  for (const Number& n : kNumbers) check(n.name, o.*n.field != plain.*n.field);
+  check("momentum", o.momentum.value_or(0) != 0);
+  check("epsilon", o.epsilon.has_value());
+  if (const char* choice = set_choice(o)) check(choice, true);
+}
+
 /// Checks that the kind has the precision of states that is asked for.
 void check_state_precision(const OptimizerOptions& o) {
   const std::string& precision = o.state_precision;
@@ -305,6 +329,7 @@ void check_optimizer(const OptimizerOptions& o) {
   check_range("momentum", momentum_of(o), 0, INFINITY, false);
   if (o.epsilon) check_range("epsilon", *o.epsilon, 0, INFINITY, false);
   check_flags(o);
+  check_unread(o);
   check_newton_schulz(o);
   if (o.kind == "sgd" && nesterov_of(o) && (momentum_of(o) == 0 || o.dampening != 0)) {
     throw ModelError(ErrorParts{

@@ -35,6 +35,17 @@ void check_schedule(const ScheduleOptions& options) {
   }
 }
 
+void require_read(const ScheduleOptions& options) {
+  if (options.kind != "constant" || (options.total_steps == 0 && options.min_lr_ratio == 0)) return;
+  throw ModelError(
+      ErrorParts{.what = "A constant schedule has no length and no last rate.",
+                 .node = "schedule",
+                 .expected = "linear or cosine, with total_steps and min_lr_ratio",
+                 .received = fmt::format("constant, with total_steps {} and min_lr_ratio {}",
+                                         options.total_steps, options.min_lr_ratio),
+                 .remedy = "Choose such a schedule, or leave these settings out."});
+}
+
 void check_rate(double lr) {
   if (lr >= 0 && fits_float32(lr)) return;
   throw DataError(ErrorParts{.what = "The learning rate is out of range.",

@@ -11,6 +11,9 @@ namespace steep {
 /// for negative counts, and for a ratio outside [0, 1].
 void check_schedule(const ScheduleOptions& options);
 
+/// Throws ModelError for a length or a ratio of a constant schedule, which has none.
+void require_read(const ScheduleOptions& options);
+
 /// Throws DataError for a rate that is negative, or not finite in float32.
 void check_rate(double lr);
 

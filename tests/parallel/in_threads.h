@@ -25,9 +25,9 @@ namespace steep::testing {
 
 /// Of sessions that the tests divide among threads: scores of 4 classes from rows of 3 numbers.
 inline TrainingOptions options_of(const std::string& optimizer = "adamw", double lr = 0.05) {
-  return {.loss = "softmax_cross_entropy",
-          .optimizer = {.kind = optimizer, .lr = lr, .momentum = 0.9},
-          .clip_norm = 0.5};
+  OptimizerOptions with{.kind = optimizer, .lr = lr};
+  if (optimizer == "sgd") with.momentum = 0.9;
+  return {.loss = "softmax_cross_entropy", .optimizer = with, .clip_norm = 0.5};
 }
 
 inline std::vector<Tensor> batch(int64_t rows, int seed) {

@@ -19,8 +19,10 @@ using testing::same_tensors;
 using testing::session_of;
 
 TrainingOptions scaled(double initial, int64_t interval, const std::string& optimizer = "adamw") {
+  OptimizerOptions with{.kind = optimizer, .lr = 0.02};
+  if (optimizer == "sgd") with.momentum = 0.9;
   return {.loss = "softmax_cross_entropy",
-          .optimizer = {.kind = optimizer, .lr = 0.02, .momentum = 0.9},
+          .optimizer = with,
           .precision = "fp16",
           .loss_scale = {.initial = initial, .growth_interval = interval}};
 }

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "checkpoint/checkpoint.h"
+#include "steep/check.h"
 #include "steep/error.h"
 #include "train/models.h"
 #include "train/temp_folder.h"
@@ -283,6 +284,24 @@ TEST(Session, RefusesOptionsOutOfRange) {
   refused([](auto& o) { o.groups = {{.names = {"nobody"}}}; });
   refused([](auto& o) { o.groups = {{.names = {"bias"}}, {.names = {"weight", "bias"}}}; });
   refused([](auto& o) { o.groups = {{.names = {"bias", "bias"}}}; });
+}
+
+TEST(Session, RefusesOptionsThatItWouldNotRead) {
+  auto refused = [](auto change) {
+    TrainingOptions options{.loss = "mse"};
+    EXPECT_NO_THROW(session_of(linear_bytes(), options));
+    change(options);
+    EXPECT_THROW(session_of(linear_bytes(), options), ModelError);
+    EXPECT_EQ(check_model(testing::as_span(linear_bytes()), options).obstacles.size(), 1u);
+  };
+  refused([](auto& o) { o.ignore_index = 3; });
+  refused([](auto& o) { o.schedule.total_steps = 100; });
+  refused([](auto& o) { o.schedule.min_lr_ratio = 0.1; });
+  refused([](auto& o) { o.optimizer.momentum = 0.9; });
+  auto all_on_disk = [] { session_of(linear_bytes(), {.loss = "mse", .offload = "all"}); };
+  EXPECT_TRUE(contains(message_of<ModelError>(all_on_disk), "offload_folder"));
+  auto session = session_of(linear_bytes(), {.loss = "mse"});
+  EXPECT_THROW(session.set_schedule({.total_steps = 100}), ModelError);
 }
 
 TEST(Session, EvaluatesWithTheSeedThatWasSet) {

@@ -145,6 +145,21 @@ TEST(Loss, RefusesWhatDoesNotFit) {
                ShapeError);
 }
 
+TEST(Loss, AModelNeedsANameOfItsOwn) {
+  const std::string own = model_bytes(
+      "l (float[n, 3] y, float[n, 3] t) => (float loss) { d = Sub(y, t) "
+      "loss = ReduceL2<keepdims = 0>(d) }");
+  for (const auto& [name, fits] : {std::pair("own", true), {"", false}, {"mse", false}}) {
+    TrainingOptions options = with_loss(name);
+    options.loss_model = own;
+    if (fits) {
+      EXPECT_NO_THROW(session_of(shift_bytes("n", 3), options));
+    } else {
+      EXPECT_THROW(session_of(shift_bytes("n", 3), options), ModelError) << name;
+    }
+  }
+}
+
 TEST(Loss, ASequenceIsNone) {
   const std::string model = model_bytes(
       "g (float x) => (float y) <float w = {1.0}> { z = Mul(x, w) y = SequenceConstruct(z) }");

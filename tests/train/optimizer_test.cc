@@ -1,4 +1,6 @@
 // The trajectory of each optimizer on a linear model, against plain loops in double precision.
+#include "train/optimizer.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -173,7 +175,9 @@ TEST(Groups, HaveTheirOwnRateAndDecay) {
 TEST(Groups, WithAnOptimizerOfTheirOwnAreFedItsNumbers) {
   for (const char* kind : {"sgd", "adam", "adamw", "lamb"}) {
     SCOPED_TRACE(kind);
-    OptimizerOptions own{.kind = kind, .lr = 0.05, .momentum = 0.9};
+    const bool sgd = std::string_view(kind) == "sgd";
+    OptimizerOptions own{.kind = kind, .lr = 0.05};
+    if (sgd) own.momentum = 0.9;
     TrainingOptions options{.loss = "mse", .optimizer = own};
     options.groups = {{.names = {"bias"}, .lr_multiplier = 7, .optimizer = own},
                       {.names = {"weight"}, .weight_decay = 7, .optimizer = own}};
@@ -182,8 +186,8 @@ TEST(Groups, WithAnOptimizerOfTheirOwnAreFedItsNumbers) {
     for (int t = 1; t <= kSteps; ++t) {
       own.lr = 0.05 / t;
       own.weight_decay = 0.01 * t;
-      own.momentum = own.beta1 = 0.9 - 0.02 * t;
-      own.dampening = 0.01 * t;
+      if (sgd) own.momentum = 0.9 - 0.02 * t, own.dampening = 0.01 * t;
+      if (!sgd) own.beta1 = 0.9 - 0.02 * t;
       session.set_group(0, own);
       session.set_group(1, own);
       options.optimizer = own;
@@ -219,6 +223,36 @@ TEST(Groups, CountByParameterAndScheduleTheirRates) {
 TEST(Optimizers, RefuseToLeaveMomentsUncorrectedWhereTheyCannot) {
   const OptimizerOptions o{.kind = "nadam", .bias_correction = false};
   EXPECT_THROW(session_of(linear_bytes(), {.loss = "mse", .optimizer = o}), ModelError);
+}
+
+TEST(Optimizers, RefuseSettingsOfOthers) {
+  using O = OptimizerOptions;
+  const std::pair<const char*, void (*)(O&)> settings[] = {
+      {"sgd", [](O& o) { o.beta1 = 0.5; }},
+      {"sgd", [](O& o) { o.epsilon = 1e-6; }},
+      {"adamw", [](O& o) { o.momentum = 0.9; }},
+      {"adam", [](O& o) { o.dampening = 0.1; }},
+      {"adam", [](O& o) { o.momentum_decay = 0.1; }},
+      {"lamb", [](O& o) { o.lr_decay = 0.1; }},
+      {"adadelta", [](O& o) { o.alpha = 0.5; }},
+      {"rmsprop", [](O& o) { o.rho = 0.5; }},
+      {"adamax", [](O& o) { o.initial_accumulator_value = 1; }},
+      {"adagrad", [](O& o) { o.beta2 = 0.5; }},
+      {"adam", [](O& o) { o.beta2_decay = -0.5; }},
+      {"radam", [](O& o) { o.clip_threshold = 2; }},
+      {"adam", [](O& o) { o.epsilon2 = 0.1; }},
+      {"adam", [](O& o) { o.ns_steps = 4; }},
+      {"adam", [](O& o) { o.adjust_lr_fn = "original"; }},
+  };
+  for (const auto& [kind, change] : settings) {
+    O options{.kind = kind};
+    EXPECT_NO_THROW(check_optimizer(options)) << kind;
+    change(options);
+    EXPECT_THROW(check_optimizer(options), ModelError) << kind;
+  }
+  EXPECT_NO_THROW(check_optimizer({.kind = "adagrad", .initial_accumulator_value = 1}));
+  EXPECT_NO_THROW(check_optimizer({.kind = "muon", .ns_steps = 4}));
+  EXPECT_NO_THROW(check_optimizer({.kind = "adam", .momentum = 0, .nesterov = false}));
 }
 
 TEST(Optimizers, NameWhatMuonCannotUpdate) {

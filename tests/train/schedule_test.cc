@@ -46,6 +46,10 @@ TEST(Schedule, RefusesNonsense) {
   EXPECT_THROW(check_schedule({.warmup_steps = -1}), ModelError);
   EXPECT_THROW(check_schedule({.min_lr_ratio = 1.5}), ModelError);
   EXPECT_THROW(check_schedule({.min_lr_ratio = NAN}), ModelError);
+  EXPECT_NO_THROW(require_read({.warmup_steps = 5}));
+  EXPECT_NO_THROW(require_read({.kind = "linear", .total_steps = 5, .min_lr_ratio = 0.1}));
+  EXPECT_THROW(require_read({.total_steps = 5}), ModelError);
+  EXPECT_THROW(require_read({.min_lr_ratio = 0.1}), ModelError);
 }
 
 }  // namespace
