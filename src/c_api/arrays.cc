@@ -9,6 +9,7 @@
 
 #include "c_api/call.h"
 #include "runtime/counted.h"
+#include "train/name_suggestions.h"
 
 namespace steep::c_api {
 namespace {
@@ -149,6 +150,17 @@ Tensor Feed::own(const Tensor& result) const {
   return result;
 }
 
+namespace {
+
+template <typename Named>
+std::vector<std::string> names_of(const Named& tensors) {
+  std::vector<std::string> names;
+  for (const auto& item : tensors) names.push_back(item.first);
+  return names;
+}
+
+}  // namespace
+
 void give_tensors(steep_tensors** result, const std::vector<std::string>& names,
                   const std::vector<Tensor>& outputs, const Feed& feed) {
   if (result == nullptr) return;
@@ -180,7 +192,10 @@ void give_chosen(steep_tensors** result, const char* const* names, size_t count,
   for (const std::string& name : texts(names, count, "names")) {
     const auto found = all.find(name);
     if (found == all.end()) {
-      throw ModelError({.what = "There is no such parameter or moment.", .node = name});
+      throw ModelError({.what = "There is no such parameter or moment.",
+                        .node = name,
+                        .expected = nearest_names(name, names_of(all)),
+                        .received = name});
     }
     items.emplace_back(name, found->second);
   }
@@ -278,7 +293,10 @@ steep_code steep_tensors_find(const steep_tensors* tensors, const char* name, st
     for (const auto& item : own->items) {
       if (item.first == key) return show(item, array);
     }
-    throw steep::DataError({.what = "There is no array of this name.", .node = key});
+    throw steep::DataError({.what = "There is no array of this name.",
+                            .node = key,
+                            .expected = steep::nearest_names(key, names_of(own->items)),
+                            .received = key});
   });
 }
 

@@ -17,6 +17,7 @@
 #include "sessions/step_plan.h"
 #include "sessions/training_impl.h"
 #include "steep/error.h"
+#include "train/name_suggestions.h"
 #include "train/optimizer.h"
 #include "train/schedule.h"
 
@@ -225,7 +226,12 @@ Tensor TrainingSession::state(const std::string& name) const {
   // Frozen weights beside adapters are states, too, as packed numbers or as places in a file.
   const bool frozen = impl_->packed.count(name) + impl_->places.count(name) != 0;
   if (frozen || found == impl_->programs.states.end()) {
-    throw ModelError(ErrorParts{.what = "There is no such parameter or moment.", .node = name});
+    std::vector<std::string> names = impl_->stored();
+    for (std::string& state : impl_->kept_states()) names.push_back(std::move(state));
+    throw ModelError(ErrorParts{.what = "There is no such parameter or moment.",
+                                .node = name,
+                                .expected = nearest_names(name, names),
+                                .received = name});
   }
   return found->second;
 }

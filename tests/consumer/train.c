@@ -125,6 +125,11 @@ static void refuse(steep_training* session) {
          "no extent is negative");
   expect(strcmp(steep_error_node(error), "x") == 0, "the error names x");
   steep_error_free(error);
+  const char* const name = "fc1.bais";
+  steep_tensors* none = NULL;
+  expect(steep_training_weights(session, &name, 1, &none, &error) == STEEP_ERROR_MODEL, "no bais");
+  expect(strstr(steep_error_expected(error), "fc1.bias") != NULL, "the error names those there are");
+  steep_error_free(error);
 }
 
 int main(int argc, char** argv) {

@@ -334,6 +334,7 @@ TEST(Session, ReadsAndWritesItsState) {
                               {"b1", Tensor::zeros(DType::f32, {5})}}),
                ShapeError);
   EXPECT_THROW(a.set_optimizer_state({{"w0", before.at("w0")}}), ModelError);
+  EXPECT_TRUE(contains(message_of<ModelError>([&] { a.state("exp_avg/w"); }), "exp_avg/w0"));
   EXPECT_TRUE(same_tensors(a.weights(), before));
   a.set_lr(0.5);
   EXPECT_GT(a.lr(), 0.01);
