@@ -318,7 +318,7 @@ def test_ctrl_c_ends_all_with_one_checkpoint(folder: Path, zero: int) -> None:
     assert "--checkpoint" in text
 
 
-@pytest.mark.parametrize("zero", [0, 1])
+@pytest.mark.parametrize("zero", [pytest.param(0, marks=pytest.mark.matrix), 1])
 def test_a_process_that_is_stopped_is_noticed(folder: Path, zero: int) -> None:
     launcher = start_long(2, zero)
     stopped = processes_of(launcher, 2)[1]
