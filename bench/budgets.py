@@ -84,7 +84,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--limits", nargs="*", default=["2050MiB", "least"])
+    parser.add_argument("--limits", nargs="*", default=["1850MiB", "least"])
     parser.add_argument("--states", nargs="*", default=["float32", "int8"])
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
