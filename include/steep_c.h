@@ -9,8 +9,9 @@
  *     fprintf(stderr, "%s\n", steep_error_message(error));
  *   }
  *
- * docs/c_library.md is the quickstart. The header is C99, and C++ may include it. It does not offer
- * weights in the caller's memory, nor sequences and optionals as inputs and outputs (DataError).
+ * docs/c_library.md is the quickstart. The header is C99, and C++ may include it. It includes
+ * steep_c_models.h, which has the functions that do not train: inference, forward and backward
+ * apart, models, arrays in files, plug-ins.
  *
  * Errors     A function that can fail returns a steep_code: STEEP_OK (0) on success. Its last
  *            argument is `steep_error** error`, which may be NULL. If it is not NULL, the function
@@ -28,7 +29,8 @@
  *            of its kind. Freeing NULL does nothing. If another thread's call uses the object, it
  *            is destroyed when that call returns. `const` pointers into an object (names, extents,
  *            data) are valid until its handle is freed. The caller keeps the strings and arrays
- *            that it passes: they are copied, or read during the call only.
+ *            that it passes: they are copied, or read during the call only, except by the functions
+ *            that say that they use the caller's memory from then on.
  *
  * Threads    Any function may be called from any thread. Calls on one session run one after the
  *            other; calls on different sessions run in parallel. Do not set options while another
@@ -115,6 +117,9 @@ typedef struct steep_tensors steep_tensors;     /* arrays with names */
 typedef struct steep_bytes steep_bytes;         /* a serialised model, or a text */
 typedef struct steep_strings steep_strings;     /* a list of names */
 typedef struct steep_report steep_report;       /* what steep_check_model() found */
+typedef struct steep_memory steep_memory;       /* what steep_training_memory_report() found */
+typedef struct steep_data steep_data;           /* tensors, sequences and absent values, by name */
+typedef struct steep_batches steep_batches;     /* mini-batches of arrays */
 
 /* An array: an input, read during the call only; or an array of a steep_tensors. */
 typedef struct steep_array {
@@ -178,10 +183,11 @@ STEEP_API steep_code steep_error_free(steep_error* error);
 typedef enum steep_options_kind {
   STEEP_OPTIONS_TRAINING = 1,
   STEEP_OPTIONS_INFERENCE = 2,
-  STEEP_OPTIONS_GRADIENT = 3, /* steep_gradient_model() */
-  STEEP_OPTIONS_GROUP = 4,    /* settings of some parameters: steep_options_add_group() */
-  STEEP_OPTIONS_EXPORT = 5,   /* how a model is written to a file */
-  STEEP_OPTIONS_GRADIENTS = 6 /* steep_gradients_open() */
+  STEEP_OPTIONS_GRADIENT = 3,  /* steep_gradient_model() */
+  STEEP_OPTIONS_GROUP = 4,     /* settings of some parameters: steep_options_add_group() */
+  STEEP_OPTIONS_EXPORT = 5,    /* how a model is written to a file */
+  STEEP_OPTIONS_GRADIENTS = 6, /* steep_gradients_open() */
+  STEEP_OPTIONS_BATCHES = 7    /* steep_batches_new() */
 } steep_options_kind;
 
 /* Creates options with their default values. The keys are the fields of the options of the C++ API;
@@ -210,6 +216,8 @@ typedef enum steep_options_kind {
  *     0 or 1    for_inference, external_data, merge_adapters;  integers  max_file_bytes
  *   gradients  GradientSessionOptions (steep/gradient_session.h);  integers  seed, threads
  *     lists     wrt, outputs, disabled_passes;  strings  precision, memory_limit
+ *   batches    BatchOptions (steep/data.h);  integers  batch_size (32), seed
+ *     0 or 1    shuffle (1), drop_last
  *
  * Training, inference, gradient and gradients also have limits (steep/limits.h), as integers:
  * max_bytes, max_nodes, max_inlined, max_depth, max_iterations, max_arrays. A value is checked when
@@ -236,6 +244,10 @@ STEEP_API steep_code steep_options_add_group(steep_options* options, const char*
 /* Training: at each step, also write the value of `output` of the model to `initializer`. */
 STEEP_API steep_code steep_options_add_update(steep_options* options, const char* initializer,
                                               const char* output, steep_error** error);
+/* Training: the loss is this serialised model, which is copied, as TrainingOptions::loss_model. The
+ * key `loss` is only a name then. */
+STEEP_API steep_code steep_options_set_loss_model(steep_options* options, const void* model,
+                                                  size_t size, steep_error** error);
 /* Training, inference, gradients: use this provider before the CPU. `keys` and `values` are the
  * `count` options of the provider. */
 STEEP_API steep_code steep_options_add_provider(steep_options* options, const char* name,
@@ -283,11 +295,44 @@ typedef struct steep_evaluation {
   int32_t has_weight; /* 0 or 1 */
 } steep_evaluation;
 
-typedef struct steep_plan { /* memory of a step at one set of input shapes, in bytes */
+typedef struct steep_plan { /* of a call at one set of input shapes: StepPlan (steep/steep.h) */
+  /* Memory in bytes. */
   uint64_t arena_bytes, parameter_bytes, optimizer_bytes, output_bytes, constant_bytes, peak_bytes;
+  uint64_t run_bytes;       /* inputs included: what a memory limit bounds */
+  uint64_t memory_limit;    /* 0: none */
+  uint64_t offloaded_bytes; /* in the file of offload_folder */
   uint64_t kernels;
   double specialise_ms;
 } steep_plan;
+
+typedef enum steep_dump_format {
+  STEEP_DUMP_TEXT = 0,   /* the compiled graph, kernels, memory plan */
+  STEEP_DUMP_PASSES = 1, /* the graph before the first pass, and after each pass that changed it */
+  STEEP_DUMP_HTML = 2    /* one page with the plan as a table and pictures of the memory */
+} steep_dump_format;
+
+typedef struct steep_memory_plan {
+  uint64_t bytes; /* memory at its peak */
+  double ms;      /* estimated time of all its nodes */
+} steep_memory_plan;
+
+typedef struct steep_memory_choice { /* a node of forward that backward could run again */
+  const char *node, *op;
+  uint64_t bytes; /* of its results */
+  double ms;      /* estimated time of running it once more */
+  int32_t again;  /* 1: backward runs it again */
+} steep_memory_choice;
+
+typedef struct steep_memory_report { /* MemoryReport (steep/memory_report.h) */
+  uint64_t limit;                    /* in bytes; 0: none */
+  steep_memory_plan planned;         /* the plan that runs */
+  steep_memory_plan plain;           /* the plan that would run without a limit */
+  const steep_memory_plan* plans;    /* from the fastest and largest to the slowest and smallest */
+  size_t plan_count;
+  const steep_memory_choice* choices; /* in the order of forward */
+  size_t choice_count;
+  const char* text; /* a table of the choices, and one line per plan */
+} steep_memory_report;
 
 /* `options` NULL: the defaults, for a model whose output is the loss. Errors: MODEL if the model
  * cannot be read or trained (the text lists all obstacles), SHAPE, IO; ARGUMENT for options of
@@ -299,6 +344,15 @@ STEEP_API steep_code steep_training_open(const char* path, const steep_options* 
 STEEP_API steep_code steep_training_open_bytes(const void* model, size_t size, const char* folder,
                                                const steep_options* options,
                                                steep_training** session, steep_error** error);
+/* Opens a serialised model whose weights are in the caller's memory: `weights` has the data of the
+ * `count` initializers that it names, which the model need not contain. Trained weights and running
+ * statistics are written in place. The memory must be writable and must exist until the session,
+ * and each steep_tensors of steep_training_state(), is freed. STEEP_ERROR_MODEL for a name or type
+ * that the model does not have. */
+STEEP_API steep_code steep_training_open_weights(const void* model, size_t size,
+                                                 const steep_options* options,
+                                                 const steep_array* weights, size_t count,
+                                                 steep_training** session, steep_error** error);
 STEEP_API steep_code steep_training_free(steep_training* session);
 
 /* Runs forward, backward and the update. Pass exactly the inputs that steep_training_inputs()
@@ -334,6 +388,17 @@ STEEP_API steep_code steep_training_apply_gradients(steep_training* session, ste
 STEEP_API steep_code steep_training_accumulated(const steep_training* session, int64_t* parts,
                                                 steep_error** error);
 STEEP_API steep_code steep_training_drop_gradients(steep_training* session, steep_error** error);
+/* To combine these gradients with those of other processes (AccumulatedGradients). `weight`: what
+ * steep_training_apply_gradients() divides by; `loss`: the sum of loss times weight over the parts;
+ * `sums`: for each parameter, the sum of gradient times weight. All three may be NULL. The arrays
+ * are the session's own memory, which the caller may write to until the next call; it then calls
+ * the second function with the new weight (positive and finite) and sum of losses. Without parts,
+ * the sums are set to zero. */
+STEEP_API steep_code steep_training_accumulated_gradients(steep_training* session, double* weight,
+                                                          double* loss, steep_tensors** sums,
+                                                          steep_error** error);
+STEEP_API steep_code steep_training_set_accumulated(steep_training* session, double weight,
+                                                    double loss, steep_error** error);
 
 /* `count` values or names, valid as long as the session. The inputs are those of a step: the inputs
  * of the model, then the label. The parameters are the trained ones. The statistics are the running
@@ -353,6 +418,10 @@ STEEP_API steep_code steep_training_statistics(const steep_training* session,
 STEEP_API steep_code steep_training_state_names(const steep_training* session,
                                                 const char* const** names, size_t* count,
                                                 steep_error** error);
+/* The weights that have adapters (the option lora_rank). */
+STEEP_API steep_code steep_training_adapted(const steep_training* session,
+                                            const char* const** names, size_t* count,
+                                            steep_error** error);
 /* The float constants that are not trained, each with the reason. */
 STEEP_API steep_code steep_training_left_out(const steep_training* session,
                                              const char* const** names, const char* const** reasons,
@@ -430,13 +499,17 @@ STEEP_API steep_code steep_training_batch_note(const steep_training* session, st
  * may differ in the last bits; otherwise empty. */
 STEEP_API steep_code steep_training_checkpoint_note(const steep_training* session,
                                                     steep_bytes** note, steep_error** error);
+/* The checksums of the checkpoint that was loaded last, as a text; empty if none was. */
+STEEP_API steep_code steep_training_checkpoint_hash(const steep_training* session,
+                                                    steep_bytes** hash, steep_error** error);
 /* Writes a copy of the model with the trained weights. `options` (STEEP_OPTIONS_EXPORT) may be
  * NULL. After STEEP_ERROR_IO the old file at `path` is unchanged. */
 STEEP_API steep_code steep_training_export(const steep_training* session, const char* path,
                                            const steep_options* options, steep_error** error);
-/* The same in memory, up to 2 GiB; `for_inference` 0 or 1. */
+/* The same in memory, with all data, up to 2 GiB. Of the options, for_inference and merge_adapters
+ * count; with external_data or max_file_bytes it is STEEP_ERROR_ARGUMENT. */
 STEEP_API steep_code steep_training_export_bytes(const steep_training* session,
-                                                 int32_t for_inference, steep_bytes** model,
+                                                 const steep_options* options, steep_bytes** model,
                                                  steep_error** error);
 
 /* Compiles for inputs of these types and shapes, without running. */
@@ -445,156 +518,28 @@ STEEP_API steep_code steep_training_plan(steep_training* session, const steep_ar
 /* The peak so far of the memory of parameters, moments and steps, in bytes. */
 STEEP_API steep_code steep_training_peak_bytes(const steep_training* session, uint64_t* bytes,
                                                steep_error** error);
-/* The compiled step as text: graph, kernels, memory plan. With `count` 0: the graph before shapes
- * are bound. */
+/* What the step keeps and what backward computes again, and what other memory limits would cost.
+ * Plans, but runs nothing: up to two seconds for 1,000 nodes. The pointers of *report are valid
+ * until `memory` is freed. */
+STEEP_API steep_code steep_training_memory_report(steep_training* session,
+                                                  const steep_array* inputs, size_t count,
+                                                  steep_memory** memory, steep_error** error);
+STEEP_API steep_code steep_memory_get(const steep_memory* memory, steep_memory_report* report,
+                                      steep_error** error);
+STEEP_API steep_code steep_memory_free(steep_memory* memory);
+/* The compiled step in a steep_dump_format. With `count` 0: the graph before shapes are bound,
+ * which is only there as STEEP_DUMP_TEXT. */
 STEEP_API steep_code steep_training_dump(steep_training* session, const steep_array* inputs,
-                                         size_t count, steep_bytes** text, steep_error** error);
+                                         size_t count, int32_t format, steep_bytes** text,
+                                         steep_error** error);
 /* The first starts to record one event per kernel. The second writes them as a Chrome/Perfetto
  * trace and stops. */
 STEEP_API steep_code steep_training_start_profile(steep_training* session, steep_error** error);
 STEEP_API steep_code steep_training_write_profile(steep_training* session, const char* path,
                                                   steep_error** error);
 
-/* --- inference -------------------------------------------------------------------------------- */
-
-typedef struct steep_metadata {
-  const char *producer, *graph_name, *graph_description, *domain, *description;
-  int64_t version;
-  size_t custom_count; /* length of both lists: the metadata properties of the model */
-  const char* const* custom_keys;
-  const char* const* custom_values;
-} steep_metadata;
-
-/* As steep_training_open() and _open_bytes(). */
-STEEP_API steep_code steep_inference_open(const char* path, const steep_options* options,
-                                          steep_inference** session, steep_error** error);
-STEEP_API steep_code steep_inference_open_bytes(const void* model, size_t size, const char* folder,
-                                                const steep_options* options,
-                                                steep_inference** session, steep_error** error);
-STEEP_API steep_code steep_inference_free(steep_inference* session);
-
-/* Runs the model. Inputs are passed as to a step; other dtypes are converted. `names`: the
- * `name_count` outputs to compute, in that order; NULL and 0: all. */
-STEEP_API steep_code steep_inference_run(steep_inference* session, const steep_array* inputs,
-                                         size_t count, const char* const* names, size_t name_count,
-                                         steep_tensors** outputs, steep_error** error);
-/* Values, valid as long as the session. The defaults are inputs that have a default value. */
-STEEP_API steep_code steep_inference_inputs(const steep_inference* session,
-                                            const steep_value** inputs, size_t* count,
-                                            steep_error** error);
-STEEP_API steep_code steep_inference_defaults(const steep_inference* session,
-                                              const steep_value** inputs, size_t* count,
-                                              steep_error** error);
-STEEP_API steep_code steep_inference_outputs(const steep_inference* session,
-                                             const steep_value** outputs, size_t* count,
-                                             steep_error** error);
-/* The metadata of the model file. */
-STEEP_API steep_code steep_inference_metadata(const steep_inference* session,
-                                              steep_metadata* metadata, steep_error** error);
-STEEP_API steep_code steep_inference_start_profile(steep_inference* session, steep_error** error);
-STEEP_API steep_code steep_inference_write_profile(steep_inference* session, const char* path,
-                                                   steep_error** error);
-
-/* --- forward and backward apart --------------------------------------------------------------- */
-
-/* As steep_training_open() and _open_bytes(). `options`, of STEEP_OPTIONS_GRADIENTS, name in `wrt`
- * at least one input or initializer; the initializers among them are the session's weights. */
-STEEP_API steep_code steep_gradients_open(const char* path, const steep_options* options,
-                                          steep_gradients** session, steep_error** error);
-STEEP_API steep_code steep_gradients_open_bytes(const void* model, size_t size, const char* folder,
-                                                const steep_options* options,
-                                                steep_gradients** session, steep_error** error);
-STEEP_API steep_code steep_gradients_free(steep_gradients* session);
-
-/* Runs forward in training mode. Pass inputs by name, and also weights that have other values in
- * this run; or inputs in order if all names are NULL. Arrays that backward reads are copied.
- * `outputs` (all, in order) may be NULL. Any number of runs may exist; a run may outlive the
- * session. */
-STEEP_API steep_code steep_gradients_forward(steep_gradients* session, const steep_array* inputs,
-                                             size_t count, steep_tensors** outputs, steep_run** run,
-                                             steep_error** error);
-/* Runs forward in inference mode, without a later backward. */
-STEEP_API steep_code steep_gradients_eval(steep_gradients* session, const steep_array* inputs,
-                                          size_t count, steep_tensors** outputs,
-                                          steep_error** error);
-/* Runs backward: gives the gradient for each name of `wrt`. `output_gradients` has the gradient of
- * each output, by name; `count` may be 0 if the only output has one element, whose gradient is then
- * 1. STEEP_ERROR_DATA for a run of another session, for a run whose backward was done, and for an
- * output that is unknown or has no gradient. */
-STEEP_API steep_code steep_gradients_backward(steep_gradients* session, steep_run* run,
-                                              const steep_array* output_gradients, size_t count,
-                                              steep_tensors** gradients, steep_error** error);
-STEEP_API steep_code steep_run_free(steep_run* run);
-
-/* Values, valid as long as the session. The weights are the initializers among `wrt`. */
-STEEP_API steep_code steep_gradients_inputs(const steep_gradients* session,
-                                            const steep_value** inputs, size_t* count,
-                                            steep_error** error);
-STEEP_API steep_code steep_gradients_outputs(const steep_gradients* session,
-                                             const steep_value** outputs, size_t* count,
-                                             steep_error** error);
-STEEP_API steep_code steep_gradients_weight_values(const steep_gradients* session,
-                                                   const steep_value** weights, size_t* count,
-                                                   steep_error** error);
-/* The first copies the weights out, the second copies values in, after it has checked all. Weights
- * that are not passed stay. Existing runs keep the weights of their forward. */
-STEEP_API steep_code steep_gradients_weights(const steep_gradients* session,
-                                             steep_tensors** weights, steep_error** error);
-STEEP_API steep_code steep_gradients_set_weights(steep_gradients* session,
-                                                 const steep_array* weights, size_t count,
-                                                 steep_error** error);
-
-/* --- models ----------------------------------------------------------------------------------- */
-
-typedef struct steep_obstacle {
-  const char *op, *node, *path, *remedy, *what; /* steep/check.h */
-} steep_obstacle;
-
-/* Can this model be trained? `options` as of steep_training_open(). */
-STEEP_API steep_code steep_check_model(const char* path, const steep_options* options,
-                                       steep_report** report, steep_error** error);
-/* 0 if the model can be trained, and for an invalid handle. */
-STEEP_API size_t steep_report_obstacle_count(const steep_report* report);
-STEEP_API steep_code steep_report_obstacle(const steep_report* report, size_t i,
-                                           steep_obstacle* obstacle, steep_error** error);
-STEEP_API steep_code steep_report_free(steep_report* report);
-
-/* The ONNX model of a model's gradients (steep/gradient.h). `options`, of STEEP_OPTIONS_GRADIENT,
- * name at least one value in `wrt`. */
-STEEP_API steep_code steep_gradient_model(const char* path, const steep_options* options,
-                                          steep_bytes** model, steep_error** error);
-STEEP_API steep_code steep_gradient_model_bytes(const void* model, size_t size, const char* folder,
-                                                const steep_options* options,
-                                                steep_bytes** gradients, steep_error** error);
-/* Copies a model for running it (steep/export.h). `options`, of STEEP_OPTIONS_EXPORT, may be
- * NULL. */
-STEEP_API steep_code steep_write_for_inference(const char* model, const char* path,
-                                               const steep_options* options, steep_error** error);
-
-/* --- arrays in files -------------------------------------------------------------------------- */
-
-/* Reads all arrays of an .npz or .safetensors file; writes one, in the format of the extension. */
-STEEP_API steep_code steep_load_arrays(const char* path, steep_tensors** arrays,
-                                       steep_error** error);
-STEEP_API steep_code steep_save_arrays(const char* path, const steep_array* arrays, size_t count,
-                                       steep_error** error);
-
-/* --- your own providers, operators and optimizers --------------------------------------------- */
-
-/* Loads a plug-in (steep/provider.h) for the rest of the process. This runs its code: load only
- * plug-ins that you trust. `name` receives the name of the provider and may be NULL. */
-STEEP_API steep_code steep_register_provider(const char* library, steep_bytes** name,
-                                             steep_error** error);
-/* The names of the providers that have a device on this machine. */
-STEEP_API steep_code steep_available_providers(steep_strings** names, steep_error** error);
-/* Registers the functions of a model file (steep/ops.h). `names` receives their names and may be
- * NULL. */
-STEEP_API steep_code steep_register_ops(const char* path, steep_strings** names,
-                                        steep_error** error);
-/* STEEP_ERROR_DATA if there is no operator of that name. */
-STEEP_API steep_code steep_unregister_op(const char* name, steep_error** error);
-STEEP_API steep_code steep_registered_ops(steep_strings** names, steep_error** error);
-
 #ifdef __cplusplus
 } /* extern "C" */
 #endif
+
+#include "steep_c_models.h"

@@ -212,8 +212,49 @@ void put_step(steep_step* step, const StepResult& result) {
            .skipped = result.skipped};
 }
 
+void show(const std::string& name, const Tensor& tensor, steep_array* array) {
+  *array = {.name = name.c_str(),
+            .dtype = static_cast<int32_t>(tensor.dtype()),
+            .rank = static_cast<int32_t>(tensor.dims().size()),
+            .dims = tensor.dims().data(),
+            .data = tensor.data(),
+            .bytes = tensor.nbytes()};
+}
+
+void throw_index(const char* what, size_t index, size_t count) {
+  throw ArgumentError({.what = fmt::format("The index of {} is out of range.", what),
+                       .expected = fmt::format("an index below {}", count),
+                       .received = std::to_string(index)});
+}
+
 Names::Names(std::vector<std::string> names) : names_(std::move(names)) {
   for (const std::string& name : names_) pointers_.push_back(name.c_str());
+}
+
+void Names::put(const char* const** names, size_t* count) const {
+  require(names, "names");
+  require(count, "count");
+  *names = data();
+  *count = size();
+}
+
+namespace {
+
+std::vector<std::string> texts_of(const std::vector<LeftOut>& all, std::string LeftOut::*field) {
+  std::vector<std::string> texts;
+  for (const LeftOut& one : all) texts.push_back(one.*field);
+  return texts;
+}
+
+}  // namespace
+
+Reasons::Reasons(const std::vector<LeftOut>& left_out)
+    : names_(texts_of(left_out, &LeftOut::name)), reasons_(texts_of(left_out, &LeftOut::reason)) {}
+
+void Reasons::put(const char* const** names, const char* const** reasons, size_t* count) const {
+  require(reasons, "reasons");
+  names_.put(names, count);
+  *reasons = reasons_.data();
 }
 
 Values::Values(std::vector<TensorInfo> infos) : infos_(std::move(infos)) {
@@ -247,21 +288,7 @@ void Values::put(const steep_value** values, size_t* count) const {
 
 }  // namespace steep::c_api
 
-namespace {
-
-using namespace steep::c_api;
-
-void show(const std::pair<std::string, steep::Tensor>& item, steep_array* array) {
-  const auto& [name, tensor] = item;
-  *array = {.name = name.c_str(),
-            .dtype = static_cast<int32_t>(tensor.dtype()),
-            .rank = static_cast<int32_t>(tensor.dims().size()),
-            .dims = tensor.dims().data(),
-            .data = tensor.data(),
-            .bytes = tensor.nbytes()};
-}
-
-}  // namespace
+using namespace steep::c_api;  // NOLINT: functions of C are in no namespace
 
 extern "C" {
 
@@ -275,12 +302,9 @@ steep_code steep_tensors_get(const steep_tensors* tensors, size_t i, steep_array
   return call(error, [&] {
     const auto own = object<Tensors>(tensors);
     require(array, "array");
-    if (i >= own->items.size()) {
-      throw ArgumentError({.what = "The index of an array is out of range.",
-                           .expected = fmt::format("an index below {}", own->items.size()),
-                           .received = std::to_string(i)});
-    }
-    show(own->items[i], array);
+    if (i >= own->items.size()) throw_index("an array", i, own->items.size());
+    const auto& [name, tensor] = own->items[i];
+    show(name, tensor, array);
   });
 }
 
@@ -290,8 +314,8 @@ steep_code steep_tensors_find(const steep_tensors* tensors, const char* name, st
     const auto own = object<Tensors>(tensors);
     const std::string key = text(name, "name");
     require(array, "array");
-    for (const auto& item : own->items) {
-      if (item.first == key) return show(item, array);
+    for (const auto& [item, tensor] : own->items) {
+      if (item == key) return show(item, tensor, array);
     }
     throw steep::DataError({.what = "There is no array of this name.",
                             .node = key,

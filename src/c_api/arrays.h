@@ -87,6 +87,10 @@ void give_chosen(steep_tensors** result, const char* const* names, size_t count,
                  const std::map<std::string, Tensor>& all);
 /// Fills *step from `result`, unless `step` is null.
 void put_step(steep_step* step, const StepResult& result);
+/// Shows a tensor to C: *array points to the name and to the tensor.
+void show(const std::string& name, const Tensor& tensor, steep_array* array);
+/// Throws ArgumentError: the index is not below `count`. `what` is "an array" or the like.
+[[noreturn]] void throw_index(const char* what, size_t index, size_t count);
 
 /// Names, and the array of pointers to them for C. Both stay at their addresses.
 class Names {
@@ -95,10 +99,24 @@ class Names {
   const char* const* data() const { return pointers_.data(); }
   size_t size() const { return pointers_.size(); }
   const std::vector<std::string>& strings() const { return names_; }
+  /// Throws ArgumentError if a pointer is null.
+  void put(const char* const** names, size_t* count) const;
 
  private:
   std::vector<std::string> names_;
   std::vector<const char*> pointers_;
+};
+
+/// Float constants that are not trained, with the reasons.
+class Reasons {
+ public:
+  explicit Reasons(const std::vector<LeftOut>& left_out);
+  /// Throws ArgumentError if a pointer is null.
+  void put(const char* const** names, const char* const** reasons, size_t* count) const;
+
+ private:
+  Names names_;
+  Names reasons_;
 };
 
 /// The types of a model's values, as structs of C.

@@ -5,10 +5,13 @@
 #include "c_api/arrays.h"
 #include "c_api/call.h"
 #include "c_api/options.h"
+#include "c_api/plans.h"
 #include "steep/gradient_session.h"
 
 namespace steep::c_api {
 namespace {
+
+std::vector<int32_t> flags_of(const std::vector<bool>& all) { return {all.begin(), all.end()}; }
 
 class Gradients : public Object {
  public:
@@ -17,13 +20,15 @@ class Gradients : public Object {
       : session(std::move(gradient_session)),
         inputs(session.input_info()),
         outputs(session.output_info()),
-        weights(session.weight_info()) {}
+        weights(session.weight_info()),
+        differentiable(flags_of(session.differentiable())) {}
   std::string_view kind() const override { return kKind; }
 
   GradientSession session;
   const Values inputs;
   const Values outputs;
   const Values weights;
+  const std::vector<int32_t> differentiable;  ///< one for each output
 };
 
 class Run : public Object {
@@ -147,6 +152,82 @@ steep_code steep_gradients_set_weights(steep_gradients* session, const steep_arr
                                        size_t count, steep_error** error) {
   return call(error,
               [&] { session_of(session)->session.set_weights(Feed(weights, count).named()); });
+}
+
+steep_code steep_gradients_bind_weights(steep_gradients* session, const steep_array* weights,
+                                        size_t count, steep_error** error) {
+  return call(error,
+              [&] { session_of(session)->session.bind_weights(Feed(weights, count).named()); });
+}
+
+steep_code steep_gradients_weight_count(const steep_gradients* session, int64_t* elements,
+                                        steep_error** error) {
+  return call(error, [&] {
+    const auto own = session_of(session);
+    require(elements, "elements");
+    *elements = own->session.weight_count();
+  });
+}
+
+steep_code steep_gradients_flatten(const steep_gradients* session, const steep_array* arrays,
+                                   size_t count, steep_tensors** flat, steep_error** error) {
+  return call(error, [&] {
+    const auto own = session_of(session);
+    require(flat, "flat");
+    give_tensors(flat, {{"flat", own->session.flatten(Feed(arrays, count).named())}});
+  });
+}
+
+steep_code steep_gradients_bind_flat(steep_gradients* session, const steep_array* flat,
+                                     steep_error** error) {
+  return call(error, [&] {
+    const auto own = session_of(session);
+    own->session.bind_weights(own->session.views(Feed(flat, 1).tensors().front()));
+  });
+}
+
+steep_code steep_gradients_differentiable(const steep_gradients* session, const int32_t** flags,
+                                          size_t* count, steep_error** error) {
+  return call(error, [&] {
+    const auto own = session_of(session);
+    require(flags, "flags");
+    require(count, "count");
+    *flags = own->differentiable.data();
+    *count = own->differentiable.size();
+  });
+}
+
+steep_code steep_gradients_plan(steep_gradients* session, const steep_array* inputs, size_t count,
+                                steep_plan* plan, steep_error** error) {
+  return call(error, [&] {
+    const auto own = session_of(session);
+    require(plan, "plan");
+    const Feed feed(inputs, count);
+    put_plan(plan, own->session.plan(feed.named(own->inputs.infos())));
+  });
+}
+
+steep_code steep_gradients_dump(steep_gradients* session, const steep_array* inputs, size_t count,
+                                int32_t format, steep_bytes** text, steep_error** error) {
+  return call(error, [&] {
+    const auto own = session_of(session);
+    require(text, "text");
+    const steep::DumpFormat shown = dump_format(format);
+    const Feed feed(inputs, count);
+    give_bytes(text, own->session.dump(feed.named(own->inputs.infos()), shown));
+  });
+}
+
+steep_code steep_gradients_start_profile(steep_gradients* session, steep_error** error) {
+  return call(error, [&] { session_of(session)->session.start_profile(); });
+}
+
+steep_code steep_gradients_write_profile(steep_gradients* session, const char* path,
+                                         steep_error** error) {
+  return call(error, [&] {
+    const auto own = session_of(session);
+    own->session.write_profile(text(path, "path"));
+  });
 }
 
 }  // extern "C"

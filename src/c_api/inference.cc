@@ -5,7 +5,9 @@
 
 #include "c_api/arrays.h"
 #include "c_api/call.h"
+#include "c_api/data.h"
 #include "c_api/options.h"
+#include "c_api/plans.h"
 
 namespace steep::c_api {
 namespace {
@@ -89,6 +91,24 @@ steep_code steep_inference_run(steep_inference* session, const steep_array* inpu
   });
 }
 
+steep_code steep_inference_run_data(steep_inference* session, const steep_data* inputs,
+                                    const char* const* names, size_t name_count,
+                                    steep_data** outputs, steep_error** error) {
+  return call(error, [&] {
+    const auto own = session_of(session);
+    const auto fed = object<Data>(inputs);
+    require(outputs, "outputs");
+    const std::vector<std::string> choice = texts(names, name_count, "names");
+    std::map<std::string, steep::Datum> values;
+    for (const Data::Item& item : fed->items()) values.emplace(item.name, item.datum);
+    auto results = own->session.run_data(values, choice);
+    const std::vector<std::string> given = choice.empty() ? own->outputs.names() : choice;
+    const auto data = std::make_shared<Data>();
+    for (size_t i = 0; i < given.size(); ++i) data->add(given[i], std::move(results.at(i)));
+    give(outputs, data);
+  });
+}
+
 steep_code steep_inference_inputs(const steep_inference* session, const steep_value** inputs,
                                   size_t* count, steep_error** error) {
   return call(error, [&] { session_of(session)->inputs.put(inputs, count); });
@@ -119,6 +139,27 @@ steep_code steep_inference_metadata(const steep_inference* session, steep_metada
                  .custom_count = own->keys.size(),
                  .custom_keys = own->keys.data(),
                  .custom_values = own->values.data()};
+  });
+}
+
+steep_code steep_inference_plan(steep_inference* session, const steep_array* inputs, size_t count,
+                                steep_plan* plan, steep_error** error) {
+  return call(error, [&] {
+    const auto own = session_of(session);
+    require(plan, "plan");
+    const Feed feed(inputs, count);
+    put_plan(plan, own->session.plan(feed.named(own->inputs.infos())));
+  });
+}
+
+steep_code steep_inference_dump(steep_inference* session, const steep_array* inputs, size_t count,
+                                int32_t format, steep_bytes** text, steep_error** error) {
+  return call(error, [&] {
+    const auto own = session_of(session);
+    require(text, "text");
+    const steep::DumpFormat shown = dump_format(format);
+    const Feed feed(inputs, count);
+    give_bytes(text, own->session.dump(feed.named(own->inputs.infos()), shown));
   });
 }
 

@@ -1,5 +1,4 @@
-// Functions that belong to no session: models, files of arrays, registration of plug-ins and
-// operators.
+// Functions that belong to no session: models, registration of plug-ins and operators.
 #include <fmt/format.h>
 
 #include <memory>
@@ -8,7 +7,6 @@
 #include "c_api/call.h"
 #include "c_api/options.h"
 #include "steep/check.h"
-#include "steep/data.h"
 #include "steep/export.h"
 #include "steep/gradient.h"
 #include "steep/ops.h"
@@ -20,11 +18,31 @@ namespace {
 class Report : public Object {
  public:
   static constexpr std::string_view kKind = "steep_report";
-  explicit Report(CheckReport check_report) : report(std::move(check_report)) {}
+  explicit Report(const CheckReport& report)
+      : obstacles(report.obstacles),
+        unread(report.unread),
+        parameters(report.parameters),
+        left_out(report.left_out),
+        warnings(report.warnings) {}
   std::string_view kind() const override { return kKind; }
 
-  const CheckReport report;
+  const std::vector<Obstacle> obstacles;
+  const std::vector<Obstacle> unread;
+  const Values parameters;
+  const Reasons left_out;
+  const Names warnings;
 };
+
+/// Fills *obstacle from the i-th one. Throws ArgumentError.
+void put_obstacle(const std::vector<Obstacle>& all, size_t i, steep_obstacle* obstacle) {
+  require(obstacle, "obstacle");
+  if (i >= all.size()) throw_index("an obstacle", i, all.size());
+  *obstacle = {.op = all[i].op.c_str(),
+               .node = all[i].node.c_str(),
+               .path = all[i].path.c_str(),
+               .remedy = all[i].remedy.c_str(),
+               .what = all[i].what.c_str()};
+}
 
 }  // namespace
 }  // namespace steep::c_api
@@ -45,28 +63,50 @@ steep_code steep_check_model(const char* path, const steep_options* options, ste
   });
 }
 
+steep_code steep_check_model_bytes(const void* model, size_t size, const char* folder,
+                                   const steep_options* options, steep_report** report,
+                                   steep_error** error) {
+  return call(error, [&] {
+    require(report, "report");
+    give(report, std::make_shared<Report>(steep::check_model(
+                     bytes_of(model, size), options_or_defaults<steep::TrainingOptions>(options),
+                     folder == nullptr ? "" : folder)));
+  });
+}
+
 size_t steep_report_obstacle_count(const steep_report* report) {
   const auto found = find_object<Report>(report);
-  return found ? found->report.obstacles.size() : 0;
+  return found ? found->obstacles.size() : 0;
 }
 
 steep_code steep_report_obstacle(const steep_report* report, size_t i, steep_obstacle* obstacle,
                                  steep_error** error) {
-  return call(error, [&] {
-    const auto own = object<Report>(report);
-    require(obstacle, "obstacle");
-    const std::vector<steep::Obstacle>& all = own->report.obstacles;
-    if (i >= all.size()) {
-      throw ArgumentError({.what = "The index of an obstacle is out of range.",
-                           .expected = fmt::format("an index below {}", all.size()),
-                           .received = std::to_string(i)});
-    }
-    *obstacle = {.op = all[i].op.c_str(),
-                 .node = all[i].node.c_str(),
-                 .path = all[i].path.c_str(),
-                 .remedy = all[i].remedy.c_str(),
-                 .what = all[i].what.c_str()};
-  });
+  return call(error, [&] { put_obstacle(object<Report>(report)->obstacles, i, obstacle); });
+}
+
+size_t steep_report_unread_count(const steep_report* report) {
+  const auto found = find_object<Report>(report);
+  return found ? found->unread.size() : 0;
+}
+
+steep_code steep_report_unread(const steep_report* report, size_t i, steep_obstacle* obstacle,
+                               steep_error** error) {
+  return call(error, [&] { put_obstacle(object<Report>(report)->unread, i, obstacle); });
+}
+
+steep_code steep_report_parameters(const steep_report* report, const steep_value** parameters,
+                                   size_t* count, steep_error** error) {
+  return call(error, [&] { object<Report>(report)->parameters.put(parameters, count); });
+}
+
+steep_code steep_report_left_out(const steep_report* report, const char* const** names,
+                                 const char* const** reasons, size_t* count, steep_error** error) {
+  return call(error, [&] { object<Report>(report)->left_out.put(names, reasons, count); });
+}
+
+steep_code steep_report_warnings(const steep_report* report, const char* const** texts,
+                                 size_t* count, steep_error** error) {
+  return call(error, [&] { object<Report>(report)->warnings.put(texts, count); });
 }
 
 steep_code steep_report_free(steep_report* report) { return release<Report>(report); }
@@ -102,18 +142,13 @@ steep_code steep_write_for_inference(const char* model, const char* path,
   });
 }
 
-// --- arrays in files ----------------------------------------------------------------------------
-
-steep_code steep_load_arrays(const char* path, steep_tensors** arrays, steep_error** error) {
+steep_code steep_model_for_inference(const void* model, size_t size, const char* folder,
+                                     steep_bytes** copy, steep_error** error) {
   return call(error, [&] {
-    require(arrays, "arrays");
-    give_tensors(arrays, steep::load_arrays(text(path, "path")));
+    require(copy, "copy");
+    give_bytes(copy,
+               steep::model_for_inference(bytes_of(model, size), folder == nullptr ? "" : folder));
   });
-}
-
-steep_code steep_save_arrays(const char* path, const steep_array* arrays, size_t count,
-                             steep_error** error) {
-  return call(error, [&] { steep::save_arrays(text(path, "path"), Feed(arrays, count).named()); });
 }
 
 // --- plug-ins, operators and optimizers ----------------------------------------------------------

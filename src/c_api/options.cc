@@ -90,6 +90,13 @@ Fields fields_of(GradientSessionOptions& o) {
   return fields;
 }
 
+Fields fields_of(BatchOptions& o) {
+  return {{"batch_size", &o.batch_size},
+          {"shuffle", &o.shuffle},
+          {"drop_last", &o.drop_last},
+          {"seed", &o.seed}};
+}
+
 /// The attributes for a registered optimizer; null if these options have no optimizer.
 std::map<std::string, double>* attributes_of(Options::Of& of) {
   if (auto* training = std::get_if<TrainingOptions>(&of)) return &training->optimizer.attributes;
@@ -104,8 +111,8 @@ std::map<std::string, double>* attributes_of(Options::Of& of) {
                        .received = std::move(received)});
 }
 
-constexpr std::array kNames{"training", "inference", "gradients",
-                            "groups",   "exports",   "sessions of gradients"};
+constexpr std::array kNames{
+    "training", "inference", "gradients", "groups", "exports", "sessions of gradients", "batches"};
 
 /// The type that a field takes, by the index of its type in Field.
 constexpr std::array kTypes{"a string",
@@ -225,6 +232,7 @@ Options::Of defaults(int32_t kind) {
     case STEEP_OPTIONS_GROUP: return GroupOptions{};
     case STEEP_OPTIONS_EXPORT: return ExportOptions{};
     case STEEP_OPTIONS_GRADIENTS: return GradientSessionOptions{};
+    case STEEP_OPTIONS_BATCHES: return BatchOptions{};
     default: break;
   }
   throw ArgumentError({.what = "There are no options of this kind.",
@@ -333,6 +341,16 @@ steep_code steep_options_add_update(steep_options* options, const char* initiali
     const auto own = object<Options>(options);
     auto& training = kept<steep::TrainingOptions>(*own);
     training.updates[text(initializer, "initializer")] = text(output, "output");
+  });
+}
+
+steep_code steep_options_set_loss_model(steep_options* options, const void* model, size_t size,
+                                        steep_error** error) {
+  return call(error, [&] {
+    const auto own = object<Options>(options);
+    const std::span<const std::byte> bytes = bytes_of(model, size);
+    kept<steep::TrainingOptions>(*own).loss_model.assign(
+        reinterpret_cast<const char*>(bytes.data()), bytes.size());
   });
 }
 

@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "c_api/handles.h"
+#include "steep/data.h"
 #include "steep/export.h"
 #include "steep/gradient.h"
 #include "steep/gradient_session.h"
@@ -31,7 +32,7 @@ class Options : public Object {
  public:
   static constexpr std::string_view kKind = "steep_options";
   using Of = std::variant<TrainingOptions, InferenceOptions, GradientOptions, GroupOptions,
-                          ExportOptions, GradientSessionOptions>;
+                          ExportOptions, GradientSessionOptions, BatchOptions>;
   explicit Options(Of kind) : of(std::move(kind)) {}
   std::string_view kind() const override { return kKind; }
 

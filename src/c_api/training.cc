@@ -1,4 +1,6 @@
 // steep_training_…: TrainingSession.
+#include "c_api/training.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,62 +17,11 @@
 namespace steep::c_api {
 namespace {
 
-class Training : public Object {
- public:
-  static constexpr std::string_view kKind = "steep_training";
-  explicit Training(TrainingSession training_session)
-      : session(std::move(training_session)),
-        inputs(session.input_info()),
-        outputs(session.output_info()),
-        parameters(session.parameter_names()),
-        statistics(session.statistic_names()),
-        state(session.optimizer_state_names()),
-        warnings(session.warnings()),
-        left_out(names_of(session.left_out())),
-        reasons(reasons_of(session.left_out())),
-        step_outputs(session.options().step_outputs) {}
-  std::string_view kind() const override { return kKind; }
-
-  TrainingSession session;
-  const Values inputs;
-  const Values outputs;
-  const Names parameters;
-  const Names statistics;
-  const Names state;
-  const Names warnings;
-  const Names left_out;
-  const Names reasons;
-  const std::vector<std::string> step_outputs;
-
- private:
-  static std::vector<std::string> names_of(const std::vector<LeftOut>& all) {
-    std::vector<std::string> names;
-    for (const LeftOut& one : all) names.push_back(one.name);
-    return names;
-  }
-  static std::vector<std::string> reasons_of(const std::vector<LeftOut>& all) {
-    std::vector<std::string> reasons;
-    for (const LeftOut& one : all) reasons.push_back(one.reason);
-    return reasons;
-  }
-};
-
-std::shared_ptr<Training> session_of(const steep_training* handle) {
-  return object<Training>(handle);
-}
-
 /// Calls with(inputs), by name or in order, as the caller gave them.
 template <typename Run>
 auto run(const Feed& feed, Run&& with) {
   if (feed.in_order()) return with(std::span<const Tensor>(feed.tensors()));
   return with(feed.named());
-}
-
-void put(const Names& names, const char* const** result, size_t* count) {
-  require(result, "names");
-  require(count, "count");
-  *result = names.data();
-  *count = names.size();
 }
 
 void give_session(steep_training** result, TrainingSession session) {
@@ -103,6 +54,18 @@ steep_code steep_training_open_bytes(const void* model, size_t size, const char*
                  steep::TrainingSession(bytes_of(model, size),
                                         options_or_defaults<steep::TrainingOptions>(options),
                                         folder == nullptr ? "" : folder));
+  });
+}
+
+steep_code steep_training_open_weights(const void* model, size_t size, const steep_options* options,
+                                       const steep_array* weights, size_t count,
+                                       steep_training** session, steep_error** error) {
+  return call(error, [&] {
+    require(session, "session");
+    give_session(session,
+                 steep::TrainingSession(bytes_of(model, size),
+                                        options_or_defaults<steep::TrainingOptions>(options),
+                                        Feed(weights, count).named()));
   });
 }
 
@@ -153,6 +116,23 @@ steep_code steep_training_drop_gradients(steep_training* session, steep_error** 
   return call(error, [&] { session_of(session)->session.drop_gradients(); });
 }
 
+steep_code steep_training_accumulated_gradients(steep_training* session, double* weight,
+                                                double* loss, steep_tensors** sums,
+                                                steep_error** error) {
+  return call(error, [&] {
+    const steep::AccumulatedGradients gradients =
+        session_of(session)->session.accumulated_gradients();
+    give_tensors(sums, gradients.sums);
+    if (weight != nullptr) *weight = gradients.weight;
+    if (loss != nullptr) *loss = gradients.loss;
+  });
+}
+
+steep_code steep_training_set_accumulated(steep_training* session, double weight, double loss,
+                                          steep_error** error) {
+  return call(error, [&] { session_of(session)->session.set_accumulated(weight, loss); });
+}
+
 steep_code steep_training_eval(steep_training* session, const steep_array* inputs, size_t count,
                                steep_evaluation* evaluation, steep_tensors** outputs,
                                steep_error** error) {
@@ -201,33 +181,33 @@ steep_code steep_training_outputs(const steep_training* session, const steep_val
 
 steep_code steep_training_parameters(const steep_training* session, const char* const** names,
                                      size_t* count, steep_error** error) {
-  return call(error, [&] { put(session_of(session)->parameters, names, count); });
+  return call(error, [&] { session_of(session)->parameters.put(names, count); });
 }
 
 steep_code steep_training_statistics(const steep_training* session, const char* const** names,
                                      size_t* count, steep_error** error) {
-  return call(error, [&] { put(session_of(session)->statistics, names, count); });
+  return call(error, [&] { session_of(session)->statistics.put(names, count); });
 }
 
 steep_code steep_training_state_names(const steep_training* session, const char* const** names,
                                       size_t* count, steep_error** error) {
-  return call(error, [&] { put(session_of(session)->state, names, count); });
+  return call(error, [&] { session_of(session)->state.put(names, count); });
+}
+
+steep_code steep_training_adapted(const steep_training* session, const char* const** names,
+                                  size_t* count, steep_error** error) {
+  return call(error, [&] { session_of(session)->adapted.put(names, count); });
 }
 
 steep_code steep_training_left_out(const steep_training* session, const char* const** names,
                                    const char* const** reasons, size_t* count,
                                    steep_error** error) {
-  return call(error, [&] {
-    const auto own = session_of(session);
-    require(reasons, "reasons");
-    put(own->left_out, names, count);
-    *reasons = own->reasons.data();
-  });
+  return call(error, [&] { session_of(session)->left_out.put(names, reasons, count); });
 }
 
 steep_code steep_training_warnings(const steep_training* session, const char* const** texts,
                                    size_t* count, steep_error** error) {
-  return call(error, [&] { put(session_of(session)->warnings, texts, count); });
+  return call(error, [&] { session_of(session)->warnings.put(texts, count); });
 }
 
 // --- weights ------------------------------------------------------------------------------------
@@ -394,6 +374,15 @@ steep_code steep_training_checkpoint_note(const steep_training* session, steep_b
   });
 }
 
+steep_code steep_training_checkpoint_hash(const steep_training* session, steep_bytes** hash,
+                                          steep_error** error) {
+  return call(error, [&] {
+    const auto own = session_of(session);
+    require(hash, "hash");
+    give_bytes(hash, own->session.checkpoint_hash());
+  });
+}
+
 steep_code steep_training_save_artifact(const steep_training* session, const char* path,
                                         const steep_array* inputs, size_t count, size_t batches,
                                         steep_error** error) {
@@ -426,64 +415,19 @@ steep_code steep_training_export(const steep_training* session, const char* path
   });
 }
 
-steep_code steep_training_export_bytes(const steep_training* session, int32_t for_inference,
+steep_code steep_training_export_bytes(const steep_training* session, const steep_options* options,
                                        steep_bytes** model, steep_error** error) {
   return call(error, [&] {
     const auto own = session_of(session);
     require(model, "model");
-    give_bytes(model, own->session.export_onnx_bytes(for_inference != 0));
-  });
-}
-
-// --- looking inside -----------------------------------------------------------------------------
-
-steep_code steep_training_plan(steep_training* session, const steep_array* inputs, size_t count,
-                               steep_plan* plan, steep_error** error) {
-  return call(error, [&] {
-    const auto own = session_of(session);
-    require(plan, "plan");
-    const Feed feed(inputs, count);
-    const steep::StepPlan step_plan = own->session.plan(feed.ordered(own->inputs.infos()));
-    *plan = {.arena_bytes = step_plan.arena_bytes,
-             .parameter_bytes = step_plan.parameter_bytes,
-             .optimizer_bytes = step_plan.optimizer_bytes,
-             .output_bytes = step_plan.output_bytes,
-             .constant_bytes = step_plan.constant_bytes,
-             .peak_bytes = step_plan.peak_bytes,
-             .kernels = step_plan.kernels,
-             .specialise_ms = step_plan.specialise_ms};
-  });
-}
-
-steep_code steep_training_peak_bytes(const steep_training* session, uint64_t* bytes,
-                                     steep_error** error) {
-  return call(error, [&] {
-    const auto own = session_of(session);
-    require(bytes, "bytes");
-    *bytes = own->session.peak_bytes();
-  });
-}
-
-steep_code steep_training_dump(steep_training* session, const steep_array* inputs, size_t count,
-                               steep_bytes** text, steep_error** error) {
-  return call(error, [&] {
-    const auto own = session_of(session);
-    require(text, "text");
-    const Feed feed(inputs, count);
-    give_bytes(text, count == 0 ? own->session.dump()
-                                : own->session.dump(feed.ordered(own->inputs.infos())));
-  });
-}
-
-steep_code steep_training_start_profile(steep_training* session, steep_error** error) {
-  return call(error, [&] { session_of(session)->session.start_profile(); });
-}
-
-steep_code steep_training_write_profile(steep_training* session, const char* path,
-                                        steep_error** error) {
-  return call(error, [&] {
-    const auto own = session_of(session);
-    own->session.write_profile(text(path, "path"));
+    const auto how = options_or_defaults<steep::ExportOptions>(options);
+    if (how.external_data || how.max_file_bytes != steep::ExportOptions{}.max_file_bytes) {
+      throw ArgumentError({.what = "A model in memory has no other files.",
+                           .expected = "neither external_data nor max_file_bytes",
+                           .received = how.external_data ? "external_data" : "max_file_bytes",
+                           .remedy = "Write a file by steep_training_export()."});
+    }
+    give_bytes(model, own->session.export_onnx_bytes(how.for_inference, how.merge_adapters));
   });
 }
 

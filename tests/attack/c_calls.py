@@ -23,21 +23,25 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 INCLUDE = Path(__file__).resolve().parents[2] / "include"
-HEADERS = [INCLUDE / "steep_c.h", INCLUDE / "steep_artifact.h"]
+HEADERS = sorted(INCLUDE.glob("steep_*.h"))
 KINDS = (
     *("error", "options", "training", "inference", "gradients", "run", "artifact"),
-    *("tensors", "bytes", "strings", "report"),
+    *("tensors", "bytes", "strings", "report", "memory", "data", "batches"),
 )
 ARGUMENT = 10  # STEEP_ERROR_ARGUMENT
 LEFT_ALONE = {
     "steep_set_interrupt_check",  # takes a function
     "steep_register_provider",  # loads code into this process
+    # use the caller's arrays after the call, which here live as long as it
+    "steep_training_open_weights",
+    "steep_gradients_bind_weights",
+    "steep_gradients_bind_flat",
 }
 KEYS = """
 loss output label optimizer schedule precision lr weight_decay epsilon momentum clip_norm
 loss_scale attributes.x attributes. ignore_index warmup_steps seed nesterov check_finite trainable
 frozen step_outputs threads optimize wrt outputs scalar_gradients lr_multiplier for_inference
-external_data max_bytes max_nodes max_depth
+external_data max_bytes max_nodes max_depth batch_size shuffle drop_last merge_adapters
 """.split()  # noqa: SIM905
 TEXTS = """
 mse softmax_cross_entropy adamw sgd linear fp16 x w y label exp_avg/w none a/b
@@ -48,6 +52,7 @@ OPTIONS_OF = {
     "gradient": 3,
     "gradients": 6,
     "write": 5,
+    "batches": 7,
 }  # by the second word of a function
 GOOD_TEXTS = {"path": b"model.onnx", "model": b"model.onnx", "user": b"{}"}  # by the parameter
 GOOD_OPTIONS = {  # by their kind
@@ -153,7 +158,7 @@ class Caller:
         assert self.call(*saved) == 0
         self.make("steep_artifact_open", "artifact", b"model.steep", ctypes.c_uint64(0))
         self.make("steep_inference_open", "inference", b"model.onnx", None)
-        for kind in (1, 2, 3, 4, 5, 6):
+        for kind in (1, 2, 3, 4, 5, 6, 7):
             options = h(self.make("steep_options_new", "options", kind))
             self.fitting[kind] = options
             for key, value in GOOD_OPTIONS.get(kind, ()):
@@ -235,8 +240,11 @@ class Caller:
         """An argument for a parameter. `given` has the sizes that go with earlier ones."""
         rng = self.rng
         kind, _, name = parameter.rpartition(" ")
-        if name in ("count", "name_count", "size") and "*" not in kind:
+        if name in ("count", "name_count", "row_count", "size") and "*" not in kind:
             return ctypes.c_size_t(given.pop("size", 0))
+        if kind == "const int64_t*":
+            given["size"] = rng.choice([0, 1, 4])
+            return self.keep((ctypes.c_int64 * 4)(*rng.choices([0, 1, 2, -1], k=4)))
         if kind == "const steep_array*":
             arrays = self.arrays(name)
             given["size"] = len(arrays)

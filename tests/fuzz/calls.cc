@@ -171,6 +171,9 @@ steep_code free_handle(Kind kind, void* handle) {
     case kBytes: return steep_bytes_free(static_cast<steep_bytes*>(handle));
     case kStrings: return steep_strings_free(static_cast<steep_strings*>(handle));
     case kReport: return steep_report_free(static_cast<steep_report*>(handle));
+    case kMemory: return steep_memory_free(static_cast<steep_memory*>(handle));
+    case kData: return steep_data_free(static_cast<steep_data*>(handle));
+    case kBatches: return steep_batches_free(static_cast<steep_batches*>(handle));
     case kKinds: break;
   }
   std::abort();

@@ -33,6 +33,9 @@ enum Kind : uint8_t {
   kBytes,
   kStrings,
   kReport,
+  kMemory,
+  kData,
+  kBatches,
   kKinds
 };
 
@@ -85,10 +88,11 @@ class Caller {
   }
   const char* key() {
     static const std::vector<const char*> keys = {
-        "loss",      "output",     "label",        "optimizer",   "precision",    "lr",
-        "momentum",  "epsilon",    "attributes.x", "wrt",         "outputs",      "clip_norm",
-        "trainable", "frozen",     "step_outputs", "threads",     "seed",         "max_bytes",
-        "max_nodes", "loss_scale", "schedule",     "total_steps", "for_inference"};
+        "loss",     "output",      "label",         "optimizer",    "precision",
+        "lr",       "momentum",    "epsilon",       "attributes.x", "wrt",
+        "outputs",  "clip_norm",   "trainable",     "frozen",       "step_outputs",
+        "threads",  "seed",        "max_bytes",     "max_nodes",    "loss_scale",
+        "schedule", "total_steps", "for_inference", "batch_size",   "drop_last"};
     return one_in(16) ? text() : of(keys);
   }
   std::vector<const char*> texts() {
@@ -130,6 +134,8 @@ class Caller {
   void train();
   void train_settings();
   void infer();
+  void values();
+  void batches();
   void gradients();
   void read();
   void models();

@@ -75,8 +75,9 @@ void Caller::train() {
   double loss = 0;
   int64_t parts = 0;
   steep_bytes* bytes = nullptr;
+  steep_memory* memory = nullptr;
   steep_code code = STEEP_OK;
-  switch (pick(8)) {
+  switch (pick(11)) {
     case 0:
       code = steep_training_step(session, first, fed.size(), result(step), place, error());
       break;
@@ -95,10 +96,25 @@ void Caller::train() {
       code = one_in(2) ? steep_training_drop_gradients(session, error())
                        : steep_training_accumulated(session, result(parts), error());
       break;
-    default:
-      code = steep_training_dump(session, first, fed.size(), &bytes, error());
+    case 7: {
+      steep_memory_report report;
+      code = steep_training_memory_report(session, first, fed.size(), result(memory), error());
+      look("training_memory_report", code);
+      keep(kMemory, code, memory);
+      code = steep_memory_get(handle<steep_memory>(kMemory), result(report), error());
+      return look("memory_get", code);
+    }
+    case 8:
+      code =
+          steep_training_accumulated_gradients(session, result(loss), result(loss), place, error());
+      break;
+    case 9: code = steep_training_set_accumulated(session, number(), number(), error()); break;
+    default: {
+      const auto format = static_cast<int32_t>(pick(5)) - 1;
+      code = steep_training_dump(session, first, fed.size(), format, &bytes, error());
       look("training_dump", code);
       return keep(kBytes, code, bytes);
+    }
   }
   look("training_step and the like", code);
   keep(kTensors, code, made);
@@ -166,7 +182,8 @@ void Caller::train_settings() {
       break;
     }
     default: {
-      const steep_code code = steep_training_export_bytes(session, 1, &bytes, error());
+      auto* options = one_in(2) ? nullptr : handle<steep_options>(kOptions);
+      const steep_code code = steep_training_export_bytes(session, options, &bytes, error());
       look("export_bytes", code);
       keep(kBytes, code, bytes);
       break;
@@ -181,11 +198,70 @@ void Caller::infer() {
   steep_tensors* made = nullptr;
   steep_tensors** place = result(made);
   const bool all = !one_in(4);
-  const steep_code code =
-      steep_inference_run(session, fed.data(), fed.size(), all ? nullptr : names.data(),
-                          all ? 0 : names.size(), place, error());
+  const char* const* chosen = all ? nullptr : names.data();
+  const size_t count = all ? 0 : names.size();
+  steep_code code = STEEP_OK;
+  if (one_in(4)) {
+    steep_data* outputs = nullptr;
+    code = steep_inference_run_data(session, handle<steep_data>(kData), chosen, count,
+                                    result(outputs), error());
+    look("inference_run_data", code);
+    return keep(kData, code, outputs);
+  }
+  if (one_in(6)) {
+    steep_bytes* text = nullptr;
+    code = steep_inference_dump(session, fed.data(), fed.size(), static_cast<int32_t>(pick(4)),
+                                result(text), error());
+    look("inference_dump", code);
+    return keep(kBytes, code, text);
+  }
+  code = steep_inference_run(session, fed.data(), fed.size(), chosen, count, place, error());
   look("inference_run", code);
   keep(kTensors, code, made);
+}
+
+void Caller::values() {
+  auto* data = handle<steep_data>(kData);
+  const char* name = text();
+  const std::vector<steep_array> some = arrays({"x", "w"});
+  const steep_array* first = one_in(16) ? nullptr : some.data();
+  steep_data* made = nullptr;
+  steep_datum datum;
+  switch (pick(5)) {
+    case 0: {
+      const steep_code code = steep_data_new(result(made), error());
+      look("data_new", code);
+      return keep(kData, code, made);
+    }
+    case 1:
+      return look("data_add_tensor",
+                  steep_data_add_tensor(data, some.empty() ? nullptr : first, error()));
+    case 2:
+      return look("data_add_sequence",
+                  steep_data_add_sequence(data, name, first, some.size(), error()));
+    case 3: return look("data_add_absent", steep_data_add_absent(data, name, error()));
+    default:
+      return look("data_get",
+                  steep_data_get(data, pick(steep_data_count(data) + 2), result(datum), error()));
+  }
+}
+
+void Caller::batches() {
+  auto* batches = handle<steep_batches>(kBatches);
+  if (one_in(2)) {
+    static const std::vector<int64_t> rows = {0, 1, 2, -1, 0};
+    auto* options = one_in(2) ? nullptr : handle<steep_options>(kOptions);
+    steep_batches* made = nullptr;
+    const steep_code code =
+        steep_batches_new(handle<steep_tensors>(kTensors), options,
+                          one_in(2) ? nullptr : rows.data(), pick(5), result(made), error());
+    look("batches_new", code);
+    return keep(kBatches, code, made);
+  }
+  steep_tensors* taken = nullptr;
+  const steep_code code = steep_batches_get(batches, integer(), integer(), result(taken), error());
+  look("batches_get", code);
+  keep(kTensors, code, taken);
 }
 
 void Caller::gradients() {
@@ -197,7 +273,7 @@ void Caller::gradients() {
   steep_tensors** place = result(made);
   steep_run* run = nullptr;
   steep_code code = STEEP_OK;
-  switch (pick(6)) {
+  switch (pick(7)) {
     case 0: {
       code = steep_gradients_backward(session, handle<steep_run>(kRun), slopes.data(),
                                       slopes.size(), place, error());
@@ -208,6 +284,9 @@ void Caller::gradients() {
       code = steep_gradients_set_weights(session, weights.data(), weights.size(), error());
       break;
     case 3: code = steep_gradients_weights(session, place, error()); break;
+    case 4:
+      code = steep_gradients_flatten(session, weights.data(), weights.size(), place, error());
+      break;
     default: {
       steep_run** of_run = result(run);
       code = steep_gradients_forward(session, fed.data(), fed.size(), place, of_run, error());
@@ -303,7 +382,7 @@ void Caller::release() {
 }
 
 void Caller::call() {
-  switch (pick(10)) {
+  switch (pick(12)) {
     case 0: return set_options();
     case 1: return open();
     case 2: return train();
@@ -313,6 +392,8 @@ void Caller::call() {
     case 6: return read();
     case 7: return models();
     case 8: return release();
+    case 9: return values();
+    case 10: return batches();
     default: return one_in(2) ? train() : gradients();
   }
 }

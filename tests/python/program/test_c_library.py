@@ -80,6 +80,32 @@ def write_linear(path: Path) -> Path:
     return path
 
 
+def write_loss(path: Path) -> Path:
+    """The mean of squares of scores - labels."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 9, opset_import: ["": 20]>
+        loss (float[rows, classes] scores, float[rows, classes] labels) => (float loss) {
+            difference = Sub(scores, labels)
+            squares = Mul(difference, difference)
+            loss = ReduceMean<keepdims = 0>(squares)
+        }""")
+    onnx.save(model, path)
+    return path
+
+
+def write_values(path: Path) -> Path:
+    """A sequence and one more tensor; whether an optional is there."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 9, opset_import: ["": 20]>
+        values (seq(float[2]) s, float[2] x, optional(float[2]) o)
+            => (seq(float[2]) longer, bool there) {
+            longer = SequenceInsert(s, x)
+            there = OptionalHasElement(o)
+        }""")
+    onnx.save(model, path)
+    return path
+
+
 def library(prefix: Path) -> Path:
     (found,) = prefix.glob("lib*/**/libsteep.so")
     return found
@@ -107,6 +133,9 @@ def test_find_package_trains_and_runs(prefix: Path, model: Path, tmp_path: Path)
     assert lines[1].split() == ["x", "grad_logits"]
     assert lines[2].startswith("IoError: ") and "there/is/no.onnx" in "".join(lines[2:])
     assert output_of(build / "gradients", model) == "gradients agree\n"
+    files = write_loss(tmp_path / "loss.onnx"), write_values(tmp_path / "values.onnx")
+    assert output_of(build / "doors", model, *files, tmp_path) == "all doors open\n"
+    assert "steep.SumTo" in (tmp_path / "trace.json").read_text()  # a node of backward
     said = output_of(build / "regression", write_linear(tmp_path / "linear.onnx"))
     assert said == "w = 1.000 -2.000 3.000, z = 0.500\n"
     artifact = write_artifact(model, tmp_path / "model.steep")
@@ -320,7 +349,7 @@ print(library.steep_inference_open(sys.argv[3].encode(), None, ctypes.byref(sess
 def test_exported_symbols_are_those_of_the_list(prefix: Path) -> None:
     """A symbol that goes, or comes, is a change of the library's interface: change the list."""
     assert exported(prefix) == (CONSUMER / "steep_c.symbols").read_text().split()
-    headers = "".join((ROOT / "include" / f).read_text() for f in ("steep_c.h", "steep_artifact.h"))
+    headers = "".join(header.read_text() for header in (ROOT / "include").glob("steep_*.h"))
     declared = re.findall(r"^STEEP_API [^;(]*?(steep_\w+)\(", headers, re.M)
     assert sorted(declared) == exported(prefix)
 
@@ -345,10 +374,11 @@ library = ctypes.CDLL(sys.argv[1])
 names = sys.argv[2:]
 # of the others the first argument is a text, a number or where a result goes
 kinds = ("options", "training", "inference", "gradients", "run", "artifact", "tensors", "bytes",
-         "strings", "report", "error")
+         "strings", "report", "error", "memory", "data", "batches")
 of_handles = [
     n for n in names
-    if n.split("_")[1] in kinds and not n.endswith(("_new", "_open", "_open_bytes"))
+    if n.split("_")[1] in kinds
+    and not n.endswith(("_new", "_open", "_open_bytes", "_open_weights"))
 ]
 none = [ctypes.c_void_p(0)] * 10
 block = ctypes.create_string_buffer(256)
@@ -412,9 +442,10 @@ def test_headers_stand_alone_and_together(compiler: tuple[str, ...], prefix: Pat
     ]
     for names in (
         ["steep_c"],
+        ["steep_c_models"],
         ["steep_artifact"],
         ["steep/provider"],
-        ["steep_c", "steep_artifact", "steep/provider"],
+        ["steep_c_models", "steep_c", "steep_artifact", "steep/provider"],
     ):
         text = "".join(f"#include <{name}.h>\n" for name in names)
         output_of(*compiler, *strict, "-", input=text)
