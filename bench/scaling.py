@@ -1,4 +1,4 @@
-"""Training on 1, 2 and 4 processes of one thread, which exchange gradients by gloo on this machine.
+"""Training on 1, 2 and 4 processes of one thread, which exchange gradients on this machine.
 
     python bench/scaling.py
     python bench/scaling.py --width 256 --layers 4 --rows 32 --turns 1     # to see that it works
@@ -13,9 +13,9 @@ runs take turns; a time is the median of all steps. Columns:
 - memory: of the process that holds most, while it trains (VmRSS), and at any time (VmHWM).
 - difference: the largest of a weight after five steps, to one process with the whole batch.
 
-"apart" are so many processes at once that do not know of each other: what it costs to share the
-machine. "DDP" is PyTorch's DistributedDataParallel over gloo, eager, with fused AdamW, on the same
-model.
+Processes exchange by gloo, or by MPI where the row says so, if mpirun is there. "apart" are so many
+processes at once that do not know of each other: what it costs to share the machine. "DDP" is
+PyTorch's DistributedDataParallel over gloo, eager, with fused AdamW, on the same model.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import socket
 import statistics
 import subprocess
@@ -53,6 +54,7 @@ class Case:
     zero: int = 0
     ddp: bool = False
     apart: bool = False
+    mpi: bool = False
     steps: list[float] = field(default_factory=list)  # seconds
     sent: int = 0  # bytes a step
     now: int = 0  # bytes of memory
@@ -62,19 +64,25 @@ class Case:
 
     @property
     def name(self) -> str:
-        return "DDP" if self.ddp else "apart" if self.apart else f"--zero {self.zero}"
+        if self.ddp or self.apart:
+            return "DDP" if self.ddp else "apart"
+        return f"--zero {self.zero}" + (" --parallel mpi" if self.mpi else "")
 
 
 def command(case: Case, rows: int, *more: object) -> list[str]:
     """Return the words that train so many rows a process."""
     batch = rows if case.apart else case.processes * rows
     words: list[object] = [STEEP]
-    if case.processes > 1 and not case.apart:
+    if case.mpi:
+        words = ["mpirun", "--allow-run-as-root", "--bind-to", "none", "-n", case.processes, STEEP]
+    elif case.processes > 1 and not case.apart:
         words += ["launch", "-n", case.processes]
     words += ["train", "m.onnx", "--data", f"t{batch}.npz", "--loss", "mse"]
     words += ["--optimizer", "adamw", "--lr", LR, "--batch", batch, "--json", *more]
     if case.zero:
         words += ["--zero", case.zero]
+    if case.mpi:
+        words += ["--parallel", "mpi"]
     return list(map(str, words))
 
 
@@ -246,6 +254,8 @@ def main() -> None:
         for processes in args.processes
         for zero in ((0, 1, 2) if processes > 1 else (0,))
     ]
+    if shutil.which("mpirun"):
+        cases += [Case(processes, mpi=True) for processes in args.processes if processes > 1]
     cases += [Case(processes, apart=True) for processes in args.processes if processes > 1]
     ddp = [Case(processes, ddp=True) for processes in args.processes]
     with tempfile.TemporaryDirectory() as name:

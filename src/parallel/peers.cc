@@ -19,14 +19,22 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr size_t kBucketBytes = 25u << 20;  // of one sum, as DistributedDataParallel's default
+/// A tensor of so many bytes is alone: to copy it into a bucket, and back, takes longer than the
+/// start of one more exchange.
+constexpr size_t kAloneBytes = 1u << 20;
 
-/// Divides tensors of one dtype into lists of at most kBucketBytes; a larger tensor is alone.
+/// Divides tensors of one dtype into lists of at most kBucketBytes.
 void for_buckets(std::span<const Tensor> tensors, DType dtype,
                  const std::function<void(std::span<Tensor>)>& visit) {
   std::vector<Tensor> bucket;
   size_t bytes = 0;
   for (const Tensor& tensor : tensors) {
     if (tensor.dtype() != dtype || tensor.size() == 0) continue;
+    if (tensor.nbytes() >= kAloneBytes) {
+      Tensor alone = tensor;
+      visit({&alone, 1});
+      continue;
+    }
     if (!bucket.empty() && bytes + tensor.nbytes() > kBucketBytes) {
       visit(bucket);
       bucket.clear();

@@ -56,40 +56,48 @@ Weights copies(const Weights& tensors) {
   return result;
 }
 
+/// Of `size` processes. The largest error of a sum is `bound` times the sum of the magnitudes.
+void sum_over(int size, DType wire, double bound) {
+  // The second is larger than a message of 4 MiB, the third than no process's part.
+  const std::vector<Dims> dims{{5}, {3, 1'000'003}, {1}, {0}, {17, 2}};
+  const auto values = [&](int rank, size_t i) {
+    return random_tensor(dims[i], static_cast<unsigned>(10 * i) + static_cast<unsigned>(rank));
+  };
+  Same same;
+  const size_t sent = in_threads(size, [&](const std::shared_ptr<Peers>& peers) {
+    std::vector<Tensor> tensors;
+    for (size_t i = 0; i < dims.size(); ++i) tensors.push_back(values(peers->rank(), i));
+    peers->add(tensors, 0.5, wire);
+    Weights named;
+    for (size_t i = 0; i < dims.size(); ++i) named[std::to_string(i)] = tensors[i];
+    same.add(named);
+  });
+  size_t count = 0;
+  for (size_t i = 0; i < dims.size(); ++i) {
+    std::vector<Tensor> parts;
+    for (int rank = 0; rank < size; ++rank) parts.push_back(values(rank, i));
+    const Tensor& found = same.get().at(std::to_string(i));
+    count += static_cast<size_t>(found.size());
+    for (int64_t k = 0; k < found.size(); ++k) {
+      double sum = 0, magnitudes = 0;
+      for (const Tensor& part : parts) {
+        sum += 0.5 * part.data<float>()[k];
+        magnitudes += 0.5 * std::abs(part.data<float>()[k]);
+      }
+      ASSERT_LE(std::abs(found.data<float>()[k] - sum), magnitudes * bound) << i << " " << k;
+    }
+  }
+  // Two bytes for each number, once to its owner and once from it.
+  if (wire == DType::bf16) {
+    EXPECT_EQ(sent, static_cast<size_t>(2 * (size - 1)) * 2 * count);
+  }
+}
+
 TEST(WirePrecision, SumsAreWithinTheBoundAndTheSameBitsEverywhere) {
   for (const int size : {1, 2, 3, 7}) {
     SCOPED_TRACE(size);
-    // The second is larger than a message of 4 MiB, the third than no process's part.
-    const std::vector<Dims> dims{{5}, {3, 1'000'003}, {1}, {0}, {17, 2}};
-    const auto values = [&](int rank, size_t i) {
-      return random_tensor(dims[i], static_cast<unsigned>(10 * i) + static_cast<unsigned>(rank));
-    };
-    Same same;
-    const size_t sent = in_threads(size, [&](const std::shared_ptr<Peers>& peers) {
-      std::vector<Tensor> tensors;
-      for (size_t i = 0; i < dims.size(); ++i) tensors.push_back(values(peers->rank(), i));
-      peers->add(tensors, 0.5, DType::bf16);
-      Weights named;
-      for (size_t i = 0; i < dims.size(); ++i) named[std::to_string(i)] = tensors[i];
-      same.add(named);
-    });
-    size_t count = 0;
-    for (size_t i = 0; i < dims.size(); ++i) {
-      std::vector<Tensor> parts;
-      for (int rank = 0; rank < size; ++rank) parts.push_back(values(rank, i));
-      const Tensor& found = same.get().at(std::to_string(i));
-      count += static_cast<size_t>(found.size());
-      for (int64_t k = 0; k < found.size(); ++k) {
-        double sum = 0, magnitudes = 0;
-        for (const Tensor& part : parts) {
-          sum += 0.5 * part.data<float>()[k];
-          magnitudes += 0.5 * std::abs(part.data<float>()[k]);
-        }
-        ASSERT_LE(std::abs(found.data<float>()[k] - sum), magnitudes / 128) << i << " " << k;
-      }
-    }
-    // Two bytes for each number, once to its owner and once from it.
-    EXPECT_EQ(sent, static_cast<size_t>(2 * (size - 1)) * 2 * count);
+    sum_over(size, DType::bf16, 1.0 / 128);
+    sum_over(size, DType::f32, 1e-6);
   }
 }
 
