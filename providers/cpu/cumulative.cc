@@ -1,4 +1,6 @@
 // CumSum, CumProd and the recurrence of CumProd's gradient: one pass over each line of an axis.
+#include <algorithm>
+
 #include "providers/cpu/axis.h"
 #include "providers/cpu/build_kernel.h"
 #include "providers/cpu/cpu.h"
@@ -52,16 +54,40 @@ std::unique_ptr<Kernel> make_cumulative(const NodeSpec& node, std::string* why_n
   });
 }
 
+/// Row by row along the axis, so that the elements of a row are computed at once.
+template <typename T>
+void recur_rows(const AxisSplit& split, bool reverse, const T* a, const T* b, T* y) {
+  constexpr int64_t kBlock = 256;  // elements of a row; the row before it stays in the cache
+  const int64_t blocks = (split.inner + kBlock - 1) / kBlock;
+  const int64_t width = std::min(split.inner, kBlock);
+  parallel_for(split.outer * blocks, grain_of(32768, split.extent * width),
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t task = begin; task < end; ++task) {
+                   const int64_t from = task % blocks * kBlock;
+                   const int64_t count = std::min(kBlock, split.inner - from);
+                   const int64_t first = task / blocks * split.extent * split.inner + from;
+                   const int64_t step = reverse ? -split.inner : split.inner;
+                   int64_t at = reverse ? first + (split.extent - 1) * split.inner : first;
+                   T before[kBlock];
+                   std::fill_n(before, count, T{0});
+                   for (int64_t row = 0; row < split.extent; ++row, at += step) {
+                     for (int64_t i = 0; i < count; ++i)
+                       y[at + i] = before[i] = a[at + i] + b[at + i] * before[i];
+                   }
+                 }
+               });
+}
+
 template <typename T>
 std::unique_ptr<Kernel> recurrence(const NodeSpec& node, int64_t axis, bool reverse) {
   auto run = [split = split_around(node.in(0).dims, axis, axis + 1),
               reverse](const KernelArgs& args) {
+    const T *a = args.input<T>(0), *b = args.input<T>(1);
+    T* y = args.output<T>(0);
+    if (split.inner > 1) return recur_rows(split, reverse, a, b, y);
     for_lines(split, reverse, [&](int64_t at, int64_t step, int64_t count) {
-      T sum = 0;
-      for (int64_t i = 0; i < count; ++i, at += step) {
-        sum = args.input<T>(0)[at] + args.input<T>(1)[at] * sum;
-        args.output<T>(0)[at] = sum;
-      }
+      T before = 0;
+      for (int64_t i = 0; i < count; ++i, at += step) y[at] = before = a[at] + b[at] * before;
     });
   };
   return kernel_from(run, 0, {{0, 0}, {1, 0}});

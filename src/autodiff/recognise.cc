@@ -5,6 +5,7 @@
 #include <numbers>
 #include <optional>
 
+#include "autodiff/recognise_scan.h"
 #include "ops/build.h"
 
 namespace steep {
@@ -336,6 +337,15 @@ constexpr PatternRule<Value&> kRules[] = {
      .reason = "Convolutions pad without a copy of their input.",
      .pattern = "y: Conv(padded: Pad(_, ...), ...)",
      .then = pad_in_convolution},
+    {.name = "recognise/scan",
+     .reason = "A linear recurrence is one pass, where a scan has log2(n) levels of copies.",
+     .pattern = "y: Reshape(both: Concat(evens: Unsqueeze(even, _), odds: Unsqueeze(odd, _)), _)",
+     .then = recognise_scan},
+    {.name = "recognise/scan_of_odd_length",
+     .reason = "A level of an odd number of elements is padded and cut.",
+     .pattern = "y: Slice(whole: Reshape(both: Concat(evens: Unsqueeze(even, _), odds: Unsqueeze("
+                "padded: Pad(odd, ...), _)), _), ...)",
+     .then = recognise_odd_scan},
     {.name = "recognise/grouped_product_of_transposed",
      .reason =
          "A grouped product reads its matrices in either order, without a copy of all of them.",

@@ -4,10 +4,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 
+#include "autodiff/unrolled_scan.h"
 #include "model/onnx_text.h"
+#include "ops/build.h"
 #include "program/program.h"
 
 namespace steep {
@@ -201,6 +204,45 @@ TEST(Recognise, ZerosAroundWhatAConvolutionReads) {
                          "Conv <auto_pad = \"SAME_UPPER\"> (p, w)"),
   };
   for (const Graph& other : others) EXPECT_EQ(ops(recognised(other, dims)), ops(other));
+}
+
+TEST(Recognise, LevelsOfAnAssociativeScan) {
+  for (int64_t rows = 2; rows < 18; ++rows) {
+    SCOPED_TRACE(rows);
+    Graph g;
+    const Value x = g.add_input("x", {DType::f32, Shape{rows, 3}});
+    g.add_output("y", testing::unrolled_scan(x * 0.25, x, rows));
+    g = recognised(std::move(g), {rows, 3});
+    ASSERT_EQ(ops(g), (Ops{"Mul", "steep.Recurrence"}));
+  }
+}
+
+TEST(Recognise, ScansAlongAnotherAxisAndInDouble) {
+  Graph g;
+  const Value x = g.add_input("x", {DType::f64, Shape{2, 5, 3}});
+  const Value scan =
+      testing::unrolled_scan(transpose(x * 0.25, {1, 0, 2}), transpose(x, {1, 0, 2}), 5);
+  g.add_output("y", transpose(scan, {1, 0, 2}));
+  g = recognised<double>(std::move(g), {2, 5, 3});
+  const auto nodes = g.nodes();
+  const auto found =
+      std::find_if(nodes.begin(), nodes.end(), [](Node n) { return n.op() == "steep.Recurrence"; });
+  ASSERT_NE(found, nodes.end());
+  EXPECT_EQ(integer_of(*found, "axis"), 1);
+  EXPECT_EQ(found->input(0), x);
+}
+
+/// Each differs from a scan in one slice, operand or constant.
+TEST(Recognise, WhatIsNoScan) {
+  for (int64_t rows : {2, 3, 4, 7, 8}) {
+    for (int wrong = 1; wrong < testing::kWrongScans; ++wrong) {
+      SCOPED_TRACE(::testing::Message() << rows << ", " << wrong);
+      Graph g;
+      const Value x = g.add_input("x", {DType::f32, Shape{rows, 3}});
+      g.add_output("y", testing::unrolled_scan(x * 0.25, x, rows, wrong));
+      recognised(std::move(g), {rows, 3});  // the results stay
+    }
+  }
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <set>
 
 #include "autodiff/gradient.h"
+#include "autodiff/unrolled_scan.h"
 #include "ir/seed.h"
 #include "ops/build.h"
 #include "passes/pipeline.h"
@@ -55,6 +56,12 @@ void sigmoid(Graph& g, bool reciprocal) {
   const Value x = g.add_input("x", matrix(3, 4));
   const Value sum = apply("Exp", {reciprocal ? x * -1.0 : -x}) + 1.0;
   g.add_output("y", reciprocal ? apply("Reciprocal", {sum}) : 1.0 / sum);
+}
+
+/// A linear recurrence over rows, unrolled.
+void scan(Graph& g, int64_t rows) {
+  const Value x = g.add_input("x", matrix(rows, 3));
+  g.add_output("y", testing::unrolled_scan(x * 0.5, x, rows));
 }
 
 /// An attention with its gradients; `of_scores` and `of_weights` change the scores and the weights.
@@ -291,6 +298,8 @@ const std::vector<Case>& cases_of_other_passes() {
          const Value pads = ints(g, {0, 0, 1, 0, 0, 0, 1, 1});
          g.add_output("y", apply("Conv", {apply("Pad", {x, pads}), w}));
        }},
+      {{"recognise/scan"}, [](Graph& g) { scan(g, 4); }},
+      {{"recognise/scan_of_odd_length"}, [](Graph& g) { scan(g, 5); }},
       {{"recognise/grouped_product_of_transposed"},
        [](Graph& g) {
          const Value w = g.add_input("w", {DType::f32, Shape{2, 3, 4}});
