@@ -122,7 +122,7 @@ HWY_INLINE V evaluate(D d, V a, [[maybe_unused]] V b, [[maybe_unused]] V c, [[ma
   else if constexpr (k == logic_xor) return truth(hn::Xor(hn::Ne(a, zero), hn::Ne(b, zero)));
   else if constexpr (k == logic_not) return truth(hn::Eq(a, zero));
   else if constexpr (k == is_nan) return truth(hn::IsNaN(a));
-  else if constexpr (k == nonzero) return truth(hn::Ne(a, zero));
+  else if constexpr (k == nonzero) return hn::IfThenZeroElse(hn::Eq(a, zero), one);
   else static_assert(k == count, "a code without a row");
   // clang-format on
 }

@@ -110,6 +110,16 @@ TEST(Fused, BoolsMasksAndDropout) {
   expect_same_bits(got[1], positive_want);
 }
 
+TEST(Fused, NotANumberIsTrue) {
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    BodyBuilder b;
+    const Attrs attrs = b.attrs({cast(-b.input(dtype, {5}), DType::boolean)});
+    const Tensor x = Tensor::from<float>({NAN, 0, -0.0F, 1, INFINITY}, {5});
+    const Tensor y = run_one("Cast", {x}, {dtype, {5}});
+    expect_close(run_one("steep.Fused", {y}, {DType::boolean, {5}}, attrs), {1, 0, 0, 1, 1});
+  }
+}
+
 TEST(Fused, CastsRoundAndNarrowIntegersWrap) {
   BodyBuilder b;
   Value x = b.input(DType::f32, {4});
