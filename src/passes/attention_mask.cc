@@ -83,15 +83,15 @@ constexpr PatternRule<> kCausalInverted[] = {
      .pattern = "Less(rows, columns)",
      .then = compares_positions}};
 
-constexpr PatternRule<MaskKind&> kBias[] = {
+constexpr PatternRule<double, MaskKind&> kBias[] = {
     {.name = "fuse_attention/bias_of_mask",
      .reason = "Models add -inf where a mask shuts out, and 0 elsewhere.",
      .pattern = "Where(keep, yes, no)",
-     .then = [](const Match& m, MaskKind& kind) {
+     .then = [](const Match& m, double shut, MaskKind& kind) {
        const auto yes = m.number("yes"), no = m.number("no");
        if (!yes || !no) return false;
-       const bool inverted = *yes <= kShutOut && *no == 0;
-       if (!inverted && !(*yes == 0 && *no <= kShutOut)) return false;
+       const bool inverted = *yes <= shut && *no == 0;
+       if (!inverted && !(*yes == 0 && *no <= shut)) return false;
        kind = kind_of_keep(m["keep"], inverted);
        return true;
      }}};
@@ -112,16 +112,16 @@ MaskKind kind_of_keep(Value keep, bool inverted) {
   return causal ? MaskKind::causal : MaskKind::other;
 }
 
-MaskKind kind_of_bias(Value bias) {
+MaskKind kind_of_bias(Value bias, double shut) {
   bias = unexpanded(bias);
   if (is_constant(bias) && bias.dtype() == DType::f32) {
     const float* x = bias.tensor()->data<float>();
     return kind_of_elements(
         bias.type().dims(), [&](int64_t i) { return x[i] == 0; },
-        [&](int64_t i) { return x[i] <= kShutOut; });
+        [&](int64_t i) { return x[i] <= shut; });
   }
   MaskKind kind = MaskKind::other;
-  apply_rules(kBias, bias.producer(), Match(), kind);
+  apply_rules(kBias, bias.producer(), Match(), shut, kind);
   return kind;
 }
 

@@ -16,8 +16,8 @@ enum class MaskKind : uint8_t {
 /// A finite mask value up to this one acts like -inf, in a row that has another value.
 inline constexpr double kShutOut = -1e30;
 
-/// The kind of a mask that is added: 0 keeps a score, a number up to kShutOut masks it out.
-MaskKind kind_of_bias(Value bias);
+/// The kind of a mask that is added: 0 keeps a score, a number up to `shut` masks it out.
+MaskKind kind_of_bias(Value bias, double shut);
 
 /// The kind of a boolean mask that says which scores are kept; if `inverted`, which are masked out.
 MaskKind kind_of_keep(Value keep, bool inverted);

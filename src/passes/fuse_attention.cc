@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <optional>
 
 #include "ops/build.h"
@@ -124,8 +125,10 @@ class Rewriter {
       causal = causal || kind == MaskKind::causal;
       return kind != MaskKind::other;
     };
-    if (bias && dispensable(kind_of_bias(bias))) bias = Value();
     // A finite mask value matters if the other mask leaves no key.
+    const bool alone = !keep || kind_of_keep(keep, a_.inverted) != MaskKind::other;
+    const double shut = alone ? kShutOut : -std::numeric_limits<double>::infinity();
+    if (bias && dispensable(kind_of_bias(bias, shut))) bias = Value();
     const bool shuts = std::isinf(a_.masked) || (a_.masked <= kShutOut && !bias);
     if (keep && shuts && dispensable(kind_of_keep(keep, a_.inverted))) keep = Value();
     if (causal) attrs.set("causal", int64_t{1});

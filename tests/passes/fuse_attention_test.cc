@@ -212,6 +212,26 @@ TEST(FuseAttention, KnowsCausalMasksAndMasksOfNothing) {
   EXPECT_TRUE(find(soft, "steep.Attention").input(3));
 }
 
+TEST(FuseAttention, KeepsAFiniteCausalMaskBesideAnother) {
+  Tensor keep = Tensor::empty(DType::boolean, {1, 9});  // hides the only key of the first query
+  for (int64_t i = 0; i < 9; ++i) keep.data<bool>()[i] = i > 0;
+  Tensor open = Tensor::empty(DType::boolean, {9, 9});
+  for (int64_t i = 0; i < 81; ++i) open.data<bool>()[i] = i % 9 <= i / 9;
+  for (const double masked : {double{-kInfinity}, -3e38}) {
+    for (const bool made : {false, true}) {
+      Model model{.queries = 9, .mask = [&](Graph& g, Value s) {
+                    const Value bias = made ? where(g.add_constant(open), scalar(g, 0, DType::f32),
+                                                    scalar(g, -3e38, DType::f32))
+                                            : g.add_constant(causal_tensor(9, -3e38F));
+                    return where(g.add_constant(keep), s, masked) + bias;
+                  }};
+      SCOPED_TRACE(masked);
+      EXPECT_TRUE(find(fused(model.build()), "steep.Attention").input(3));
+      expect_same_results(model.build());
+    }
+  }
+}
+
 TEST(FuseAttention, KnowsTheCausalMaskThatModelsCompute) {
   auto numbers = [](Graph& g, int64_t n, const Dims& dims) {
     Ints values;
