@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ops/build.h"
+#include "passes/factor.h"
 
 namespace steep {
 namespace {
@@ -59,8 +60,9 @@ struct AttentionStep {
   template <bool kDivides>
   static bool take_factor(const Match& m, const AttentionMatcher& matcher, Attention& a) {
     const auto c = m.number("factor");
-    if (!c || *c == 0 || !matcher.climb(m["x"], a, Stage::factor)) return false;
-    a.factor *= kDivides ? 1 / *c : *c;
+    const double scale = c ? kDivides ? 1 / *c : *c : 0;
+    if (!may_scale_product(scale) || !matcher.climb(m["x"], a, Stage::factor)) return false;
+    a.factor *= scale;
     return true;
   }
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "ops/build.h"
+#include "passes/factor.h"
 #include "passes/pipeline.h"
 
 namespace steep {
@@ -72,7 +73,9 @@ bool take_factor(const Match& m, Operand& operand, Phase phase, double& alpha) {
   const auto c = scalar_of(m["factor"]);
   // A node of another phase stays: forward computes it anyway, for backward.
   if (m.node("y").phase() != phase || !c || m["x"].rank() != operand.value.rank()) return false;
-  alpha = kDivides ? alpha / *c : alpha * *c;
+  const double scaled = kDivides ? alpha / *c : alpha * *c;
+  if (!may_scale_product(scaled)) return false;
+  alpha = scaled;
   operand.value = m["x"];
   return true;
 }
@@ -96,7 +99,9 @@ template <bool kDivides>
 bool take_scale(const Match& m, Result& r) {
   const auto c = scalar_of(m["factor"]);
   if (r.bias || r.relu || !c || m["y"].rank() != r.last.rank()) return false;
-  r.alpha = kDivides ? r.alpha / *c : r.alpha * *c;
+  const double scaled = kDivides ? r.alpha / *c : r.alpha * *c;
+  if (!may_scale_product(scaled)) return false;
+  r.alpha = scaled;
   return true;
 }
 

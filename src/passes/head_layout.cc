@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ops/build.h"
+#include "passes/factor.h"
 
 namespace steep {
 namespace {
@@ -59,8 +60,9 @@ struct LayoutStep {
 template <bool kDivides>
 bool take_factor(const Match& m, HeadLayout& layout, bool) {
   const auto c = m.number("factor");
-  if (!c || *c == 0 || m["y"].rank() != m["x"].rank()) return false;
-  layout.scale *= kDivides ? 1 / *c : *c;
+  const double scale = c ? layout.scale * (kDivides ? 1 / *c : *c) : 0;
+  if (!may_scale_product(scale) || m["y"].rank() != m["x"].rank()) return false;
+  layout.scale = scale;
   return true;
 }
 

@@ -232,6 +232,13 @@ TEST(FuseAttention, KeepsAFiniteCausalMaskBesideAnother) {
   }
 }
 
+TEST(FuseAttention, LeavesFactorsThatKeepScoresFinite) {
+  for (const double factor : {1e-20, 1e20, 0.0, double{kInfinity}}) {
+    const Graph g = fused(Model{.mask = [&](Graph&, Value s) { return s * factor; }}.build());
+    EXPECT_EQ(count(g, "steep.Attention"), 0) << factor;
+  }
+}
+
 TEST(FuseAttention, KnowsTheCausalMaskThatModelsCompute) {
   auto numbers = [](Graph& g, int64_t n, const Dims& dims) {
     Ints values;

@@ -66,6 +66,21 @@ TEST(FuseMatmul, TakesInTransposesScaleBiasAndRelu) {
   expect_same_results(g);
 }
 
+TEST(FuseMatmul, LeavesFactorsThatChangeWhatOverflows) {
+  for (const double c : {0.0, 1e-20, 1e20, 1e-40, double{INFINITY}, double{NAN}}) {
+    for (const bool divides : {false, true}) {
+      const auto times = [&](Value x) { return divides ? x / c : x * c; };
+      Graph of_operand, of_result;
+      const Value x = of_operand.add_input("x", matrix(2, 3));
+      of_operand.add_output("y", matmul(times(x), of_operand.add_input("w", matrix(3, 2))));
+      EXPECT_EQ(count(after(of_operand, fuse_matmul), "steep.MatMul"), 0) << c;
+      const Value a = of_result.add_input("a", matrix(2, 3));
+      of_result.add_output("y", times(matmul(a, of_result.add_input("b", matrix(3, 2)))));
+      EXPECT_EQ(count(after(of_result, fuse_matmul), "steep.MatMul"), 0) << c;
+    }
+  }
+}
+
 TEST(FuseMatmul, SplitsHeadsByStrides) {
   Graph g;
   Value q = g.add_input("q", {DType::f32, Shape{2, 6, 3, 4}}),
