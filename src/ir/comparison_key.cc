@@ -17,6 +17,9 @@ std::optional<std::string> comparison_key(const Attrs& attrs) {
       key += fmt::format("{};", v);
     } else if constexpr (std::is_same_v<T, std::string>) {
       key += fmt::format("{}:{};", v.size(), v);
+    } else if constexpr (std::is_same_v<T, Strings>) {
+      for (const std::string& e : v) key += fmt::format("{}:{},", e.size(), e);
+      key += ';';
     } else {
       for (const auto& e : v) key += fmt::format("{},", e);
       key += ';';

@@ -8,6 +8,7 @@
 
 #include "autodiff/gradient.h"
 #include "device/device.h"
+#include "ir/comparison_key.h"
 #include "ir/seed.h"
 #include "ops/build.h"
 #include "passes/pipeline.h"
@@ -418,6 +419,11 @@ TEST(RemoveDuplicates, ComputesOnce) {
   g.add_output("y", tanh(x * 3.0) + tanh(x * 3.0));
   EXPECT_EQ(after(g, remove_duplicates).node_count(), 3U);
   expect_same_results(g);
+}
+
+TEST(RemoveDuplicates, TellsListsOfTextsApart) {
+  EXPECT_NE(comparison_key({{"words", Strings{"a,b"}}}),
+            comparison_key({{"words", Strings{"a", "b"}}}));
 }
 
 TEST(RemoveDuplicates, TellsDropoutsApart) {
