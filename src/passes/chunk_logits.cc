@@ -47,6 +47,18 @@ bool multiplies_rows(Node n) {
   return n.input(0).rank() >= 2 && n.input(1).rank() == 2 && a == false && y == false;
 }
 
+/// The value behind views that keep the length of rows.
+Value behind_views_of_rows(Value v) {
+  static constexpr Pattern kView("Reshape|Flatten(x, ...)");
+  const int64_t length = v.type().dims().back();
+  for (auto m = match(kView, v); m; m = match(kView, v)) {
+    const Dims dims = (*m)["x"].type().dims();
+    if (dims.empty() || dims.back() != length) break;
+    v = (*m)["x"];
+  }
+  return v;
+}
+
 /// The loss and gradients of scores that a product computes, and the readers of the gradient.
 class ChunkedLoss {
  public:
@@ -254,7 +266,7 @@ class ChunkedLoss {
     const bool sums_rows =
         swaps_last(attrs.ints("perm_a")) == true && swaps_last(attrs.ints("perm_b")) == false;
     if (n.input(0).rank() != 2 || n.input(1).rank() != 2 || !sums_rows) return false;
-    weight_products_.push_back({n, behind_views(n.input(first ? 1 : 0)), first});
+    weight_products_.push_back({n, behind_views_of_rows(n.input(first ? 1 : 0)), first});
     return true;
   }
 

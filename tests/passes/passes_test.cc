@@ -118,8 +118,9 @@ struct Vocabulary {
   Graph g;
   Value logits;
 
-  explicit Vocabulary(const std::string& reduction, bool tied, bool ignores) {
-    Value x = g.add_input("x", {DType::f32, Shape{5, 104, 24}});
+  explicit Vocabulary(const std::string& reduction, bool tied, bool ignores, bool heads = false) {
+    Value x = g.add_input("x", {DType::f32, heads ? Shape{520, 4, 6} : Shape{5, 104, 24}});
+    if (heads) x = reshape(x, {5, 104, 24});
     Value w = g.add_input("w", tied ? matrix(52000, 24) : matrix(24, 52000));
     Value b = g.add_input("b", {DType::f32, Shape{52000}});
     std::vector<int64_t> labels;
@@ -166,6 +167,12 @@ TEST(ChunkLogits, ComputesLossAndGradientsOfAChunkBeforeTheNextOne) {
       }
     }
   }
+}
+
+TEST(ChunkLogits, TakesRowsThatJoinHeads) {
+  const Graph g = Vocabulary("mean", false, false, true).g;
+  EXPECT_EQ(count(chunked(g), "steep.SoftmaxCrossEntropy"), 2);
+  expect_same_results(g);
 }
 
 TEST(ChunkLogits, NeedsAFractionOfTheMemory) {
