@@ -40,11 +40,11 @@ std::optional<View> view_of(const NodeSpec& node, size_t first, const Dims& whol
     }
     const auto a = static_cast<size_t>(*axis);
     const int64_t n = whole[a];
-    // Steps backwards may start at n-1 and end before 0.
+    // Steps backwards start at most at n-1, at least at 0, and may end before 0.
     const int64_t low = step > 0 ? 0 : -1;
     const int64_t high = step > 0 ? n : n - 1;
     auto clamp = [&](int64_t k) { return std::clamp<int64_t>(k < 0 ? k + n : k, low, high); };
-    const int64_t start = clamp((*starts)[i]);
+    const int64_t start = std::max<int64_t>(clamp((*starts)[i]), n > 0 ? 0 : low);
     const int64_t end = clamp((*ends)[i]);
     const int64_t span = step > 0 ? end - start : start - end;
     const int64_t stride = step > 0 ? step : -step;

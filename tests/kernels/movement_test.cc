@@ -106,6 +106,10 @@ TEST(Slice, StepsNegativeAndHuge) {
               {DType::f32, {1, 2}}),
       {1, 4});
   EXPECT_EQ(run_one("Slice", {x, ints({2}), ints({1})}, {DType::f32, {0, 4}}).size(), 0);
+  // A start before the first element is that element, as ONNX says and NumPy does not.
+  expect_close(
+      run_one("Slice", {x, ints({-9}), ints({-9}), ints({0}), ints({-1})}, {DType::f32, {1, 4}}),
+      {1, 2, 3, 4});
   EXPECT_THROW(
       run_one("Slice", {x, ints({0}), ints({1}), ints({0}), ints({0})}, {DType::f32, {1, 4}}),
       ProviderError);
