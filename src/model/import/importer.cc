@@ -11,6 +11,7 @@
 #include "ops/build.h"
 #include "ops/onnx_proto.h"
 #include "ops/shape_arithmetic.h"
+#include "ops/wide.h"
 #include "runtime/budget.h"
 #include "runtime/counted.h"
 #include "steep/error.h"
@@ -331,9 +332,24 @@ Value Importer::materialise(const Binding& binding) {
   return n.output(0);
 }
 
+std::vector<Value> Importer::emit_in_float32(const Call& call, const std::string& op,
+                                             std::vector<Value> in, Attrs attrs, int outputs) {
+  const DType dtype = in[0].dtype();
+  for (Value& v : in) {
+    if (v && is_half(v.dtype())) v = cast(v, DType::f32);
+  }
+  std::vector<Value> results = emit(call, op, std::move(in), std::move(attrs), outputs);
+  for (Value& y : results) {
+    if (y && y.dtype() == DType::f32) y = cast(y, dtype);
+  }
+  return results;
+}
+
 std::vector<Value> Importer::emit(const Call& call, const std::string& op, std::vector<Value> in,
                                   Attrs attrs, int outputs) {
   while (!in.empty() && !in.back()) in.pop_back();
+  if (op == "Attention" && !in.empty() && in[0] && is_half(in[0].dtype()))
+    return emit_in_float32(call, op, std::move(in), std::move(attrs), outputs);
   if (const auto composite = composite_of(call, op, in, attrs, outputs)) {
     const std::vector<Binding> results = inline_function(*this, {.node = composite->call,
                                                                  .function = composite->function,

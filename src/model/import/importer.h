@@ -126,6 +126,9 @@ class Importer final : public GraphWriter {
   /// bodies: the node then keeps its name.
   bool lift_constant(const std::string& name, Binding* result);
   void bind(const FileNode& node, const std::vector<Binding>& results, size_t first_new);
+  /// Emits the operator on float32 copies of 16-bit operands, and rounds its results once.
+  std::vector<Value> emit_in_float32(const Call& call, const std::string& op, std::vector<Value> in,
+                                     Attrs attrs, int outputs);
 
   const CheckedModel& model_;
   const ImportOptions& options_;

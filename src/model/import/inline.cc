@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 #include <onnx/defs/schema.h>
 
-#include <algorithm>
-
 #include "model/import/handlers.h"
 #include "model/read/node_names.h"
 #include "model/read/quote.h"
@@ -15,35 +13,25 @@
 namespace steep {
 namespace {
 
-/// In ONNX's function body of Attention a fully masked query row has NaN probabilities, which a
-/// later node replaces by zeros. The gradient through the softmax would still be NaN, so this
-/// replaces the scores of such rows too. Leaves a body with other value names unchanged.
-void guard_blind_rows(onnx::FunctionProto* body) {
-  const std::vector<onnx::NodeProto> nodes(body->node().begin(), body->node().end());
-  auto made_by = [&](std::string_view name) {
-    return std::find_if(nodes.begin(), nodes.end(),
-                        [&](const auto& n) { return n.output_size() == 1 && n.output(0) == name; });
+/// In ONNX's function body of Attention a query row without keys has NaN probabilities, which a
+/// later node replaces by zeros. The gradient through the softmax would still be NaN. SafeSoftmax
+/// has zeros in both, and passes know it. Leaves a body with other value names unchanged.
+void take_safe_softmax(onnx::FunctionProto* body) {
+  auto made_by = [&](std::string_view name, std::string_view op) -> onnx::NodeProto* {
+    for (onnx::NodeProto& n : *body->mutable_node()) {
+      if (n.output_size() == 1 && n.output(0) == name && n.op_type() == op) return &n;
+    }
+    return nullptr;
   };
-  const auto blind = made_by("RowAllMasked"), before = made_by("SoftmaxCast");
-  if (blind == nodes.end() || before == nodes.end() || blind - before < 4) return;
-  const auto finding = blind - 3;  // axes, row maximum, infinity, comparison
-  auto add = [](std::vector<onnx::NodeProto>& list, const char* op, const char* output,
-                std::initializer_list<std::string> inputs) {
-    onnx::NodeProto& node = list.emplace_back();
-    node.set_op_type(op);
-    node.add_output(output);
-    for (const std::string& name : inputs) node.add_input(name);
-  };
-  std::vector<onnx::NodeProto> result(nodes.begin(), before);
-  result.insert(result.end(), finding, blind + 1);
-  add(result, "CastLike", "ZeroScore", {"ScalarZero", before->input(0)});
-  add(result, "Where", "SafeScore", {"RowAllMasked", "ZeroScore", before->input(0)});
-  result.push_back(*before);
-  result.back().set_input(0, "SafeScore");
-  result.insert(result.end(), before + 1, finding);
-  result.insert(result.end(), blind + 1, nodes.end());
-  body->clear_node();
-  for (onnx::NodeProto& node : result) body->add_node()->Swap(&node);
+  onnx::NodeProto* softmax = made_by("AttnWeightSoftmax", "Softmax");
+  onnx::NodeProto* guard = made_by("SoftmaxOutSafe", "Where");
+  if (softmax == nullptr || guard == nullptr) return;
+  softmax->set_op_type("SafeSoftmax");
+  softmax->set_domain("steep");
+  const std::string probabilities = guard->input(2);
+  guard->set_op_type("Identity");
+  guard->clear_input();
+  guard->add_input(probabilities);
 }
 
 }  // namespace
@@ -76,7 +64,7 @@ std::optional<Composite> composite_of(const Call& call, const std::string& op,
   } else {
     const onnx::FunctionBodyBuildContextImpl context(*node, types);
     if (!schema->BuildContextDependentFunction(context, *body)) return std::nullopt;
-    if (op == "Attention") guard_blind_rows(body);
+    if (op == "Attention") take_safe_softmax(body);
   }
   // Inside the body, attributes that the call leaves out have the schema's defaults.
   for (const auto& [key, attribute] : schema->attributes()) {
