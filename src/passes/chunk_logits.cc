@@ -10,13 +10,15 @@
 //
 // All of this moves to forward. So the pass applies only if forward knows the gradient of the loss
 // (in a trainer it is 1) and if no other node reads the scores. With bf16 precision the pass made
-// steps slower (docs/performance.md). Hsu et al., Liger Kernel, 2024, computes loss and gradients
-// of a chunk in the same way.
+// steps slower (docs/performance.md). The scores of a model of bfloat16 stay whole: a sum of chunks
+// would have to be float32, and take more than they do. Hsu et al., Liger Kernel, 2024, computes
+// loss and gradients of a chunk in the same way.
 
 #include <algorithm>
 #include <optional>
 
 #include "ops/build.h"
+#include "passes/narrow_scores.h"
 #include "passes/pipeline.h"
 #include "passes/views.h"
 
@@ -334,6 +336,15 @@ constexpr PatternRule<const Readers&> kLosses[] = {
 
 }  // namespace
 
+void chunk_logits(Graph& g, const Devices& devices) {
+  const auto reads_bf16 = [&](const char* op) {
+    return devices.narrows(op, DType::bf16).has_value();
+  };
+  if (reads_bf16("steep.SoftmaxCrossEntropy") && reads_bf16("steep.SoftmaxCrossEntropyGrad"))
+    narrow_scores(g);
+  chunk_logits(g);
+}
+
 void chunk_logits(Graph& g) {
   const Readers readers(g);
   for (Node n : g.nodes()) apply_rules(kLosses, n, Match(), readers);
@@ -341,8 +352,8 @@ void chunk_logits(Graph& g) {
 
 std::vector<PatternRuleInfo> chunk_logits_patterns() {
   std::vector<PatternRuleInfo> rules = list_rules(kLosses);
-  const std::vector<PatternRuleInfo> parts = ChunkedLoss::patterns();
-  rules.insert(rules.end(), parts.begin(), parts.end());
+  for (const auto& part : {ChunkedLoss::patterns(), narrow_scores_patterns()})
+    rules.insert(rules.end(), part.begin(), part.end());
   return rules;
 }
 

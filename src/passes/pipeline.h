@@ -65,7 +65,8 @@ void fuse_long_attention(Graph& graph);  // the same, of long sequences only
 void fuse_matmul(Graph& graph);          // transposes, scale, bias and ReLU into steep.MatMul
 void precision_bf16(Graph& graph, const Devices& devices);  // products in bfloat16
 void precision_fp16(Graph& graph, const Devices& devices);  // products in float16
-void chunk_logits(Graph& graph);      // scores over a vocabulary, a chunk of rows at a time
+void chunk_logits(Graph& graph);  // scores over a vocabulary, a chunk of rows at a time
+void chunk_logits(Graph& graph, const Devices& devices);  // and without copies of 16-bit scores
 void fuse_gather_grad(Graph& graph);  // a sum with a gather's gradient into that gradient
 void recompute(Graph& graph);         // values of forward, again in backward
 void keep_trace(Graph& graph, const Devices& devices);  // of recurrent layers, for their gradients

@@ -126,6 +126,19 @@ void vocabulary(Graph& g) {
   g.add_output("db", apply("steep.SumTo", {d, ints(g, {52000})}), Phase::backward);
 }
 
+/// Scores of bfloat16, whose loss is float32, and their gradient.
+void narrow_scores(Graph& g) {
+  const Value scores = g.add_input("scores", {DType::bf16, Shape{6, 40}});
+  const Value labels = g.add_input("labels", {DType::i64, Shape{6}});
+  const Value wide = cast(scores, DType::f32);
+  const auto loss = apply_n("steep.SoftmaxCrossEntropy", std::vector{wide, labels}, 3);
+  g.add_output("loss", loss[0]);
+  const Graph::Scope backward(g, Phase::backward, "grad");
+  const Value d = apply("steep.SoftmaxCrossEntropyGrad",
+                        {scalar(g, 1, DType::f32), wide, labels, loss[1], loss[2]});
+  g.add_output("d", cast(d, DType::bf16), Phase::backward);
+}
+
 void table_in_parts(Graph& g) {
   const Value x = g.add_input("x", matrix(2100, 1000));
   const Value whole = concat({tanh(x), exp(x)}, 1);
@@ -362,6 +375,7 @@ const std::vector<Case>& cases_of_other_passes() {
       {{"chunk_logits/loss", "chunk_logits/scores", "chunk_logits/gradient",
         "chunk_logits/left_product", "chunk_logits/right_product", "chunk_logits/bias_sum"},
        vocabulary},
+      {{"chunk_logits/narrow"}, narrow_scores},
       {{"part_by_part/concat", "part_by_part/split"}, table_in_parts},
       {{"part_by_part/loss"}, loss_over_parts},
       {{"fuse_gather_grad/sum"}, sum_with_gather},
