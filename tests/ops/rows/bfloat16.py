@@ -120,3 +120,14 @@ for _columns in (1, 7, 64, 100):
         axis=-1,
         outputs=3,
     )
+
+# Several slices for one row are added in float32.
+for _base in ([], ["16 6x300"]):
+    row("steep.GatherGrad", "16 5x300", np.array([1, -1, 1, 0, 1]), np.array([6, 300]), *_base)
+row(
+    "steep.GatherGrad",
+    "16 3x4x70",
+    np.array([[2, 0, 2, 2]], np.int32),
+    np.array([3, 90, 70]),
+    axis=1,
+)
