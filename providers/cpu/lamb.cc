@@ -205,7 +205,11 @@ class NarrowLamb final : public Kernel {
 };
 
 std::unique_ptr<Kernel> make_narrow_lamb(const NodeSpec& node, std::string* why_not) {
-  const auto moments = NarrowMoments::of(node, 2, why_not);
+  auto moments = NarrowMoments::of(node, 2, why_not);
+  if (moments && !moments->wide()) {
+    *why_not = "the parameter is not float32";
+    moments.reset();
+  }
   const auto inputs = moments ? step_numbers(node, 4, why_not) : std::nullopt;
   return inputs ? std::make_unique<NarrowLamb>(node, *inputs, *moments) : nullptr;
 }

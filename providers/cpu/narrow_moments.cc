@@ -238,6 +238,15 @@ void narrow(const float* from, const uint32_t* words, bool second, int64_t begin
   narrow_by_type<false>(from, words, begin, count, m, soon);
 }
 
+void round_all(const float* from, int64_t count, uint16_t* bits) {
+  auto* to = reinterpret_cast<Bf16*>(bits);
+  const F d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) store(hn::LoadU(d, from + i), d, to + i);
+  if (i < count) store_n(hn::LoadU(d, from + i), d, to + i, static_cast<size_t>(count - i));
+}
+
 /// Two rounds of multiplication and shifts of a counter, under a key of Philox for each part: a
 /// word a lane for a fifth of Philox's time (the function is Wellons' lowbias32).
 void draw(const int64_t* seed, int64_t stream, int64_t begin, int64_t count, uint32_t* words) {
@@ -265,6 +274,7 @@ namespace steep::cpu {
 
 HWY_EXPORT(widen);
 HWY_EXPORT(narrow);
+HWY_EXPORT(round_all);
 HWY_EXPORT(draw);
 
 void widen_moment(const NarrowMoment& moment, int64_t begin, int64_t count, float* to) {
@@ -274,6 +284,10 @@ void widen_moment(const NarrowMoment& moment, int64_t begin, int64_t count, floa
 void narrow_moment(const float* from, const uint32_t* words, bool second, int64_t begin,
                    int64_t count, const NarrowMoment& moment, const float* soon) {
   HWY_DYNAMIC_DISPATCH(narrow)(from, words, second, begin, count, moment, soon);
+}
+
+void round_to_bf16(const float* from, int64_t count, uint16_t* to) {
+  HWY_DYNAMIC_DISPATCH(round_all)(from, count, to);
 }
 
 void draw_words(const int64_t* seed, int64_t stream, int64_t begin, int64_t count,
@@ -288,8 +302,11 @@ std::optional<NarrowMoments> NarrowMoments::of(const NodeSpec& node, size_t coun
   result.size_ = param.size();
   result.stream_ = node.attrs.integer("stream");
   result.count_ = count;
-  bool fits =
-      param.dtype == DType::f32 && node.in(1).dtype == DType::f32 && node.in(1).dims == param.dims;
+  if (node.attrs.has("param_stream")) result.param_stream_ = node.attrs.integer("param_stream");
+  result.bf16_param_ = param.dtype == DType::bf16;
+  result.bf16_gradient_ = node.in(1).dtype == DType::bf16;
+  const auto floats = [](DType t) { return t == DType::f32 || t == DType::bf16; };
+  bool fits = floats(param.dtype) && floats(node.in(1).dtype) && node.in(1).dims == param.dims;
   for (size_t i = 0; i < count; ++i) {
     const Operand& moment = node.in(StepInputs::kFirstState + i);
     const Operand& scales = node.in(StepInputs::kFirstState + count + i);
@@ -303,7 +320,9 @@ std::optional<NarrowMoments> NarrowMoments::of(const NodeSpec& node, size_t coun
   const Operand& seed = node.in(StepInputs::kFirstState + 2 * count);
   fits = fits && seed.dtype == DType::i64 && seed.size() == 2;
   if (fits) return result;
-  *why_not = "moments must be bfloat16, or int8 or uint8 with their scales, of a float32 parameter";
+  *why_not =
+      "moments must be bfloat16, or int8 or uint8 with their scales, of a parameter of float32 or "
+      "bfloat16";
   return std::nullopt;
 }
 
@@ -329,9 +348,16 @@ NarrowMoment NarrowMoments::moment(const KernelArgs& args, size_t i) const {
 void NarrowMoments::read(const KernelArgs& args, int64_t i, Part& part) const {
   part.begin = i * kNarrowPart;
   part.count = std::min(kNarrowPart, size_ - part.begin);
-  part.in = {args.input<float>(0) + part.begin, args.input<float>(1) + part.begin,
-             args.in[StepInputs::kLr], args.in[StepInputs::kStep], args.in[StepInputs::kGradScale]};
-  part.out = {args.output<float>(0) + part.begin};
+  const auto operand = [&](size_t input, bool bf16, float* copy) -> const float* {
+    if (!bf16) return args.input<float>(input) + part.begin;
+    widen_moment({DType::bf16, args.in[input], nullptr, nullptr, nullptr}, part.begin, part.count,
+                 copy);
+    return copy;
+  };
+  part.in = {operand(0, bf16_param_, part.param.data()),
+             operand(1, bf16_gradient_, part.gradient.data()), args.in[StepInputs::kLr],
+             args.in[StepInputs::kStep], args.in[StepInputs::kGradScale]};
+  part.out = {bf16_param_ ? part.param.data() : args.output<float>(0) + part.begin};
   for (size_t m = 0; m < count_; ++m) {
     float* moment_now = part.moments[m].data();
     widen_moment(moment(args, m), part.begin, part.count, moment_now);
@@ -344,13 +370,24 @@ void NarrowMoments::write(const KernelArgs& args, Part& part) const {
   const auto* seed = args.input<int64_t>(StepInputs::kFirstState + 2 * count_);
   draw_words(seed, stream_, part.begin, part.count, part.words.data());
   // Meanwhile memory sends what the next part reads: parameters, then gradients.
-  const bool last = part.begin + 2 * kNarrowPart > size_;
+  const bool last = bf16_param_ || bf16_gradient_ || part.begin + 2 * kNarrowPart > size_;
   for (size_t m = 0; m < count_; ++m) {
     const float* moments = part.moments[m].data();
     const float* soon = last ? moments : args.input<float>(m) + part.begin + kNarrowPart;
     narrow_moment(moments, part.words.data(), m == 1, part.begin, part.count, moment(args, m),
                   soon);
   }
+  if (bf16_param_) write_param(args, part);
+}
+
+void NarrowMoments::write_param(const KernelArgs& args, Part& part) const {
+  const float* param = part.param.data();
+  auto* to = static_cast<uint16_t*>(args.out[0]);
+  if (param_stream_ == 0) return round_to_bf16(param, part.count, to + part.begin);
+  const auto* seed = args.input<int64_t>(StepInputs::kFirstState + 2 * count_);
+  draw_words(seed, param_stream_, part.begin, part.count, part.words.data());
+  narrow_moment(param, part.words.data(), false, part.begin, part.count,
+                {DType::bf16, nullptr, nullptr, to, nullptr}, param);
 }
 
 }  // namespace steep::cpu

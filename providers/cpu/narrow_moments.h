@@ -1,5 +1,6 @@
 // Moments that an optimizer keeps in 16 or 8 bits between steps (data/block_float.h). A kernel
 // updates them in float32, a few blocks at a time: numbers and codes pass through the cache once.
+// A parameter of bfloat16, and its gradient, are float32 for as long, too.
 // New moments are rounded up or down at random, so that changes of less than a unit in the last
 // place count on average. The random numbers depend only on seed, run, stream and element.
 #pragma once
@@ -39,6 +40,9 @@ void widen_moment(const NarrowMoment& moment, int64_t begin, int64_t count, floa
 void narrow_moment(const float* from, const uint32_t* words, bool second, int64_t begin,
                    int64_t count, const NarrowMoment& moment, const float* soon);
 
+/// Rounds to nearest even.
+void round_to_bf16(const float* from, int64_t count, uint16_t* to);
+
 /// Draws the words of these elements. REQUIRES: begin is a multiple of kNarrowPart, and `words` has
 /// room for kNarrowSlack more.
 void draw_words(const int64_t* seed, int64_t stream, int64_t begin, int64_t count, uint32_t* words);
@@ -52,6 +56,9 @@ class NarrowMoments {
   /// std::nullopt with the reason if the operands are others.
   static std::optional<NarrowMoments> of(const NodeSpec& node, size_t count, std::string* why_not);
 
+  /// Whether the parameter is float32. Otherwise it is bfloat16.
+  bool wide() const { return !bf16_param_; }
+
   /// The pairs that may share a buffer: parameter, moments, scales.
   std::vector<std::pair<int, int>> shared() const;
 
@@ -60,6 +67,7 @@ class NarrowMoments {
   struct Part {
     alignas(64) std::array<std::array<float, kNarrowPart + kNarrowSlack>, kMost> moments;
     alignas(64) std::array<uint32_t, kNarrowPart + kNarrowSlack> words;
+    alignas(64) std::array<float, kNarrowPart + kNarrowSlack> param, gradient;  // if bfloat16
     std::array<const void*, StepInputs::kFirstState + kMost + 1> in;
     std::array<void*, 1 + kMost> out;
     int64_t begin, count;
@@ -86,8 +94,11 @@ class NarrowMoments {
  private:
   NarrowMoment moment(const KernelArgs& args, size_t i) const;
   void write(const KernelArgs& args, Part& part) const;
+  void write_param(const KernelArgs& args, Part& part) const;
 
   int64_t size_ = 0, stream_ = 0;
+  int64_t param_stream_ = 0;  // 0: bfloat16 parameters are rounded to nearest
+  bool bf16_param_ = false, bf16_gradient_ = false;
   size_t count_ = 0;
   std::array<DType, kMost> dtypes_{};
 };

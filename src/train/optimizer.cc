@@ -25,6 +25,10 @@ constexpr double kOfType = -1;
 constexpr const char *kFloatStates = "float32", *kBfloat16States = "bfloat16",
                      *kInt8States = "int8";
 
+/// Of the operators for moments of other precisions that also update weights of bfloat16: the
+/// stream of the random numbers by which these are rounded, or 0.
+constexpr const char* kParamStream = "param_stream";
+
 struct Algorithm {
   const char* name;
   const char* op;
@@ -459,8 +463,12 @@ void add_update(Value parameter, const UpdateInputs& in, const OptimizerOptions&
   }
   if (const auto own = custom_optimizer(o)) return add_own_update(*own, weight, states, in, o);
   const char* op = narrow ? kind_of(o).narrow : kind_of(o).op;
-  std::vector<Value> operands{weight.now(), cast_like(in.gradient, weight.now()), in.lr, in.step,
-                              in.grad_scale};
+  // The kernel converts a weight of bfloat16 a few blocks at a time: no float32 copy has to exist.
+  const bool as_it_is =
+      narrow && parameter.dtype() == DType::bf16 && !halves.masters && declares(op, kParamStream);
+  const Value before = as_it_is ? parameter : weight.now();
+  const Value gradient = as_it_is ? in.gradient : cast_like(in.gradient, before);
+  std::vector<Value> operands{before, gradient, in.lr, in.step, in.grad_scale};
   operands.insert(operands.end(), states.begin(), states.end());
   Attrs attrs;
   if (narrow) {
@@ -468,6 +476,7 @@ void add_update(Value parameter, const UpdateInputs& in, const OptimizerOptions&
     std::copy(scales.rbegin(), scales.rend(), operands.rbegin());
     operands.push_back(seed_of(g));
     attrs.set("stream", halves.moments);
+    if (as_it_is) attrs.set(kParamStream, halves.stochastic ? halves.stream : int64_t{0});
     states.insert(states.end(), scales.begin(), scales.end());
   }
   if (in.lr.rank() == 0) {  // if in.lr has settings_of(), the node reads the numbers there instead
@@ -486,7 +495,7 @@ void add_update(Value parameter, const UpdateInputs& in, const OptimizerOptions&
   }
   const std::vector<Value> results =
       apply_n(op, operands, static_cast<int>(states.size()) + 1, std::move(attrs));
-  if (weight.is_half()) {
+  if (weight.is_half() && !as_it_is) {
     weight.write(results[0]);
   } else {
     g.add_update(parameter, results[0]);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 from narrow_floats import halves, narrow, narrow_bf16, random_words, widen
@@ -156,3 +157,30 @@ def test_numbers_that_are_codes_keep_their_value(dtype):
     assert widen(*narrow(once, dtype)).tobytes() == once.tobytes()
     large = np.abs(x) > 2.0**-12 * np.repeat(np.abs(x).reshape(-1, 250).max(1), 250)
     assert np.abs(once[large] / x[large] - 1).max() <= 1 / 16
+
+
+@each_form
+@pytest.mark.parametrize("wide_gradient", [False, True])
+@pytest.mark.parametrize("stream", [0, -7])
+@pytest.mark.parametrize("op", OPS)
+def test_a_parameter_of_bfloat16_is_updated_in_float32(op, stream, wide_gradient, form):
+    """And rounded to nearest, or at random by words of a stream of its own."""
+    size, half = 2_500, ml_dtypes.bfloat16
+    attrs, count = OPS[op]
+    param, grad, m = numbers_of(size)
+    param[7] = np.nan
+    param, grad = param.astype(half), grad.astype(np.float32 if wide_gradient else half)
+    before = kept([m, m * m][:count], form)
+    rest = [LR, STEP, None, *before, np.array([SEED, RUN])]
+    attrs = {**attrs, "stream": STREAM}
+    operands = [param.astype(np.float32), grad.astype(np.float32), *rest]
+    outputs = 1 + sum(a is not None for a in before)
+    wide = _steep.evaluate_node(f"steep.Narrow{op}", operands, attrs, outputs, False)
+    attrs["param_stream"] = stream
+    found = _steep.evaluate_node(f"steep.Narrow{op}", [param, grad, *rest], attrs, outputs, False)
+    noise = halves(random_words(SEED, RUN, stream, size), False)
+    wanted = narrow_bf16(wide[0], noise) if stream else wide[0].astype(half)
+    assert found[0].dtype == half and np.isnan(found[0][7])
+    numbers = ~np.isnan(wide[0])
+    assert found[0][numbers].tobytes() == wanted[numbers].tobytes()
+    assert all(a.tobytes() == b.tobytes() for a, b in zip(found[1:], wide[1:], strict=True))

@@ -3,7 +3,9 @@
 // (param, grad, lr, step, grad_scale?, moments…, scales…, seed), outputs (param', moments',
 // scales'). Moments are bfloat16, without scales; or int8 and, if they are never negative, uint8:
 // codes of data/block_float.h, with a vector of scales for each. The kernel computes in float32 and
-// rounds new moments at random, by words of (seed, run, stream, element).
+// rounds new moments at random, by words of (seed, run, stream, element). Parameter and gradient
+// are float32; those of NarrowAdam and NarrowSGD may be bfloat16. Such a parameter is rounded to
+// nearest or, with a param_stream other than 0, at random, by words of that stream.
 #include "ops/defs/dropout.h"
 #include "ops/defs/optimizers/optimizers.h"
 
@@ -30,6 +32,7 @@ extern const OpDef kSteepNarrowAdam = {
                    {"bias_correction", 1},
                    {"decoupled", 0},
                    {"maximize", 0},
+                   {"param_stream", 0},
                    kStream},
     .seed = kFirstState + 4,
     .infer = narrow_types,
@@ -55,6 +58,7 @@ extern const OpDef kSteepNarrowSGD = {.name = "steep.NarrowSGD",
                                                      {"decoupled", 0},
                                                      {"maximize", 0},
                                                      {"nesterov", 0},
+                                                     {"param_stream", 0},
                                                      kStream},
                                       .seed = kFirstState + 2,
                                       .infer = narrow_types,
