@@ -317,6 +317,12 @@ class OneDnnMatMul final : public Kernel {
       own_bytes_ = whole_lines(static_cast<size_t>(p_.m * p_.n) * sizeof(float));
     }
     add_parts(axis, count);
+    // oneDNN sums rows of 16 bits in a float32 copy of the part: it should not be as large as they.
+    constexpr size_t kMostScratch = size_t{16} << 20;
+    if (!rows || scratch_bytes <= kMostScratch) return;
+    const auto more = static_cast<int64_t>((scratch_bytes + kMostScratch - 1) / kMostScratch);
+    scratch_bytes = 0;
+    add_parts(axis, count * more);
   }
 
   void add_part(const Range& r) {
