@@ -31,6 +31,7 @@ from steep.lowering.unsupported import (
     refuse_unsure_strides,
     refuse_writes_of_backward,
 )
+from steep.onnx_graph.narrow_outputs import narrow_outputs
 from steep.torch_internals.autograd import set_grad_enabled
 
 
@@ -160,6 +161,7 @@ class LoweredGraph:
         if not onnx_graph.model.graph.node:
             raise NothingToRun
         self.model, self.draws = onnx_graph.model, onnx_graph.draws
+        narrow_outputs(self.model.graph, [n.meta["example_value"] for n in results])
         self.cached, self.store = onnx_graph.cached, onnx_graph.store
         self._note(onnx_graph, fakes, results)
         self.changes_modes = any(n.target is set_grad_enabled for n in graph.nodes)
