@@ -12,7 +12,7 @@ namespace steep {
 CommunicationThread::~CommunicationThread() {
   if (!state_->thread.joinable()) return;
   if (process_ != ::getpid()) {  // a fork: the thread, which waits, is in the other process
-    static_cast<void>(state_.release());
+    [[maybe_unused]] const auto* left_alone = state_.release();
     return;
   }
   {

@@ -63,7 +63,8 @@ class PluginPeers : public Peers {
       : plugin_(table, comm), rank_(rank), size_(size) {}
   ~PluginPeers() override {
     // A fork: the thread of the watch is in the other process.
-    if (is_forked()) static_cast<void>(watch_.release());
+    if (!is_forked()) return;
+    [[maybe_unused]] const auto* left_alone = watch_.release();
   }
   PluginPeers(const PluginPeers&) = delete;
   PluginPeers& operator=(const PluginPeers&) = delete;
