@@ -1,4 +1,4 @@
-// CumSum, CumProd and the recurrence of CumProd's gradient: one pass over each line of an axis.
+// CumSum and CumProd, and linear recurrences: one pass over each line of an axis, or over its rows.
 #include <algorithm>
 
 #include "providers/cpu/axis.h"
@@ -54,10 +54,12 @@ std::unique_ptr<Kernel> make_cumulative(const NodeSpec& node, std::string* why_n
   });
 }
 
-/// Row by row along the axis, so that the elements of a row are computed at once.
+/// Row by row along the axis, so that the elements of a row are computed at once. The first row is
+/// a's, whatever its factor is.
 template <typename T>
 void recur_rows(const AxisSplit& split, bool reverse, const T* a, const T* b, T* y) {
   constexpr int64_t kBlock = 256;  // elements of a row; the row before it stays in the cache
+  if (split.extent == 0) return;
   const int64_t blocks = (split.inner + kBlock - 1) / kBlock;
   const int64_t width = std::min(split.inner, kBlock);
   parallel_for(split.outer * blocks, grain_of(32768, split.extent * width),
@@ -69,8 +71,10 @@ void recur_rows(const AxisSplit& split, bool reverse, const T* a, const T* b, T*
                    const int64_t step = reverse ? -split.inner : split.inner;
                    int64_t at = reverse ? first + (split.extent - 1) * split.inner : first;
                    T before[kBlock];
-                   std::fill_n(before, count, T{0});
-                   for (int64_t row = 0; row < split.extent; ++row, at += step) {
+                   std::copy_n(a + at, count, before);
+                   std::copy_n(before, count, y + at);
+                   for (int64_t row = 1; row < split.extent; ++row) {
+                     at += step;
                      for (int64_t i = 0; i < count; ++i)
                        y[at + i] = before[i] = a[at + i] + b[at + i] * before[i];
                    }
@@ -86,8 +90,11 @@ std::unique_ptr<Kernel> recurrence(const NodeSpec& node, int64_t axis, bool reve
     T* y = args.output<T>(0);
     if (split.inner > 1) return recur_rows(split, reverse, a, b, y);
     for_lines(split, reverse, [&](int64_t at, int64_t step, int64_t count) {
-      T before = 0;
-      for (int64_t i = 0; i < count; ++i, at += step) y[at] = before = a[at] + b[at] * before;
+      T before = y[at] = a[at];
+      for (int64_t i = 1; i < count; ++i) {
+        at += step;
+        y[at] = before = a[at] + b[at] * before;
+      }
     });
   };
   return kernel_from(run, 0, {{0, 0}, {1, 0}});

@@ -232,6 +232,21 @@ TEST(Recognise, ScansAlongAnotherAxisAndInDouble) {
   EXPECT_EQ(found->input(0), x);
 }
 
+/// The scan has no element before the first one to multiply.
+TEST(Recognise, AScanReadsNoFactorOfItsFirstElement) {
+  for (const int64_t columns : {1, 3}) {
+    Graph g;
+    const Value x = g.add_input("x", {DType::f32, Shape{4, columns}});
+    const Value row = apply("Slice", {x, ints(g, {1}), ints(g, {4}), ints(g, {0})});
+    const Value infinite =
+        apply("Expand", {scalar(g, INFINITY, DType::f32), ints(g, {1, columns})});
+    g.add_output("y", testing::unrolled_scan(concat({infinite, row}, 0), x, 4));
+    for (const double y :
+         results(recognised(std::move(g), {4, columns}), normal<float>({4, columns})))
+      EXPECT_TRUE(std::isfinite(y));
+  }
+}
+
 /// Each differs from a scan in one slice, operand or constant.
 TEST(Recognise, WhatIsNoScan) {
   for (int64_t rows : {2, 3, 4, 7, 8}) {

@@ -113,10 +113,11 @@ std::vector<Value> recurrence_in_parts(Node n) {
   const int64_t axis = integer_of(n, "axis");
   const auto body = std::make_shared<Graph>();
   const Type slice = slice_in_body(a, axis, "slice");
-  body->add_input("iteration", {DType::i64, Shape{}});
+  const Value iteration = body->add_input("iteration", {DType::i64, Shape{}});
   const Value s = body->add_input("s", slice);
   const Value addend = body->add_input("a", slice), factor = body->add_input("b", slice);
-  const Value next = addend + factor * s;
+  const Value first = apply("Equal", {iteration, scalar(*body, 0, DType::i64)});
+  const Value next = where(first, addend, addend + factor * s);
   body->add_output("s", next);
   body->add_output("all", next);
   const Value y = add_loop(n.graph(), {.body = body,
@@ -156,7 +157,8 @@ extern const OpDef kCumProd = {.name = "CumProd",
                                .export_decomposition = cum_prod_in_parts};
 
 /// steep.Recurrence(a, b){axis, reverse}: s[k] = a[k] + b[k] s[k-1] along `axis` (counted from the
-/// front), or with s[k+1] if `reverse`; s outside the axis is 0.
+/// front), or with s[k+1] if `reverse`. The first s is a's element: its factor, which may be
+/// infinite, counts for nothing.
 extern const OpDef kSteepRecurrence = {.name = "steep.Recurrence",
                                        .in_files = true,
                                        .attributes = {{"axis", 0}, {"reverse", 0}},
