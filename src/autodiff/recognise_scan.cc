@@ -1,7 +1,5 @@
 #include "autodiff/recognise_scan.h"
 
-#include <algorithm>
-#include <array>
 #include <optional>
 #include <vector>
 
@@ -98,17 +96,13 @@ struct Scan {
 /// Values that may be the factors of the scan: those of which `odd`, or its recurrence, multiplies
 /// parts.
 std::vector<Value> candidates(Value odd) {
-  std::vector<Value> found;
-  const auto add = [&](const Match& m) {
-    found.push_back(whole_of(m["before"]));
-    if (m["factor"]) found.push_back(whole_of(m["factor"]));
-  };
   if (const auto m = match(kRecurrence, odd)) {
-    if (const auto product = match(kProduct, (*m)["a"])) found = {whole_of((*product)["here"])};
-  } else if (const auto combined = match(kCombined, odd)) {
-    add(*combined);
+    const auto product = match(kProduct, (*m)["a"]);
+    return {product ? whole_of((*product)["here"]) : Value()};
   }
-  return found;
+  const auto m = match(kCombined, odd);
+  if (!m) return {};
+  return {whole_of((*m)["factor"]), whole_of((*m)["before"])};
 }
 
 bool same_type(Value a, Value b) {
@@ -182,8 +176,7 @@ bool recognise_scan(const Match& m, Value& result) {
 
 bool recognise_odd_scan(const Match& m, Value& result) {
   const Value y = m["y"], whole = m["whole"];
-  const Node pad = m.node("padded");
-  return interleaves(m, whole, m["padded"]) && adds_one_behind(pad) &&
+  return interleaves(m, whole, m["padded"]) && adds_one_behind(m.node("padded")) &&
          is_part(y, whole, {0, 1, count_of(whole) - 1}) && make_recurrence(m, y, result);
 }
 
