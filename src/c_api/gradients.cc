@@ -199,23 +199,12 @@ steep_code steep_gradients_differentiable(const steep_gradients* session, const 
 
 steep_code steep_gradients_plan(steep_gradients* session, const steep_array* inputs, size_t count,
                                 steep_plan* plan, steep_error** error) {
-  return call(error, [&] {
-    const auto own = session_of(session);
-    require(plan, "plan");
-    const Feed feed(inputs, count);
-    put_plan(plan, own->session.plan(feed.named(own->inputs.infos())));
-  });
+  return call(error, [&] { plan_by_name(*session_of(session), inputs, count, plan); });
 }
 
 steep_code steep_gradients_dump(steep_gradients* session, const steep_array* inputs, size_t count,
                                 int32_t format, steep_bytes** text, steep_error** error) {
-  return call(error, [&] {
-    const auto own = session_of(session);
-    require(text, "text");
-    const steep::DumpFormat shown = dump_format(format);
-    const Feed feed(inputs, count);
-    give_bytes(text, own->session.dump(feed.named(own->inputs.infos()), shown));
-  });
+  return call(error, [&] { dump_by_name(*session_of(session), inputs, count, format, text); });
 }
 
 steep_code steep_gradients_start_profile(steep_gradients* session, steep_error** error) {
