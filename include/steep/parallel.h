@@ -52,7 +52,8 @@ class Peers {
   std::vector<std::vector<double>> gather(std::span<const double> numbers);
   std::vector<std::string> gather_texts(const std::string& text);
   /// Replaces tensors (float32, float64) by the sum over all processes of tensor times `factor`.
-  /// Each process has its own factor. Sums are exchanged in buckets of 25 MiB.
+  /// Each process has its own factor. Tensors of 1 MiB and more are exchanged one by one, and
+  /// smaller ones in buckets of at most 25 MiB.
   /// `wire` = bf16, if exchanges(): float32 numbers are sent as bfloat16, half the bytes. Each is
   /// rounded once, added up in float32 by one process, and the sum is rounded once: all processes
   /// get the same bits, which differ from the sum by at most 2^-7 times the sum of the magnitudes.

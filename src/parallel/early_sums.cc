@@ -15,7 +15,7 @@ namespace steep {
 namespace {
 
 /// The last bucket is sent when backward has ended: an eighth of all is a small part. Below 1 MiB
-/// the start of a message would take longer than its bytes; Peers::add() sends 25 MiB at once.
+/// the start of a message would take longer than its bytes. Above 25 MiB it would wait for long.
 constexpr size_t kBuckets = 8, kLeastBytes = 1u << 20, kMostBytes = 25u << 20;
 
 size_t bytes_of_bucket(const TrainingSession& session, const std::vector<std::string>& names) {
