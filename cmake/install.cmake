@@ -22,7 +22,8 @@ endif()
 
 install(FILES LICENSE NOTICE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 # provider.h is C, too: what a plug-in implements (docs/providers.md).
-install(FILES include/steep_c.h include/steep_c_models.h include/steep_artifact.h
+install(FILES include/steep_c.h include/steep_c_models.h include/steep_c_parallel.h
+              include/steep_artifact.h
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(FILES include/steep/provider.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/steep)
 

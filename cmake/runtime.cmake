@@ -90,6 +90,7 @@ set_target_properties(
 
 include(GNUInstallDirs)
 install(TARGETS steep_runtime LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(FILES include/steep_c.h include/steep_c_models.h include/steep_artifact.h
+install(FILES include/steep_c.h include/steep_c_models.h include/steep_c_parallel.h
+              include/steep_artifact.h
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(FILES LICENSE NOTICE DESTINATION ${CMAKE_INSTALL_DOCDIR})

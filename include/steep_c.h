@@ -10,8 +10,8 @@
  *   }
  *
  * docs/c_library.md is the quickstart. The header is C99, and C++ may include it. It includes
- * steep_c_models.h, which has the functions that do not train: inference, forward and backward
- * apart, models, arrays in files, plug-ins.
+ * steep_c_models.h, which has the functions that do not train (inference, forward and backward
+ * apart, models, arrays in files, plug-ins), and steep_c_parallel.h, those for several processes.
  *
  * Errors     A function that can fail returns a steep_code: STEEP_OK (0) on success. Its last
  *            argument is `steep_error** error`, which may be NULL. If it is not NULL, the function
@@ -75,7 +75,8 @@ typedef enum steep_code {
   STEEP_ERROR_IO = 7,            /* a file could not be read or written */
   STEEP_ERROR_INTERRUPTED = 8,   /* the call was asked to stop: steep_set_interrupt_check() */
   STEEP_ERROR_INTERNAL = 9,      /* a bug in Steep; please report it */
-  STEEP_ERROR_ARGUMENT = 10      /* a null pointer, a wrong handle, an unknown option */
+  STEEP_ERROR_ARGUMENT = 10,     /* a null pointer, a wrong handle, an unknown option */
+  STEEP_ERROR_PEER_LOST = 11     /* another process of the training has ended: steep_c_parallel.h */
 } steep_code;
 
 typedef enum steep_dtype {
@@ -187,7 +188,8 @@ typedef enum steep_options_kind {
   STEEP_OPTIONS_GROUP = 4,     /* settings of some parameters: steep_options_add_group() */
   STEEP_OPTIONS_EXPORT = 5,    /* how a model is written to a file */
   STEEP_OPTIONS_GRADIENTS = 6, /* steep_gradients_open() */
-  STEEP_OPTIONS_BATCHES = 7    /* steep_batches_new() */
+  STEEP_OPTIONS_BATCHES = 7,   /* steep_batches_new() */
+  STEEP_OPTIONS_PARALLEL = 8   /* steep_parallel_new() */
 } steep_options_kind;
 
 /* Creates options with their default values. The keys are the fields of the options of the C++ API;
@@ -218,6 +220,7 @@ typedef enum steep_options_kind {
  *     lists     wrt, outputs, disabled_passes;  strings  precision, memory_limit
  *   batches    BatchOptions (steep/data.h);  integers  batch_size (32), seed
  *     0 or 1    shuffle (1), drop_last
+ *   parallel   DataParallel (steep/parallel.h);  integers  zero;  strings  wire_precision
  *
  * Training, inference, gradient and gradients also have limits (steep/limits.h), as integers:
  * max_bytes, max_nodes, max_inlined, max_depth, max_iterations, max_arrays. A value is checked when
@@ -244,6 +247,9 @@ STEEP_API steep_code steep_options_add_group(steep_options* options, const char*
 /* Training: at each step, also write the value of `output` of the model to `initializer`. */
 STEEP_API steep_code steep_options_add_update(steep_options* options, const char* initializer,
                                               const char* output, steep_error** error);
+/* Parallel: `value` must be the same in all processes, as the hash of their data. */
+STEEP_API steep_code steep_options_add_fact(steep_options* options, const char* name,
+                                            const char* value, steep_error** error);
 /* Training: the loss is this serialised model, which is copied, as TrainingOptions::loss_model. The
  * key `loss` is only a name then. */
 STEEP_API steep_code steep_options_set_loss_model(steep_options* options, const void* model,
@@ -543,3 +549,4 @@ STEEP_API steep_code steep_training_write_profile(steep_training* session, const
 #endif
 
 #include "steep_c_models.h"
+#include "steep_c_parallel.h"

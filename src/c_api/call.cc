@@ -6,6 +6,8 @@
 #include <new>
 #include <utility>
 
+#include "steep/parallel.h"
+
 namespace steep::c_api {
 namespace {
 
@@ -55,6 +57,8 @@ steep_code translated(steep_error** error) {
     return made(error, STEEP_ERROR_SHAPE, e);
   } catch (const DataError& e) {
     return made(error, STEEP_ERROR_DATA, e);
+  } catch (const PeerLostError& e) {
+    return made(error, STEEP_ERROR_PEER_LOST, e);
   } catch (const ProviderError& e) {
     return made(error, STEEP_ERROR_PROVIDER, e);
   } catch (const CheckpointError& e) {

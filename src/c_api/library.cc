@@ -26,8 +26,9 @@ constexpr std::array kCodeNames{"OK",
                                 "IoError",
                                 "InterruptedError",
                                 "InternalError",
-                                "ArgumentError"};
-static_assert(kCodeNames.size() == STEEP_ERROR_ARGUMENT + 1);
+                                "ArgumentError",
+                                "PeerLostError"};
+static_assert(kCodeNames.size() == STEEP_ERROR_PEER_LOST + 1);
 
 std::atomic<int (*)(void)> stop_query = nullptr;
 

@@ -97,6 +97,10 @@ Fields fields_of(BatchOptions& o) {
           {"seed", &o.seed}};
 }
 
+Fields fields_of(ParallelOptions& o) {
+  return {{"zero", &o.zero}, {"wire_precision", &o.wire_precision}};
+}
+
 /// The attributes for a registered optimizer; null if these options have no optimizer.
 std::map<std::string, double>* attributes_of(Options::Of& of) {
   if (auto* training = std::get_if<TrainingOptions>(&of)) return &training->optimizer.attributes;
@@ -111,8 +115,9 @@ std::map<std::string, double>* attributes_of(Options::Of& of) {
                        .received = std::move(received)});
 }
 
-constexpr std::array kNames{
-    "training", "inference", "gradients", "groups", "exports", "sessions of gradients", "batches"};
+constexpr std::array kNames{"training", "inference", "gradients",
+                            "groups",   "exports",   "sessions of gradients",
+                            "batches",  "processes"};
 
 /// The type that a field takes, by the index of its type in Field.
 constexpr std::array kTypes{"a string",
@@ -233,6 +238,7 @@ Options::Of defaults(int32_t kind) {
     case STEEP_OPTIONS_EXPORT: return ExportOptions{};
     case STEEP_OPTIONS_GRADIENTS: return GradientSessionOptions{};
     case STEEP_OPTIONS_BATCHES: return BatchOptions{};
+    case STEEP_OPTIONS_PARALLEL: return ParallelOptions{};
     default: break;
   }
   throw ArgumentError({.what = "There are no options of this kind.",
@@ -341,6 +347,15 @@ steep_code steep_options_add_update(steep_options* options, const char* initiali
     const auto own = object<Options>(options);
     auto& training = kept<steep::TrainingOptions>(*own);
     training.updates[text(initializer, "initializer")] = text(output, "output");
+  });
+}
+
+steep_code steep_options_add_fact(steep_options* options, const char* name, const char* value,
+                                  steep_error** error) {
+  return call(error, [&] {
+    const auto own = object<Options>(options);
+    auto& parallel = kept<ParallelOptions>(*own);
+    parallel.facts[text(name, "name")] = text(value, "value");
   });
 }
 

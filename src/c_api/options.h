@@ -1,6 +1,7 @@
 // The object behind a steep_options, and its keys.
 #pragma once
 
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
@@ -28,11 +29,18 @@ struct GroupOptions {
   ParameterGroup group() const;
 };
 
+/// What steep_parallel_new() passes to DataParallel.
+struct ParallelOptions {
+  int zero = 0;
+  std::string wire_precision = "float32";
+  std::map<std::string, std::string> facts{};
+};
+
 class Options : public Object {
  public:
   static constexpr std::string_view kKind = "steep_options";
   using Of = std::variant<TrainingOptions, InferenceOptions, GradientOptions, GroupOptions,
-                          ExportOptions, GradientSessionOptions, BatchOptions>;
+                          ExportOptions, GradientSessionOptions, BatchOptions, ParallelOptions>;
   explicit Options(Of kind) : of(std::move(kind)) {}
   std::string_view kind() const override { return kKind; }
 

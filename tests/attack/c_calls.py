@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import os
 import random
 import re
 import time
@@ -26,9 +27,9 @@ INCLUDE = Path(__file__).resolve().parents[2] / "include"
 HEADERS = sorted(INCLUDE.glob("steep_*.h"))
 KINDS = (
     *("error", "options", "training", "inference", "gradients", "run", "artifact"),
-    *("tensors", "bytes", "strings", "report", "memory", "data", "batches"),
+    *("tensors", "bytes", "strings", "report", "memory", "data", "batches", "peers", "parallel"),
 )
-ARGUMENT = 10  # STEEP_ERROR_ARGUMENT
+ARGUMENT, LAST = 10, 11  # STEEP_ERROR_ARGUMENT; the last code
 LEFT_ALONE = {
     "steep_set_interrupt_check",  # takes a function
     "steep_register_provider",  # loads code into this process
@@ -42,6 +43,7 @@ loss output label optimizer schedule precision lr weight_decay epsilon momentum 
 loss_scale attributes.x attributes. ignore_index warmup_steps seed nesterov check_finite trainable
 frozen step_outputs threads optimize wrt outputs scalar_gradients lr_multiplier for_inference
 external_data max_bytes max_nodes max_depth batch_size shuffle drop_last merge_adapters
+zero wire_precision
 """.split()  # noqa: SIM905
 TEXTS = """
 mse softmax_cross_entropy adamw sgd linear fp16 x w y label exp_avg/w none a/b
@@ -53,8 +55,10 @@ OPTIONS_OF = {
     "gradients": 6,
     "write": 5,
     "batches": 7,
+    "parallel": 8,
 }  # by the second word of a function
-GOOD_TEXTS = {"path": b"model.onnx", "model": b"model.onnx", "user": b"{}"}  # by the parameter
+# by the parameter
+GOOD_TEXTS = {"path": b"model.onnx", "model": b"model.onnx", "user": b"{}", "way": b"gloo"}
 GOOD_OPTIONS = {  # by their kind
     1: ((b"loss", b"mse"), (b"output", b"y")),
     3: ((b"wrt", b"x"), (b"outputs", b"y")),
@@ -158,13 +162,15 @@ class Caller:
         assert self.call(*saved) == 0
         self.make("steep_artifact_open", "artifact", b"model.steep", ctypes.c_uint64(0))
         self.make("steep_inference_open", "inference", b"model.onnx", None)
-        for kind in (1, 2, 3, 4, 5, 6, 7):
+        for kind in (1, 2, 3, 4, 5, 6, 7, 8):
             options = h(self.make("steep_options_new", "options", kind))
             self.fitting[kind] = options
             for key, value in GOOD_OPTIONS.get(kind, ()):
                 put = "steep_options_add" if kind in (3, 6) else "steep_options_set_string"
                 assert self.call(put, options, key, value, None) == 0
         self.make("steep_gradients_open", "gradients", b"model.onnx", self.fitting[6])
+        peers = h(self.make("steep_peers_connect", "peers", b"gloo"))
+        self.make("steep_parallel_new", "parallel", h(self.session()), peers, self.fitting[8])
 
     def session(self) -> int:
         options = h(self.make("steep_options_new", "options", 1))
@@ -294,7 +300,7 @@ class Caller:
 
     def look(self, name: str, code: int, error: ctypes.c_void_p | None) -> None:
         """Do the code and the error agree?"""
-        if not 0 <= code <= ARGUMENT:
+        if not 0 <= code <= LAST:
             self.findings.append(f"{name}: code {code}")
         if code == 9:
             message = self.call("steep_error_message", error) if error else b""
@@ -362,6 +368,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     begin = time.monotonic()
+    os.environ.update(STEEP_RANK="0", STEEP_SIZE="1", STEEP_RENDEZVOUS=".")
     caller = Caller(str(Path(options.library).resolve()), options.seed)
     for i in range(options.calls):
         if i % 50 == 0:

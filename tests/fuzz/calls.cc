@@ -129,7 +129,7 @@ std::vector<steep_array> Caller::arrays(const std::vector<const char*>& names) {
 
 void Caller::look(const char* function, steep_code code) {
   ++calls_;
-  bool agrees = code >= STEEP_OK && code <= STEEP_ERROR_ARGUMENT && code != STEEP_ERROR_INTERNAL;
+  bool agrees = code >= STEEP_OK && code <= STEEP_ERROR_PEER_LOST && code != STEEP_ERROR_INTERNAL;
   if (with_error_) {
     agrees = agrees && (error_ == nullptr) == (code == STEEP_OK) &&
              steep_error_code(error_) == code &&
@@ -174,6 +174,8 @@ steep_code free_handle(Kind kind, void* handle) {
     case kMemory: return steep_memory_free(static_cast<steep_memory*>(handle));
     case kData: return steep_data_free(static_cast<steep_data*>(handle));
     case kBatches: return steep_batches_free(static_cast<steep_batches*>(handle));
+    case kPeers: return steep_peers_free(static_cast<steep_peers*>(handle));
+    case kParallel: return steep_parallel_free(static_cast<steep_parallel*>(handle));
     case kKinds: break;
   }
   std::abort();

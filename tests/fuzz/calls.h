@@ -36,6 +36,8 @@ enum Kind : uint8_t {
   kMemory,
   kData,
   kBatches,
+  kPeers,
+  kParallel,
   kKinds
 };
 
@@ -136,6 +138,8 @@ class Caller {
   void infer();
   void values();
   void batches();
+  void peers();
+  void train_in_ranks();
   void gradients();
   void read();
   void models();

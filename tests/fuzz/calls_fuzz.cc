@@ -26,7 +26,7 @@ void Caller::set_options() {
   switch (pick(8)) {
     case 0: {
       steep_options** place = result(made);
-      code = steep_options_new(static_cast<int32_t>(pick(9)), place, error());
+      code = steep_options_new(static_cast<int32_t>(pick(10)), place, error());
       look("options_new", code);
       return keep(kOptions, code, made);
     }
@@ -264,6 +264,79 @@ void Caller::batches() {
   keep(kTensors, code, taken);
 }
 
+/// With one process, which the environment says there is, where the plug-in lies beside this
+/// program.
+void Caller::peers() {
+  auto* processes = handle<steep_peers>(kPeers);
+  const std::vector<steep_array> some = arrays({"x", "w"});
+  const steep_array* first = one_in(16) || some.empty() ? nullptr : some.data();
+  const char* word = text();
+  steep_peers* made = nullptr;
+  steep_tensors* every = nullptr;
+  steep_strings* texts = nullptr;
+  int32_t rank = 0;
+  steep_code code = STEEP_OK;
+  switch (pick(6)) {
+    case 0:
+      code = steep_peers_connect(one_in(4) ? word : "gloo", result(made), error());
+      look("peers_connect", code);
+      return keep(kPeers, code, made);
+    case 1: code = steep_peers_place(processes, result(rank), result(rank), error()); break;
+    case 2: code = steep_peers_gather(processes, first, result(every), error()); break;
+    case 3: code = steep_peers_gather_text(processes, word, result(texts), error()); break;
+    case 4:
+      code = steep_peers_add(processes, first, some.size(), number(), one_in(2) ? word : nullptr,
+                             error());
+      break;
+    default:
+      code = steep_peers_copy_from(processes, static_cast<int32_t>(pick(3)) - 1, first, some.size(),
+                                   error());
+      break;
+  }
+  look("peers", code);
+  keep(kTensors, code, every);
+  keep(kStrings, code, texts);
+}
+
+void Caller::train_in_ranks() {
+  auto* all = handle<steep_parallel>(kParallel);
+  const std::vector<steep_array> fed = arrays({"x", "label"});
+  const steep_array* first = one_in(16) ? nullptr : fed.data();
+  const char* word = text();
+  steep_parallel* made = nullptr;
+  steep_tensors* tensors = nullptr;
+  steep_step step;
+  int32_t updated = 0;
+  int64_t parts = 0;
+  steep_code code = STEEP_OK;
+  switch (pick(9)) {
+    case 0:
+      code = steep_parallel_new(handle<steep_training>(kTraining), handle<steep_peers>(kPeers),
+                                one_in(2) ? nullptr : handle<steep_options>(kOptions), result(made),
+                                error());
+      look("parallel_new", code);
+      return keep(kParallel, code, made);
+    case 1:
+      code = steep_parallel_step(all, first, fed.size(), result(step), result(tensors), error());
+      break;
+    case 2:
+      code = steep_parallel_step_if_any(all, first, fed.size(), result(updated), result(step),
+                                        result(tensors), error());
+      break;
+    case 3:
+      code = steep_parallel_accumulate(all, first, fed.size(), integer(), result(step),
+                                       result(tensors), error());
+      break;
+    case 4: code = steep_parallel_apply_if_any(all, result(updated), nullptr, error()); break;
+    case 5: code = steep_parallel_accumulated(all, result(parts), error()); break;
+    case 6: code = steep_parallel_fail(all, static_cast<int32_t>(pick(14)), word, error()); break;
+    case 7: code = steep_parallel_set_loaded(all, word, error()); break;
+    default: code = steep_parallel_optimizer_state(all, result(tensors), error()); break;
+  }
+  look("parallel", code);
+  keep(kTensors, code, tensors);
+}
+
 void Caller::gradients() {
   auto* session = handle<steep_gradients>(kGradients);
   const std::vector<steep_array> fed = arrays({"x"});
@@ -382,7 +455,7 @@ void Caller::release() {
 }
 
 void Caller::call() {
-  switch (pick(12)) {
+  switch (pick(14)) {
     case 0: return set_options();
     case 1: return open();
     case 2: return train();
@@ -394,6 +467,8 @@ void Caller::call() {
     case 8: return release();
     case 9: return values();
     case 10: return batches();
+    case 11: return peers();
+    case 12: return train_in_ranks();
     default: return one_in(2) ? train() : gradients();
   }
 }
@@ -406,6 +481,9 @@ extern "C" int LLVMFuzzerInitialize(int*, char***) {
   omp_set_num_threads(1);
   steep::set_allocation_hook([](size_t bytes) { return bytes <= kMaxBlock; });
   std::filesystem::create_directories(folder());
+  setenv("STEEP_RANK", "0", 1);
+  setenv("STEEP_SIZE", "1", 1);
+  setenv("STEEP_RENDEZVOUS", folder().c_str(), 1);
   std::ofstream(folder() / "model.onnx", std::ios::binary) << model_of_all();
   std::atexit([] {
     std::error_code ignored;

@@ -138,6 +138,12 @@ def test_find_package_trains_and_runs(prefix: Path, model: Path, tmp_path: Path)
     assert "steep.SumTo" in (tmp_path / "trace.json").read_text()  # a node of backward
     said = output_of(build / "regression", write_linear(tmp_path / "linear.onnx"))
     assert said == "w = 1.000 -2.000 3.000, z = 0.500\n"
+    for ranks, zero in ((2, 0), (3, 1), (2, 2)):
+        launch = [prefix / "bin" / "steep", "launch", "-n", ranks, "--", build / "ranks"]
+        said = output_of(*launch, model, tmp_path, zero)
+        assert sorted(re.findall(r"rank (\d) of (\d) agrees", said)) == [
+            (str(rank), str(ranks)) for rank in range(ranks)
+        ]
     artifact = write_artifact(model, tmp_path / "model.steep")
     assert "trained: " in output_of(build / "device", artifact, tmp_path / "saved.steep")
     said = output_of(build / "train_static", model, tmp_path / "other", tmp_path / "other.onnx")
@@ -245,6 +251,21 @@ def test_gradients_of_the_page(prefix: Path, model: Path, tmp_path: Path) -> Non
     options = [f"-I{prefix}/include", f"-L{folder}", f"-Wl,-rpath,{folder}", "-lsteep"]
     output_of("cc", "-std=c99", "-Wall", "-Werror", "page.c", *options, "-o", "page", cwd=tmp_path)
     assert output_of("./page", cwd=tmp_path) == "gradient 8\n"
+
+
+def test_several_processes_of_the_page(prefix: Path, model: Path, tmp_path: Path) -> None:
+    page = (ROOT / "docs/parallel.md").read_text()
+    ((_, code),) = [block for block in FENCED.findall(page) if block[0] == "c"]
+    shutil.copy(model, tmp_path / "model.onnx")
+    folder = library(prefix).parent
+    (tmp_path / "page.c").write_text(code)
+    options = [f"-I{prefix}/include", f"-L{folder}", f"-Wl,-rpath,{folder}", "-lsteep"]
+    output_of("cc", "-std=c99", "-Wall", "-Werror", "page.c", *options, "-o", "page", cwd=tmp_path)
+    said = output_of(prefix / "bin/steep", "launch", "-n", 2, "--", "./page", cwd=tmp_path)
+    assert re.findall(r"loss of all rows: [\d.]+$", said, re.M)
+    assert (tmp_path / "checkpoint").is_dir()
+    alone = subprocess.run([tmp_path / "page"], capture_output=True, text=True, check=False)
+    assert alone.returncode == 1 and alone.stderr.startswith("ProviderError: No launcher")
 
 
 def needed(binary: Path) -> set[str]:
@@ -443,9 +464,10 @@ def test_headers_stand_alone_and_together(compiler: tuple[str, ...], prefix: Pat
     for names in (
         ["steep_c"],
         ["steep_c_models"],
+        ["steep_c_parallel"],
         ["steep_artifact"],
         ["steep/provider"],
-        ["steep_c_models", "steep_c", "steep_artifact", "steep/provider"],
+        ["steep_c_parallel", "steep_c_models", "steep_c", "steep_artifact", "steep/provider"],
     ):
         text = "".join(f"#include <{name}.h>\n" for name in names)
         output_of(*compiler, *strict, "-", input=text)
