@@ -16,6 +16,7 @@
 #include "providers/cpu/onednn.h"
 #include "providers/cpu/parallel.h"
 #include "providers/cpu/strided_copy.h"
+#include "runtime/threads.h"
 
 namespace steep::cpu {
 namespace {
@@ -138,6 +139,8 @@ class OneDnnMatMul final : public Kernel {
     flops = 2.0 * static_cast<double>(p_.multiplications());
     if (p_.addend) may_share = {{3, 0}};
     if (is_wide(p_)) {
+      // A gemm that is made for one thread divides sums when more than five run it.
+      const ThreadBound two(omp_get_max_threads() == 1 ? 2 : 0);
       add_wide_parts();
       return;
     }

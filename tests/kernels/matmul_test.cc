@@ -1,6 +1,7 @@
 // MatMul and steep.MatMul against double-precision loops over every element.
 
 #include "kernels/run_kernel.h"
+#include "runtime/threads.h"
 
 namespace steep::test {
 namespace {
@@ -467,6 +468,9 @@ TEST(MatMul, NarrowProductsHaveTheSameBitsForAnyNumberOfThreads) {
         expect_same_bits(one,
                          run_one("steep.MatMul", in, {dtype, s.y}, attrs, {.threads = threads}));
       }
+      SCOPED_TRACE(to_string(s.a) + " " + std::string(name_of(dtype)) + ", made for one thread");
+      const ThreadBound alone(1);
+      expect_same_bits(one, run_one("steep.MatMul", in, {dtype, s.y}, attrs, {.threads = 8}));
     }
   }
 }
