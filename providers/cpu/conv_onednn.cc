@@ -29,10 +29,33 @@ bool is_gemm(const PrimitiveDesc& pd) {
   return std::string_view(pd.impl_info_str()).find("gemm") != std::string_view::npos;
 }
 
+/// The gradient of x over time with a wide dilation d, as one over a plane without: positions
+/// t = q d + r are row q and column r, where they lie, and a window reads one column. oneDNN takes
+/// 0.9 ms for [8, 96, 512] with d = 32, and 0.5 ms for the plane; for narrow windows, for y and for
+/// the gradient of w the plane takes longer.
+ConvProblem without_dilation(ConvProblem p) {
+  constexpr int64_t kWide = 16;
+  if (p.part != ConvPart::grad_input || p.axes.size() != 1) return p;
+  const WindowAxis time = p.axes[0];
+  const int64_t d = time.dilation;
+  const bool divides = time.in % d == 0 && time.out % d == 0 && time.pad_begin % d == 0;
+  if (d == 1 || time.reach() <= kWide || time.stride != 1 || !divides) return p;
+  const WindowAxis rows{.in = time.in / d,
+                        .out = time.out / d,
+                        .kernel = time.kernel,
+                        .pad_begin = time.pad_begin / d,
+                        .pad_end = time.pad_end / d};
+  p.axes = {rows, {.in = d, .out = d}};
+  p.x = {p.x[0], p.x[1], rows.in, d};
+  p.w.push_back(1);
+  p.y = {p.y[0], p.y[1], rows.out, d};
+  return p;
+}
+
 class OneDnnConv final : public Kernel {
  public:
   /// Throws dnnl::error when oneDNN has no such primitive.
-  explicit OneDnnConv(const ConvProblem& p) : p_(p) {
+  explicit OneDnnConv(const ConvProblem& p) : p_(without_dilation(p)) {
     flops = 2.0 * static_cast<double>(p_.multiplications());
     Dims w = p_.w;
     if (p_.groups > 1) {

@@ -98,6 +98,10 @@ def both(x, w, bias=False, note="", reference=True, **attrs):
 both((1, 1, 3), (1, 1, 1))
 both((2, 3, 7), (4, 3, 3), bias=True)
 both((2, 3, 8), (3, 1, 3), group=3, strides=[2], pads=[2, 1])
+# wide dilations: the gradient of x as that over a plane, and where rows are not whole
+both((1, 2, 24), (4, 1, 3), group=2, dilations=[8], pads=[8, 8])
+both((1, 2, 32), (2, 2, 3), dilations=[8], pads=[16, 0])
+both((1, 2, 24), (2, 2, 3), dilations=[8], pads=[4, 12])
 both((1, 1, 4, 5), (1, 1, 3, 3), pads=[1, 1, 1, 1])
 both((2, 4, 6, 5), (6, 4, 3, 2), bias=True, strides=[2, 1], pads=[1, 0, 1, 1])
 both((2, 4, 5, 5), (6, 2, 2, 3), bias=True, group=2, dilations=[2, 1])
