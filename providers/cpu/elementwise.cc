@@ -43,6 +43,34 @@ int64_t cost_of(Code code) {
   return code == Code::div ? 3 : 1;
 }
 
+/// Writes `rows` rows of `width` elements: row r has the element, or the elements, at from + r
+/// step. kWidth: the width, if it is known; a row is then a few instructions.
+template <int64_t kWidth, typename T>
+void broadcast_rows(const T* from, int64_t step, bool repeats, int64_t rows, int64_t width, T* to) {
+  if constexpr (kWidth > 0) width = kWidth;
+  for (int64_t r = 0; r < rows; ++r, from += step, to += width) {
+    if (repeats) {
+      const T x = *from;
+      for (int64_t i = 0; i < width; ++i) to[i] = x;
+    } else {
+      for (int64_t i = 0; i < width; ++i) to[i] = from[i];
+    }
+  }
+}
+
+/// The widths of which rows take longer to find than to write.
+template <typename T>
+void (*find_broadcast_rows(int64_t width))(const T*, int64_t, bool, int64_t, int64_t, T*) {
+  switch (width) {
+    case 2: return broadcast_rows<2, T>;
+    case 4: return broadcast_rows<4, T>;
+    case 8: return broadcast_rows<8, T>;
+    case 16: return broadcast_rows<16, T>;
+    case 32: return broadcast_rows<32, T>;
+    default: return width < 64 ? broadcast_rows<0, T> : nullptr;
+  }
+}
+
 template <typename T>
 class Elementwise final : public Kernel {
   using Kind = Program::Load::Kind;
@@ -181,10 +209,21 @@ class Elementwise final : public Kernel {
     const size_t inner = rank - 1;
     const bool repeats = load.strides[inner] == 0;
     const bool same = load.dtype == program_.type;
+    const int64_t width = load.dims[inner];
+    const auto short_rows = same && inner > 0 ? find_broadcast_rows<T>(width) : nullptr;
     for (int64_t position = 0; position < n;) {
-      const int64_t take = std::min(load.dims[inner] - index[inner], n - position);
+      int64_t take = std::min(width - index[inner], n - position);
       const char* from = src + offset * bytes;
-      if (repeats) {
+      if (short_rows != nullptr && take == width) {
+        const int64_t above = load.dims[inner - 1] - index[inner - 1];
+        const int64_t rows = std::min(above, (n - position) / width);
+        const int64_t step = load.strides[inner - 1];
+        short_rows(reinterpret_cast<const T*>(from), step, repeats, rows, width, dst + position);
+        // the last of these rows goes on below
+        take = rows * width;
+        offset += (rows - 1) * step;
+        index[inner - 1] += rows - 1;
+      } else if (repeats) {
         T x;
         convert(from, &x, 1);
         std::fill_n(dst + position, take, x);
@@ -195,8 +234,8 @@ class Elementwise final : public Kernel {
         convert(from, dst + position, take);
       }
       position += take;
-      offset += (load.dims[inner] - index[inner]) * load.strides[inner];
-      index[inner] = load.dims[inner];  // a partial step occurs only at the end
+      offset += (width - index[inner]) * load.strides[inner];
+      index[inner] = width;  // a partial step occurs only at the end
       for (size_t a = inner; index[a] == load.dims[a] && a > 0; --a) {
         offset += load.strides[a - 1] - load.dims[a] * load.strides[a];
         index[a] = 0;

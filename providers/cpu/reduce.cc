@@ -69,6 +69,11 @@ void run_stage(const Stage& s, const ReduceLoops<T>& loops, const ReduceLoops<Ac
   const int64_t blocks = s.blocks();
   Accumulator<T>* to = chunks > 1 ? partials : y;  // [outer, chunks, inner]
   const int64_t work = std::max<int64_t>(std::min(chunk, s.n) * s.columns(), 1);
+  if (s.inner == 1 && chunks == 1) {
+    return parallel_for(s.outer, grain_of(kGrain, work), [&](int64_t begin, int64_t end) {
+      loops.rows(x + begin * s.n, end - begin, s.n, y + begin);
+    });
+  }
   parallel_for(s.outer * chunks * blocks, grain_of(kGrain, work), [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
       const int64_t column = task % blocks * s.columns();
@@ -77,7 +82,7 @@ void run_stage(const Stage& s, const ReduceLoops<T>& loops, const ReduceLoops<Ac
       const int64_t rows = std::min(chunk, s.n - first);
       const T* from = x + (slab / chunks * s.n + first) * s.inner + column;
       if (s.inner == 1) {
-        loops.row(from, rows, to + slab);
+        loops.rows(from, 1, rows, to + slab);
       } else {
         loops.columns(from, rows, s.inner, std::min(s.columns(), s.inner - column),
                       to + slab * s.inner + column);

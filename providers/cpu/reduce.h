@@ -20,8 +20,8 @@ inline constexpr int64_t kReduceColumns = 1024;
 
 template <typename T>
 struct ReduceLoops {
-  /// Reduces n adjacent elements into *total.
-  void (*row)(const T* x, int64_t n, Accumulator<T>* total);
+  /// Reduces each of `count` rows of n adjacent elements into totals[count]. Rows are adjacent.
+  void (*rows)(const T* x, int64_t count, int64_t n, Accumulator<T>* totals);
   /// Reduces `rows` rows of `columns` adjacent elements, `stride` elements apart, into
   /// total[columns].
   void (*columns)(const T* x, int64_t rows, int64_t stride, int64_t columns, Accumulator<T>* total);

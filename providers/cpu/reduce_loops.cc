@@ -106,13 +106,18 @@ HWY_INLINE int64_t runs(const T* x, int64_t n, Accumulator<T>& sum) {
 }
 
 template <Reduction r, typename T>
-void row(const T* x, int64_t n, Accumulator<T>* total) {
+HWY_INLINE Accumulator<T> row(const T* x, int64_t n) {
   using O = Op<r, T>;
   auto sum = O::template identity<Accumulator<T>>();
   int64_t i = runs<64, r>(x, n, sum);
   i += runs<8, r>(x + i, n - i, sum);
   for (; i < n; ++i) sum = O::join(sum, static_cast<Accumulator<T>>(O::prepare(x[i])));
-  *total = sum;
+  return sum;
+}
+
+template <Reduction r, typename T>
+void rows(const T* x, int64_t count, int64_t n, Accumulator<T>* totals) {
+  for (int64_t i = 0; i < count; ++i) totals[i] = row<r>(x + i * n, n);
 }
 
 template <Reduction r, typename T>
@@ -151,15 +156,15 @@ void columns(const T* x, int64_t rows, int64_t stride, int64_t count, Accumulato
 template <typename T>
 ReduceLoops<T> choose(Reduction reduction) {
   switch (reduction) {
-    case Reduction::sum: return {row<Reduction::sum, T>, columns<Reduction::sum, T>};
-    case Reduction::sum_abs: return {row<Reduction::sum_abs, T>, columns<Reduction::sum_abs, T>};
+    case Reduction::sum: return {rows<Reduction::sum, T>, columns<Reduction::sum, T>};
+    case Reduction::sum_abs: return {rows<Reduction::sum_abs, T>, columns<Reduction::sum_abs, T>};
     case Reduction::sum_square:
-      return {row<Reduction::sum_square, T>, columns<Reduction::sum_square, T>};
-    case Reduction::max: return {row<Reduction::max, T>, columns<Reduction::max, T>};
-    case Reduction::min: return {row<Reduction::min, T>, columns<Reduction::min, T>};
+      return {rows<Reduction::sum_square, T>, columns<Reduction::sum_square, T>};
+    case Reduction::max: return {rows<Reduction::max, T>, columns<Reduction::max, T>};
+    case Reduction::min: return {rows<Reduction::min, T>, columns<Reduction::min, T>};
     case Reduction::prod: break;
   }
-  return {row<Reduction::prod, T>, columns<Reduction::prod, T>};
+  return {rows<Reduction::prod, T>, columns<Reduction::prod, T>};
 }
 
 ReduceLoops<float> choose_float(Reduction reduction) { return choose<float>(reduction); }

@@ -140,7 +140,7 @@ TEST(Elementwise, NaNStaysAndInfinitiesGiveLimits) {
 }
 
 TEST(Elementwise, BinaryOpsBroadcastEveryWay) {
-  const std::vector<std::pair<Dims, Dims>> shapes = {
+  std::vector<std::pair<Dims, Dims>> shapes = {
       {{2, 3, 4}, {2, 3, 4}}, {{2, 3, 4}, {4}},
       {{2, 3, 4}, {3, 1}},    {{2, 3, 4}, {2, 1, 1}},
       {{2, 3, 4}, {2, 1, 4}}, {{2, 1, 4}, {1, 3, 1}},
@@ -149,6 +149,11 @@ TEST(Elementwise, BinaryOpsBroadcastEveryWay) {
       {{5, 1, 700}, {3, 1}},  {{2, 1, 1, 9}, {2, 3, 9, 9}},
       {{0, 3}, {1, 3}},       {{70, 50, 40}, {40}},
   };
+  for (const int64_t width : {2, 4, 5, 8, 16, 24, 32, 63}) {  // short rows, many in a block
+    shapes.emplace_back(Dims{7, 300, width}, Dims{7, 300, 1});
+    shapes.emplace_back(Dims{7, 11, 30, width}, Dims{7, 1, 30, 1});
+    shapes.emplace_back(Dims{7, 11, 30, width}, Dims{1, 11, 1, width});
+  }
   for (const auto& [a_dims, b_dims] : shapes) {
     Dims dims(std::max(a_dims.size(), b_dims.size()));
     auto at = [&](const Dims& d, size_t i) {
