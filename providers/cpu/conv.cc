@@ -178,6 +178,7 @@ std::unique_ptr<Kernel> make_conv_loops(const NodeSpec& node, std::string* why_n
 
 void register_conv(std::vector<Candidate>& list) {
   for (const char* op : {"Conv", "steep.ConvGradInput", "steep.ConvGradWeight"}) {
+    list.push_back({op, "pointwise", make_pointwise_conv});
     list.push_back({op, "onednn", make_onednn_conv});
   }
   list.push_back({"steep.ConvGradWeight", "depthwise", make_depthwise_gradient});

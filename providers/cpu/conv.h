@@ -33,6 +33,9 @@ std::unique_ptr<Kernel> make_onednn_conv(const NodeSpec& node, std::string* why_
 /// The same for a problem, exactly as it says.
 std::unique_ptr<Kernel> make_onednn_conv(const ConvProblem& problem, std::string* why_not);
 
+/// Float32 and float64 without groups, where each window has one tap and reads each place once.
+std::unique_ptr<Kernel> make_pointwise_conv(const NodeSpec& node, std::string* why_not);
+
 /// Whether make_depthwise_gradient() takes the problem.
 bool has_depthwise_gradient(const ConvProblem& p);
 std::unique_ptr<Kernel> make_depthwise_gradient(const NodeSpec& node, std::string* why_not);

@@ -96,6 +96,9 @@ def both(x, w, bias=False, note="", reference=True, **attrs):
 
 
 both((1, 1, 3), (1, 1, 1))
+# one tap: one product of copies, and one for each row of the batch
+both((2, 2, 3), (3, 2, 1), bias=True)
+both((2, 1, 4, 4), (2, 1, 1, 1), bias=True)
 both((2, 3, 7), (4, 3, 3), bias=True)
 both((2, 3, 8), (3, 1, 3), group=3, strides=[2], pads=[2, 1])
 # wide dilations: the gradient of x as that over a plane, and where rows are not whole
