@@ -59,7 +59,9 @@ class EngineFunction(torch.autograd.Function):
         ctx: FunctionCtx, graph: EngineGraph, tensors: list[torch.Tensor], *inputs: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         """Return the results; save the tensors that backward needs."""
-        results, ctx.run, is_read = graph.run(tensors, gradients=True)
+        # Aliases keep the tensors' present memory, and share their version counters.
+        aliases = [t.detach() for t in tensors]
+        results, ctx.run, is_read = graph.run(aliases, gradients=True)
         ctx.graph = graph
         ctx.pointers = [t.data_ptr() for t in tensors]
         ctx.set_materialize_grads(False)
@@ -73,13 +75,10 @@ class EngineFunction(torch.autograd.Function):
         ctx.mark_non_differentiable(
             *(r for r, constant in zip(results, graph.constant_results, strict=True) if constant)
         )
-        # Aliases keep the tensors' present memory, and share their version counters.
-        aliases = [t.detach() for t in tensors]
         ctx.tensors = tensors
         ctx.save_for_backward(*(aliases[i] for i in graph.saved_positions), *saved_results)
         ctx.others = [aliases[i] for i in graph.other_positions]
         ctx.versions = [version_of(t) for t in ctx.others]
-        ctx.shapes = [(t.shape, t.dtype) for t in inputs]
         positions = graph.inputs if graph.is_differentiated_again else ()
         ctx.copies = [tensors[i].detach().clone() for i in positions]
         return tuple(results)
@@ -182,7 +181,7 @@ def _plain_backward(
     capsules = graph.program.backward(ctx.run, arrays, new_inputs, changed, graph_is_kept())
     input_gradients = [None if c is None else from_dlpack(c) for c in capsules]
     if None in capsules and graph.reach_of_results:
-        _fill_in_zeros(graph, input_gradients, gradients, ctx.shapes)
+        _fill_in_zeros(graph, input_gradients, gradients, aliases)
     return input_gradients
 
 
@@ -263,14 +262,14 @@ def _fill_in_zeros(
     graph: EngineGraph,
     input_gradients: list[torch.Tensor | None],
     gradients: Gradients,
-    shapes: Sequence[tuple[torch.Size, torch.dtype]],
+    tensors: Sequence[torch.Tensor],
 ) -> None:
     """Replace None by zeros where PyTorch gives a gradient, since optimizers skip None."""
     pairs = zip(graph.reach_of_results, gradients, strict=True)
     reach = set().union(*(each for each, g in pairs if g is not None))
     for k, i in enumerate(graph.wanted_inputs):
         if input_gradients[k] is None and i in reach:
-            input_gradients[k] = torch.zeros(shapes[k][0], dtype=shapes[k][1])
+            input_gradients[k] = torch.zeros(tensors[i].shape, dtype=tensors[i].dtype)
 
 
 def _differentiable_backward(

@@ -170,6 +170,8 @@ class CompiledGraph:
             results_in_place=[True for _ in lowered.writes] + [False for _ in lowered.values],
             layouts=[None for _ in lowered.writes] + [layout_of(v.example) for v in lowered.values],
         )
+        self._written = {k for k, i in enumerate(lowered.positions) if i in lowered.write_targets}
+        self._writes_history = any(write.changes_history for write in lowered.writes)
         # dtypes and extents at the capture
         self.types = [(str(fakes[i].dtype)[6:], [hint(d) for d in fakes[i].shape]) for i in inputs]
         self._check_history()
@@ -205,13 +207,14 @@ class CompiledGraph:
     def prepare_inputs(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
         """Return the engine's inputs, with random numbers that are drawn now."""
         tensors = self.lowered.call_tensors(arguments)
-        for k, i in enumerate(self.lowered.positions):
+        for k in range(len(self.lowered.positions)):
+            tensor = tensors[k]
             # backward may read the value before the write; autograd cannot save inference tensors
-            if i in self.lowered.write_targets or tensors[k].is_inference():
-                tensors[k] = tensors[k].clone()
+            if k in self._written or tensor.is_inference():
+                tensors[k] = tensor.clone()
             # a copy for the engine: later writes to the original do no harm
-            elif not tensors[k].is_contiguous():
-                tensors[k] = tensors[k].contiguous()
+            elif not tensor.is_contiguous():
+                tensors[k] = tensor.contiguous()
         return tensors
 
     def run_engine(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -229,9 +232,11 @@ class CompiledGraph:
         lowered = self.lowered
         values = engine_results[len(lowered.writes) :]
         lowered.check(arguments, values)
-        for write, value in zip(lowered.writes, engine_results, strict=False):
-            # under no_grad, the argument keeps its autograd history
-            with torch.set_grad_enabled(write.changes_history and torch.is_grad_enabled()):
+        enabled = torch.is_grad_enabled()
+        with torch.no_grad():  # arguments keep their autograd history
+            for write, value in zip(lowered.writes, engine_results, strict=False):
+                if self._writes_history:
+                    torch.set_grad_enabled(write.changes_history and enabled)
                 arguments[write.argument].copy_(value)
         return lowered.results(arguments, values)
 

@@ -89,6 +89,8 @@ class EngineGraph:
         # positions of the tensors that autograd saves without a copy, and of the others
         self.saved_positions = [i for i in places if not saved_inputs or saved_inputs[i]]
         self.other_positions = sorted({*places}.difference(self.saved_positions))
+        order = [*self.saved_positions, *self.other_positions]
+        self._places = sorted(places, key=order.__getitem__)  # the inverse of `order`
         self.saved_results, self._layouts = saved_results, layouts
         self.names, self.inputs, self.count = names, inputs, count
         self.reach_of_results = reach_of_results
@@ -167,7 +169,8 @@ class EngineGraph:
         return results, run, is_read
 
     def _arrays(self, tensors: Sequence[torch.Tensor]) -> list[object]:
-        return [_handed_over(tensors[i].detach().contiguous()) for i in self.inputs]
+        read = [tensors[i] for i in self.inputs]
+        return [_handed_over((t.detach() if t.requires_grad else t).contiguous()) for t in read]
 
     def find_moved_inputs(
         self, tensors: Sequence[torch.Tensor], pointers: Sequence[int]
@@ -183,9 +186,9 @@ class EngineGraph:
         self, saved_tensors: Sequence[torch.Tensor], others: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
         """Return the tensors of a call in order: those that autograd saved, and ``others``."""
-        tensors = dict(zip(self.saved_positions, saved_tensors, strict=False))
-        tensors.update(zip(self.other_positions, others, strict=True))
-        return [tensors[i] for i in range(self.count)]
+        # results that autograd saved come behind the tensors
+        there = [*saved_tensors[: len(self.saved_positions)], *others]
+        return [there[k] for k in self._places]
 
     def differentiate(self, positions: tuple[int, ...], among: tuple[int, ...]) -> EngineGraph:
         """Return the graph of this graph's gradients; it is made on first use.
@@ -249,7 +252,8 @@ class EngineGraph:
 
 def _handed_over(t: torch.Tensor) -> object:
     """Return a tensor as a DLPack capsule. Raises DataError if its memory was freed."""
-    if not t.untyped_storage().nbytes() and t.numel():
+    # the address of the storage is 0
+    if t.data_ptr() == t.storage_offset() * t.element_size() and t.numel():
         raise DataError(
             "A tensor that the graph reads has no memory: its storage was resized to 0.",
             expected=f"{counted(t.numel() * t.element_size(), 'byte')} for shape {[*t.shape]}",

@@ -224,6 +224,7 @@ class LoweredGraph:
             for i, reach in zip(onnx_graph.write_targets, reaches, strict=False)
         ]
         self.write_targets = [write.argument for write in self.writes]
+        self._scalars = [(k, fake.dtype) for k, fake in enumerate(fakes) if not fake.ndim]
         self.values = [
             Value(n, t, n.meta.get(CAPTURED_AS, n.name), is_saved(t), reach)
             for n, t, reach in zip(
@@ -246,10 +247,9 @@ class LoweredGraph:
             t.resolve_neg() if isinstance(t, torch.Tensor) else torch.tensor(t)
             for t in (arguments[i] for i in self.positions)
         ] + self._numbers.tensors(self._of(arguments))
-        for k, tensor in enumerate(tensors):
-            fake = self.tensors[k].fake
-            if not fake.ndim and tensor.dtype != fake.dtype:  # a number drawn by Python code
-                tensors[k] = tensor.to(fake.dtype)
+        for k, dtype in self._scalars:
+            if tensors[k].dtype != dtype:  # a number drawn by Python code
+                tensors[k] = tensors[k].to(dtype)
         return tensors + self.draws(tensors)
 
     def results(self, arguments: Sequence[Any], values: Sequence[torch.Tensor]) -> object:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
+import operator
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -143,10 +144,11 @@ def guard_aliasing(
         return call
 
     is_said = False
+    memory = _Memory(examples)
 
     def run(*arguments: object) -> object:
         nonlocal is_said
-        if not shares(arguments, targets):
+        if not memory.is_shared(arguments, targets):
             return call(*arguments)
         if fallback_advice:
             raise ModelError(
@@ -173,6 +175,35 @@ def shares(arguments: Sequence[object], targets: Collection[int] | None) -> bool
         and not is_functorch_wrapped_tensor(t)
     ]
     return any(targets is None or i in targets or j in targets for i, j in overlapping(tensors))
+
+
+class _Memory:
+    """The answer of ``shares`` for a graph's last call, which holds while tensors stay in place.
+
+    Args:
+        examples: the arguments of the capture. A tensor among them is one in each call.
+    """
+
+    def __init__(self, examples: Sequence[Any]) -> None:
+        self._tensors = [i for i, t in enumerate(examples) if isinstance(t, torch.Tensor)]
+        self._last: tuple[list[Any], bool] | None = None
+
+    def is_shared(self, arguments: Sequence[Any], targets: Collection[int] | None) -> bool:
+        """Return what ``shares`` returns for the same ``targets`` in each call."""
+        tensors = [arguments[i] for i in self._tensors]
+        try:
+            places = [*map(torch.Tensor.data_ptr, tensors), *map(_nbytes, tensors)]
+        except RuntimeError:  # a tensor without memory of its own
+            return shares(arguments, targets)
+        if not all(map(torch.Tensor.is_contiguous, tensors)):
+            places += [(t.shape, t.stride()) for t in tensors if not t.is_contiguous()]
+        last = self._last
+        if last is None or last[0] != places:
+            self._last = last = places, shares(arguments, targets)
+        return last[1]
+
+
+_nbytes = operator.attrgetter("nbytes")
 
 
 def overlapping(tensors: Iterable[tuple[int, torch.Tensor]]) -> Iterator[tuple[int, int]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter, is_
 from typing import Any
 
 from steep.patching.substitution import Substitution, replaces, substitute
@@ -129,25 +130,31 @@ class Methods:
         self._order = kind.__mro__  # another tuple once bases change
         # `__getattr__` is asked for what the class does not have
         self._answers = any("__getattr__" in vars(k) and not is_of_pytorch(k) for k in kind.__mro__)
-        self._methods = [
-            (name, entry, function, getattr(function, "__code__", None))
-            for name, entry in entries.items()
-            if _is_method(name, entry)
-            for function in [getattr(entry, "__func__", getattr(entry, "fget", entry))]
-        ]
+        methods = {name: entry for name, entry in entries.items() if _is_method(name, entry)}
+        self._methods, self._entries = list(methods), list(methods.values())
+        functions = [getattr(e, "__func__", getattr(e, "fget", e)) for e in self._entries]
+        self._functions = [f for f in functions if getattr(f, "__code__", None) is not None]
+        self._codes = list(map(_code_of, self._functions))
 
     def are_in(self, kind: type) -> bool:
-        """Return whether the class has these methods and no others."""
+        """Return whether the class has these methods and no others.
+
+        Each call of a module asks for each class, so that loops are those of ``map``.
+        """
         entries = vars(kind)
-        if kind.__mro__ is not self._order:
-            return False
-        for name, entry, function, code in self._methods:
-            if entries.get(name) is not entry or getattr(function, "__code__", None) is not code:
-                return False
-        if entries.keys() == self._names:
-            return True
+        return (
+            kind.__mro__ is self._order
+            and all(map(is_, map(entries.get, self._methods), self._entries))
+            and all(map(is_, map(_code_of, self._functions), self._codes))
+            and (entries.keys() == self._names or self._are_all_methods_of(entries))
+        )
+
+    def _are_all_methods_of(self, entries: Mapping[str, Any]) -> bool:
         new = entries.keys() - self._names
         return not self._answers and not any(_is_method(name, entries[name]) for name in new)
+
+
+_code_of = attrgetter("__code__")
 
 
 def _is_method(name: str, entry: object) -> bool:

@@ -140,7 +140,10 @@ def is_negative_zero(value: np.generic | np.ndarray) -> bool:
 
 
 def _guard_spelling(of: GuardBuilder, value: object, name: str) -> None:
-    if _has_numbers(value):
+    if not _has_numbers(value):
+        return
+    if isinstance(value, _ORDERED) and {*map(type, value)} == {int}:
+        holds = f"{{*map(type, {name})}} == {{int}}"  # takes a third of the time
+    else:
         holds = f"__load_module({__name__!r}).spelled({name}) == {spelled(value)!r}"
-        text = f"{holds}  # 0.0 is not -0.0, and 1 is not True"
-        of.object_aliasing_guard_codes.append((holds, text))
+    of.object_aliasing_guard_codes.append((holds, f"{holds}  # 0.0 is not -0.0; 1 is not True"))
