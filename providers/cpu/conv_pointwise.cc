@@ -158,6 +158,16 @@ class PointwiseGradient final : public Kernel {
   std::vector<size_t> turned_at_{};    ///< in scratch; or where the products of all rows are
 };
 
+/// PyTorch's exporter gives a convolution without bias one of zeros. To add it would read y again.
+bool is_zero(const Operand& bias) {
+  if (bias.constant == nullptr) return false;
+  const auto all_zero = [&](const auto* values) {
+    return std::all_of(values, values + bias.size(), [](auto v) { return v == 0; });
+  };
+  return bias.dtype == DType::f32 ? all_zero(bias.constant->data<float>())
+                                  : all_zero(bias.constant->data<double>());
+}
+
 template <typename K>
 std::unique_ptr<Kernel> make(const ConvProblem& p, const NodeSpec& node, std::string* why_not) {
   auto kernel = std::make_unique<K>(p, node, why_not);
@@ -168,7 +178,7 @@ std::unique_ptr<Kernel> make(const ConvProblem& p, const NodeSpec& node, std::st
 }  // namespace
 
 std::unique_ptr<Kernel> make_pointwise_conv(const NodeSpec& node, std::string* why_not) {
-  const auto p = read_conv(node, why_not);
+  auto p = read_conv(node, why_not);
   if (!p) return nullptr;
   if (p->dtype != DType::f32 && p->dtype != DType::f64) {
     return decline(why_not, "dtype is {}", name_of(p->dtype));
@@ -177,6 +187,7 @@ std::unique_ptr<Kernel> make_pointwise_conv(const NodeSpec& node, std::string* w
   if (!std::ranges::all_of(p->axes, has_one_tap)) return decline(why_not, "more than one tap");
   if (p->multiplications() == 0) return decline(why_not, "empty product");
   if (p->bf16) return decline(why_not, "operands may be rounded to bfloat16");
+  p->bias = p->bias && !is_zero(node.in(2));
   if (p->part != ConvPart::grad_weight) return make<PointwiseConv>(*p, node, why_not);
   return p->dtype == DType::f32 ? make<PointwiseGradient<float>>(*p, node, why_not)
                                 : make<PointwiseGradient<double>>(*p, node, why_not);

@@ -49,6 +49,25 @@ TEST(Conv, OfOneTapIsAProduct) {
   }
 }
 
+TEST(Conv, OfOneTapLeavesABiasOfZerosOut) {
+  const Dims dims = {2, 5, 6, 6};
+  const Tensor x = random_tensor(DType::f32, dims, 1);
+  const Tensor w = random_tensor(DType::f32, {5, 5, 1, 1}, 2);
+  const Attrs attrs{{"group", int64_t{1}}};
+  const Tensor zeros = Tensor::zeros(DType::f32, {5});
+  const Tensor without = run_one("Conv", {x, w}, {DType::f32, dims}, attrs);
+  expect_same_bits(without, run_one("Conv", {x, w, zeros}, {DType::f32, dims}, attrs,
+                                    {.candidate = "pointwise", .constants = {2}}));
+  const Tensor bias = Tensor::from<float>({0, 0, 1, 0, 0}, {5});
+  std::vector<double> want = values(without);
+  for (int64_t n = 0; n < 2; ++n) {
+    for (int64_t i = 0; i < 36; ++i) want[static_cast<size_t>((n * 5 + 2) * 36 + i)] += 1;
+  }
+  expect_close(run_one("Conv", {x, w, bias}, {DType::f32, dims}, attrs,
+                       {.candidate = "pointwise", .constants = {2}}),
+               want);
+}
+
 TEST(Conv, OfOneTapLeavesOthersToOthers) {
   const Tensor x = random_tensor(DType::f32, {2, 4, 6}, 1);
   const auto reason = [&](const Dims& w, const Dims& y, const std::string& name, Attr value) {
