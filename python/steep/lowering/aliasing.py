@@ -196,7 +196,8 @@ class _Memory:
         except RuntimeError:  # a tensor without memory of its own
             return shares(arguments, targets)
         if not all(map(torch.Tensor.is_contiguous, tensors)):
-            places += [(t.shape, t.stride()) for t in tensors if not t.is_contiguous()]
+            others = [(k, t) for k, t in enumerate(tensors) if not t.is_contiguous()]
+            places += [(k, t.shape, t.stride()) for k, t in others]
         last = self._last
         if last is None or last[0] != places:
             self._last = last = places, shares(arguments, targets)

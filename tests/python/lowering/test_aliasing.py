@@ -451,3 +451,26 @@ def test_a_write_to_a_part_of_what_it_reads_raises_as_in_pytorch(function):
 )
 def test_a_write_beside_what_it_reads_is_pytorchs(function):
     check(function, x_of())
+
+
+def test_each_call_looks_whether_arguments_share_memory():
+    """Memory of the same addresses is shared in some calls only: its extents and strides differ."""
+
+    class Writes(torch.nn.Module):
+        def forward(self, x, y):
+            x.mul_(2)
+            return x.sum() + (y * y).sum()
+
+    memory = torch.arange(24.0)
+    apart = memory[:6].view(2, 3), memory[6:12].view(2, 3)
+    columns = memory.view(6, 4)[:, :1], memory.view(6, 4)[:, 1:2]
+    crossing = memory[:12].view(6, 2)[:, :1], memory[1:7].view(6, 1)
+    calls = [apart, apart, crossing, columns, apart, (memory[:6].view(2, 3),) * 2, apart]
+    module = ORTModule(Writes(), fallback="parts")
+    for call in calls:
+        before = memory.clone()
+        expected = Writes()(*call)
+        written = memory.clone()
+        memory.copy_(before)
+        torch.testing.assert_close(module(*call), expected)
+        torch.testing.assert_close(memory, written)
