@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import inspect
 import logging
 import os
 import threading
 import time
 import types
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, cast
 
@@ -23,6 +21,7 @@ from steep.errors import Error, ModelError, ProviderError
 from steep.inspection import StrPath, join_pages, make_dump, trace_of
 from steep.module.module_with_loss import ModuleWithLoss
 from steep.module.other_methods import OtherMethods
+from steep.module.wrapped_names import belongs_to_wrapper, class_for
 from steep.patching.torch_versions import is_tested, load
 from steep.providers import Providers
 from steep.session.memory_limit import limit_text
@@ -63,6 +62,7 @@ _SHARED = (
     "_state_dict_pre_hooks",
     "_load_state_dict_pre_hooks",
     "_load_state_dict_post_hooks",
+    "training",
 )
 
 # Hooks of the ORTModule itself, not of the wrapped module.
@@ -147,21 +147,20 @@ class ORTModule(torch.nn.Module):
         VerificationError: a result, or a gradient in backward, is not PyTorch's.
     """
 
-    _OWN = frozenset({"fallback", "fallback_calls", "precision", "training"})
     # Attributes that the constructor makes; a copy or a pickle takes only the others, such as
     # hooks that a framework added.
-    _MADE = _OWN | {
+    _MADE = frozenset(_SHARED) | {
+        *("fallback", "fallback_calls", "precision"),
         *(
-            "_module",
-            "_loss",
-            "_called",
-            "_verify",
-            "_providers",
-            "_disabled_passes",
-            "_memory_limit",
+            "_steep_module",
+            "_steep_loss",
+            "_steep_called",
+            "_steep_verify",
+            "_steep_providers",
+            "_steep_disabled_passes",
+            "_steep_memory_limit",
         ),
-        *("_captured", "_other_methods", "_mixed", "_reports"),
-        *_SHARED,
+        *("_steep_captured", "_steep_other_methods", "_steep_mixed", "_steep_reports"),
     }
 
     def __init__(
@@ -188,24 +187,25 @@ class ORTModule(torch.nn.Module):
         memory_limit = limit_text(memory_limit)
         self._refuse_what_belongs_around(module)
         # not in __new__: inspect.signature() would show its parameters
-        _set_type(self, _with_signature(type(self), module, with_label=loss is not None))
+        _set_type(self, class_for(type(self), module, with_label=loss is not None))
         super().__init__()
         own = self.__dict__
-        own["_module"] = module
-        own["_loss"] = loss
-        own["_called"] = module if loss is None else ModuleWithLoss(innermost(module), loss)
-        own["training"] = module.training
+        own["_steep_module"] = module
+        own["_steep_loss"] = loss
+        own["_steep_called"] = module if loss is None else ModuleWithLoss(innermost(module), loss)
         own["fallback"] = fallback
         own["fallback_calls"] = 0
-        own["_lazy"] = None  # the number of lazy parameters before the last call
-        own["_reports"] = []
+        own["_steep_lazy"] = None  # the number of lazy parameters before the last call
+        own["_steep_reports"] = []
         own["precision"] = precision
-        own["_verify"] = verify
-        own["_providers"] = providers
-        own["_disabled_passes"] = tuple(disabled_passes)
-        own["_memory_limit"] = memory_limit
-        own["_captured"] = {}  # by (precision, whether one graph is required, autocast's dtype)
-        own["_other_methods"] = OtherMethods(module)
+        own["_steep_verify"] = verify
+        own["_steep_providers"] = providers
+        own["_steep_disabled_passes"] = tuple(disabled_passes)
+        own["_steep_memory_limit"] = memory_limit
+        own[
+            "_steep_captured"
+        ] = {}  # by (precision, whether one graph is required, autocast's dtype)
+        own["_steep_other_methods"] = OtherMethods(module)
 
     def _refuse_what_belongs_around(self, module: torch.nn.Module) -> None:
         for kind in type(module).__mro__:
@@ -219,20 +219,20 @@ class ORTModule(torch.nn.Module):
     @property
     def module(self) -> torch.nn.Module:
         """The wrapped module."""
-        return self._module
+        return self._steep_module
 
     def report(self) -> Report:
         """Return a report: the graphs so far, why there are several, and what PyTorch runs."""
         return Report(
-            type(self._module).__name__,
-            tuple(self._reports),
-            tuple(why for module in self._captured.values() for why in module.breaks),
-            self.fallback_calls,
-            tuple(self._other_methods.texts),
+            type(self._steep_module).__name__,
+            tuple(self._steep_reports),
+            tuple(why for module in self._steep_captured.values() for why in module.breaks),
+            self.__dict__["fallback_calls"],
+            tuple(self._steep_other_methods.texts),
         )
 
-    # If the wrapped module has an attribute of one of these four names, users get that one:
-    # see _with_signature.
+    # If the wrapped module has an attribute of one of these names, users get that one:
+    # see wrapped_names.py.
 
     def plan(self) -> tuple[_steep.StepPlan, ...]:
         """Return the plan of each graph so far, for the extents of its first call."""
@@ -301,7 +301,7 @@ class ORTModule(torch.nn.Module):
             _steep.write_file(os.fspath(path), trace_of(profiles).encode())
 
     def _graphs(self) -> list[CompiledGraph]:
-        return [graph for module in self._captured.values() for graph in module.graphs]
+        return [graph for module in self._steep_captured.values() for graph in module.graphs]
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
@@ -310,7 +310,7 @@ class ORTModule(torch.nn.Module):
         ``isinstance(w, ORTModule)`` and ``type(w)`` show that the module is wrapped.
         """
         own = self.__dict__
-        return own.get("_mixed") or type(own.get("_module", self))
+        return own.get("_steep_mixed") or type(own.get("_steep_module", self))
 
     @__class__.setter
     def __class__(self, new_class: type) -> None:
@@ -325,17 +325,17 @@ class ORTModule(torch.nn.Module):
         old_class = self.__class__
         mixins = tuple(base for base in new_class.__bases__ if not issubclass(old_class, base))
         if not mixins:
-            if "_mixed" in self.__dict__:
+            if "_steep_mixed" in self.__dict__:
                 raise TypeError(
                     f"{old_class.__name__} is mixed into this ORTModule already, "
                     "and cannot be replaced"
                 )
-            self._module.__class__ = new_class
+            self._steep_module.__class__ = new_class
             return
         members = {n: v for n, v in vars(new_class).items() if n not in ("__dict__", "__weakref__")}
         bases = (*mixins, type(self))
         _set_type(self, type(type(self).__name__, bases, members))
-        self.__dict__["_mixed"] = new_class
+        self.__dict__["_steep_mixed"] = new_class
 
     def _call_impl(self, *args: object, **kwargs: object) -> Any:
         """Let the wrapped module run the global module hooks, so that they run once."""
@@ -348,30 +348,31 @@ class ORTModule(torch.nn.Module):
     def forward(self, *args: object, **kwargs: object) -> Any:
         """Run the wrapped module's ``forward``; this method has the same signature."""
         if torch.compiler.is_dynamo_compiling() or capture_backend.only_observed(args, kwargs):
-            return self._called(*args, **kwargs)
+            return self._steep_called(*args, **kwargs)
         if self._takes_shapes():
-            return self._called(*args, **kwargs)
-        precision, whole = self.precision, self.fallback != "parts"
+            return self._steep_called(*args, **kwargs)
+        own = self.__dict__  # the module may have attributes of these names
+        precision, whole = own["precision"], own["fallback"] != "parts"
         # autocast's dtype decides what autocast regions inside forward compute in; Dynamo does not
         # guard it
         held_for = precision, whole, torch.get_autocast_dtype("cpu")
-        capture = self._captured.get(held_for)
+        capture = self._steep_captured.get(held_for)
         if capture is None:
-            capture = self._captured[held_for] = capture_backend.make_captured_module(
-                innermost(self._called),
+            capture = self._steep_captured[held_for] = capture_backend.make_captured_module(
+                innermost(self._steep_called),
                 precision,
-                self._reports.append,
+                self._steep_reports.append,
                 whole=whole,
-                verify=self._verify,
-                providers=self._providers,
-                disabled_passes=self._disabled_passes,
-                memory_limit=self._memory_limit,
+                verify=self._steep_verify,
+                providers=self._steep_providers,
+                disabled_passes=self._steep_disabled_passes,
+                memory_limit=self._steep_memory_limit,
             )
         try:
             capture_backend.refuse_transforms()
             result = capture(*args, **kwargs)
         except (ModelError, ProviderError) as e:
-            if self.fallback != "torch":
+            if self.__dict__["fallback"] != "torch":
                 raise
             return self._run_in_torch(e, args, kwargs)
         if not capture.ran_in_engine and not capture.left_on_purpose:
@@ -384,10 +385,10 @@ class ORTModule(torch.nn.Module):
         They draw their weights in the course of forward; a capture comes before forward, and has
         random numbers of its own. A lazy module that the last call has not run is captured.
         """
-        before = self.__dict__["_lazy"]
+        before = self.__dict__["_steep_lazy"]
         if before == 0:
             return False
-        now = self.__dict__["_lazy"] = sum(map(is_lazy, self._module.parameters()))
+        now = self.__dict__["_steep_lazy"] = sum(map(is_lazy, self._steep_module.parameters()))
         if 0 < now != before:
             log.info("PyTorch runs a call that gives lazy modules their shapes")
             return True
@@ -395,12 +396,12 @@ class ORTModule(torch.nn.Module):
 
     def _require_engine_ran(self, breaks: list[str]) -> None:
         """Raise ModelError if PyTorch ran all operations; return if there were none to run."""
-        reasons = [*(r.reason for r in self._reports if r.reason), *breaks]
+        reasons = [*(r.reason for r in self._steep_reports if r.reason), *breaks]
         if reasons:
-            if any(type(p).__name__ == "DTensor" for p in self._module.parameters()):
+            if any(type(p).__name__ == "DTensor" for p in self._steep_module.parameters()):
                 reasons.insert(0, "weights are DTensors (parallelize_module), which PyTorch runs")
             raise ModelError(
-                f"No part of the module {type(self._module).__name__} ran in the engine.",
+                f"No part of the module {type(self._steep_module).__name__} ran in the engine.",
                 received="; ".join(reasons),
                 remedy='change the code named above, or let PyTorch run it: fallback="torch"',
             )
@@ -408,57 +409,57 @@ class ORTModule(torch.nn.Module):
     def _run_in_torch(self, e: Error, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with _counting:
             self.__dict__["fallback_calls"] += 1
-            if self.fallback_calls == 1:
+            if self.__dict__["fallback_calls"] == 1:
                 log.warning("running in PyTorch instead: %s", e)
-        return self._called(*args, **kwargs)
+        return self._steep_called(*args, **kwargs)
 
     # --- forwarded to the wrapped module ----------------------------------------------------------
 
     def train(self, mode: bool = True) -> ORTModule:
         """Set training mode, as ``torch.nn.Module.train``."""
-        self._module.train(mode)
-        self.__dict__["training"] = self._module.training
+        self._steep_module.train(mode)
         return self
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> ORTModule:
-        self._module._apply(fn, recurse)
+        self._steep_module._apply(fn, recurse)
         return self
 
     def state_dict(self, *args: object, **kwargs: object) -> Any:
         """Return the wrapped module's state, under its names."""
-        return self._module.state_dict(*args, **kwargs)
+        return self._steep_module.state_dict(*args, **kwargs)
 
     def load_state_dict(self, *args: object, **kwargs: object) -> Any:
         """Load the wrapped module's state."""
-        return self._module.load_state_dict(*args, **kwargs)
+        return self._steep_module.load_state_dict(*args, **kwargs)
 
     def _load_from_state_dict(self, *args: object, **kwargs: object) -> None:
-        self._module._load_from_state_dict(*args, **kwargs)
+        self._steep_module._load_from_state_dict(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         if name in self.__dict__:
             return self.__dict__[name]
-        value = getattr(self.__dict__["_module"], name)
-        return self._other_methods.watch(value) if isinstance(value, types.MethodType) else value
+        value = getattr(self.__dict__["_steep_module"], name)
+        return (
+            self._steep_other_methods.watch(value) if isinstance(value, types.MethodType) else value
+        )
 
     def __setattr__(self, name: str, value: object) -> None:
         if name == "__class__" or name in _SHARED:
             object.__setattr__(self, name, value)
             return
-        # A framework that replaces `forward` wraps ORTModule.forward; the module keeps its own.
-        if name in self._OWN or name.startswith("_") or name == "forward":
+        if belongs_to_wrapper(name, value, self.__dict__, self._steep_module):
             self.__dict__[name] = value
             return
-        setattr(self._module, name, value)
+        setattr(self._steep_module, name, value)
 
     def __delattr__(self, name: str) -> None:
         if name in self.__dict__ and name not in self._MADE:
             del self.__dict__[name]  # set by __setattr__
             return
-        delattr(self._module, name)
+        delattr(self._steep_module, name)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
-        if "_mixed" in self.__dict__:
+        if "_steep_mixed" in self.__dict__:
             raise TypeError(
                 f"an ORTModule with a mixin class ({self.__class__.__name__}) cannot be pickled; "
                 "save its state_dict()"
@@ -479,21 +480,21 @@ class ORTModule(torch.nn.Module):
     def _how_made(self) -> tuple[Callable[..., ORTModule], tuple[Any, ...]]:
         """Return a function that makes a copy, and the function's arguments."""
         options = {
-            "loss": self._loss,
-            "fallback": self.fallback,
-            "precision": self.precision,
-            "verify": self._verify,
-            "providers": self._providers,
-            "disabled_passes": self._disabled_passes,
-            "memory_limit": self._memory_limit,
+            "loss": self._steep_loss,
+            "fallback": self.__dict__["fallback"],
+            "precision": self.__dict__["precision"],
+            "verify": self._steep_verify,
+            "providers": self._steep_providers,
+            "disabled_passes": self._steep_disabled_passes,
+            "memory_limit": self._steep_memory_limit,
         }
-        return _rebuild, (self._module, options)
+        return _rebuild, (self._steep_module, options)
 
     def __repr__(self) -> str:
-        return f"ORTModule({self._module!r})"
+        return f"ORTModule({self._steep_module!r})"
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *dir(self._module)})
+        return sorted({*super().__dir__(), *dir(self._steep_module)})
 
     def __len__(self) -> int:
         return len(self._of_container("__len__"))
@@ -514,9 +515,9 @@ class ORTModule(torch.nn.Module):
         return True  # modules are true; containers would be false when empty
 
     def _of_container(self, method: str) -> Any:
-        if not hasattr(type(self._module), method):
-            raise TypeError(f"{type(self._module).__name__} has no {method}")
-        return self._module
+        if not hasattr(type(self._steep_module), method):
+            raise TypeError(f"{type(self._steep_module).__name__} has no {method}")
+        return self._steep_module
 
 
 def _forward_table(table: str) -> property:
@@ -528,12 +529,12 @@ def _forward_table(table: str) -> property:
     """
 
     def get(self: ORTModule) -> object:
-        module = self.__dict__.get("_module")
+        module = self.__dict__.get("_steep_module")
         return self.__dict__[table] if module is None else getattr(module, table)
 
     def set_(self: ORTModule, value: object) -> None:
-        if "_module" in self.__dict__:
-            setattr(self._module, table, value)
+        if "_steep_module" in self.__dict__:
+            setattr(self._steep_module, table, value)
         else:  # torch.nn.Module's constructor sets the tables; its methods check that they are set
             self.__dict__[table] = value
 
@@ -549,43 +550,6 @@ def innermost(module: torch.nn.Module) -> torch.nn.Module:
     while isinstance(module, ORTModule) and not any(map(module.__dict__.__getitem__, _HOOKS)):
         module = module.module
     return module
-
-
-_Classes = dict[tuple[type, frozenset[str], bool], type]
-_classes: weakref.WeakKeyDictionary[type, _Classes] = weakref.WeakKeyDictionary()
-_MODULES_FIRST = ("plan", "memory_report", "dump", "profile")
-
-
-def _with_signature(cls: type, module: torch.nn.Module, with_label: bool) -> type:
-    """Return the subclass of ``cls`` for wrapped modules of one class.
-
-    Its ``forward`` has the signature of the wrapped ``forward``, unless it takes a label as well:
-    frameworks pick the columns of a batch by the names of its parameters, and a method has the
-    signature of its function. Where the
-    module has an attribute ``plan``, ``memory_report``, ``dump`` or ``profile``, the subclass
-    returns the module's.
-    """
-    module_class = type(module)
-    classes = _classes.setdefault(module_class, {})
-    key = cls, frozenset(name for name in _MODULES_FIRST if hasattr(module, name)), with_label
-    if key not in classes:
-
-        def forward(self: ORTModule, *args: object, **kwargs: object) -> Any:
-            return cls.forward(self, *args, **kwargs)  # type: ignore[attr-defined]
-
-        # Without a signature, the forward keeps (*args, **kwargs).
-        with contextlib.suppress(AttributeError, TypeError, ValueError):
-            own = None if with_label else inspect.signature(module_class.forward)
-            forward.__signature__ = own  # type: ignore[attr-defined]
-        forward.__doc__ = cls.forward.__doc__  # type: ignore[attr-defined]
-        names: dict[str, object] = {name: _modules_own(name) for name in key[1]}
-        names |= {"forward": forward, "__module__": __name__}
-        classes[key] = type(cls.__name__, (cls,), names)
-    return classes[key]
-
-
-def _modules_own(name: str) -> property:
-    return property(lambda self: ORTModule.__getattr__(self, name))
 
 
 def _rebuild(module: torch.nn.Module, options: dict[str, Any]) -> ORTModule:

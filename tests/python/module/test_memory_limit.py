@@ -71,7 +71,7 @@ class Trained:
         y.square().mean().backward()
         tensors = [y, x.grad, *(p.grad for p in made.parameters()), *made.buffers()]
         self.bits = [t.detach().clone() for t in tensors]
-        (captured,) = self.module._captured.values()
+        (captured,) = self.module._steep_captured.values()
         (graph,) = captured.graphs
         program = graph.engine_graph.program
         self.planned = program.plan_for(graph.types, graph.engine_graph.gradients).peak_bytes

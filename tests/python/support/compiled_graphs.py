@@ -3,7 +3,7 @@
 
 def compiled_graphs(net):
     """The graphs in the engine, in no order."""
-    return [graph for module in net._captured.values() for graph in module.graphs]
+    return [graph for module in net._steep_captured.values() for graph in module.graphs]
 
 
 def compiled_graph(net):

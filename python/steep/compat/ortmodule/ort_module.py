@@ -54,24 +54,24 @@ class ORTModule(ours.ORTModule):
     """
 
     _MADE = ours.ORTModule._MADE | {
-        "_debug_options",
-        "_files",
-        "_gave_up",
-        "_policy",
-        "_print_memory",
-        "_retry",
-        "_told_graphs",
+        "_steep_debug_options",
+        "_steep_files",
+        "_steep_gave_up",
+        "_steep_policy",
+        "_steep_print_memory",
+        "_steep_retry",
+        "_steep_told_graphs",
     }
 
     def __init__(self, module: torch.nn.Module, debug_options: DebugOptions | None = None) -> None:
         environment.say_what_has_no_meaning()
         environment.apply_cache_dir()
         own = self.__dict__
-        own["_gave_up"] = False
+        own["_steep_gave_up"] = False
         super().__init__(module, fallback="parts", memory_limit=memory_optimizer.memory_limit())
-        own["_retry"] = environment.switch("FALLBACK_RETRY")
-        own["_told_graphs"] = weakref.WeakSet()
-        own["_print_memory"] = environment.switch("PRINT_MEMORY_STATS")
+        own["_steep_retry"] = environment.switch("FALLBACK_RETRY")
+        own["_steep_told_graphs"] = weakref.WeakSet()
+        own["_steep_print_memory"] = environment.switch("PRINT_MEMORY_STATS")
         self.set_fallback_policy(environment.fallback_policy())
         self.set_debug_options(debug_options)
         path = environment.text("JSON_CONFIG_PATH")
@@ -84,13 +84,13 @@ class ORTModule(ours.ORTModule):
         except ModelError as e:
             if not environment.fallback_policy().allows(e):
                 raise
-            self.__dict__["_gave_up"] = True
+            self.__dict__["_steep_gave_up"] = True
             log.warning("running in PyTorch instead: %s", e)
 
     def set_fallback_policy(self, policy: _FallbackPolicy) -> None:
         """Set for which failures of the engine PyTorch may run a call, from the next call on."""
-        self.__dict__["_policy"] = policy
-        self.fallback = None if policy.is_disabled() else "parts"
+        self.__dict__["_steep_policy"] = policy
+        self.__dict__["fallback"] = None if policy.is_disabled() else "parts"
 
     def set_debug_options(self, options: DebugOptions | None) -> None:
         """Set the log level and which files are written; None: use the environment variables."""
@@ -99,9 +99,9 @@ class ORTModule(ours.ORTModule):
         elif environment.log_level() is not None:
             DebugOptions().apply_level()
         saves_files = options is not None and options.save_onnx
-        self.__dict__["_debug_options"] = options
-        self.__dict__["_files"] = (
-            GraphFiles(options.folder, options.onnx_prefix or type(self._module).__name__)
+        self.__dict__["_steep_debug_options"] = options
+        self.__dict__["_steep_files"] = (
+            GraphFiles(options.folder, options.onnx_prefix or type(self._steep_module).__name__)
             if saves_files and options is not None
             else None
         )
@@ -110,50 +110,50 @@ class ORTModule(ours.ORTModule):
         """Run the wrapped module's ``forward``."""
         if torch.compiler.is_dynamo_compiling():
             return super().forward(*args, **kwargs)
-        if self._gave_up or self._policy.forces_torch:
+        if self._steep_gave_up or self._steep_policy.forces_torch:
             with ours._counting:
                 self.__dict__["fallback_calls"] += 1
-            return self._module(*args, **kwargs)
-        before = len(self._reports)
-        rewrite = Rewrite(optimizers_of(type(self._module).__name__))
+            return self._steep_module(*args, **kwargs)
+        before = len(self._steep_reports)
+        rewrite = Rewrite(optimizers_of(type(self._steep_module).__name__))
         try:
             with rewriting(rewrite):
                 result = super().forward(*args, **kwargs)
         except Error as e:
             self._raise_of(rewrite)
-            if not self._policy.allows(e):
+            if not self._steep_policy.allows(e):
                 raise
-            self.__dict__["_gave_up"] = not self._retry
+            self.__dict__["_steep_gave_up"] = not self._steep_retry
             return self._run_in_torch(e, args, kwargs)
         self._raise_of(rewrite)
-        if len(self._reports) > before:
+        if len(self._steep_reports) > before:
             self._say_and_write()
-        elif self._files is not None:  # evaluation mode may have the graph of training mode
-            self._files.write_of_mode(self._graphs(), self._module.training)
+        elif self._steep_files is not None:  # evaluation mode may have the graph of training mode
+            self._steep_files.write_of_mode(self._graphs(), self._steep_module.training)
         return result
 
     def _raise_of(self, rewrite: Rewrite) -> None:
         """Raise the error of a rewrite, and drop graphs that PyTorch would run instead."""
         if rewrite.error is not None:
-            self._captured.clear()
+            self._steep_captured.clear()
             raise rewrite.error
 
     def _say_and_write(self) -> None:
         """Log and write the new graphs as configured."""
-        graphs = [p for c in self._captured.values() for p in c.graphs]
+        graphs = [p for c in self._steep_captured.values() for p in c.graphs]
         if log.isEnabledFor(logging.INFO):
             log.info("%s", self.report())
             for graph in graphs:
-                if graph not in self._told_graphs:
-                    self._told_graphs.add(graph)
+                if graph not in self._steep_told_graphs:
+                    self._steep_told_graphs.add(graph)
                     log.info("%s", stage_table(graph))
-        if self._files is not None:
-            self._files.write(graphs, self._module.training)
-        if self._print_memory:
+        if self._steep_files is not None:
+            self._steep_files.write(graphs, self._steep_module.training)
+        if self._steep_print_memory:
             print(memory_line(graphs), file=sys.stderr)
 
     def _how_made(self) -> tuple[Callable[..., ORTModule], tuple[Any, ...]]:
-        return ORTModule, (self._module, self._debug_options)
+        return ORTModule, (self._steep_module, self._steep_debug_options)
 
 
 class HierarchicalORTModule(ORTModule):
@@ -167,7 +167,7 @@ class HierarchicalORTModule(ORTModule):
 
     def __init__(self, module: torch.nn.Module, debug_options: DebugOptions | None = None) -> None:
         super().__init__(module, debug_options)
-        self.fallback = "parts"
+        self.__dict__["fallback"] = "parts"
 
     def _how_made(self) -> tuple[Callable[..., ORTModule], tuple[Any, ...]]:
-        return HierarchicalORTModule, (self._module, self._debug_options)
+        return HierarchicalORTModule, (self._steep_module, self._steep_debug_options)

@@ -165,7 +165,7 @@ def test_copies_and_pickles(tmp_path):
         copy.deepcopy(ORTModule(net(), options)),
         pickle.loads(pickle.dumps(ORTModule(net(), options))),
     ):
-        assert isinstance(again, ORTModule) and again._debug_options == options
+        assert isinstance(again, ORTModule) and again._steep_debug_options == options
         again(torch.randn(2, 4))
     assert isinstance(copy.deepcopy(HierarchicalORTModule(net())), HierarchicalORTModule)
 
@@ -359,7 +359,7 @@ def test_settings_from_a_file(tmp_path, monkeypatch, caplog):
         load_from_json(module)
     path.write_text('{"FallbackPolicy": "FALLBACK_UNSUPPORTED_DATA"}')
     monkeypatch.setenv("ORTMODULE_JSON_CONFIG_PATH", str(path))
-    assert ORTModule(net())._policy == _FallbackPolicy.FALLBACK_UNSUPPORTED_DATA
+    assert ORTModule(net())._steep_policy == _FallbackPolicy.FALLBACK_UNSUPPORTED_DATA
 
 
 def test_the_gradient_graph_of_a_module(tmp_path):
