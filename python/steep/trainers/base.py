@@ -23,7 +23,7 @@ from torch.utils.dlpack import from_dlpack
 
 from steep import _steep
 from steep.dynamo.report import GraphReport, Report
-from steep.errors import DataError, ModelError, ShapeError, counted
+from steep.errors import DataError, ModelError, ShapeError
 from steep.export.module_to_onnx import export
 from steep.inspection import StrPath
 from steep.lowering.ops.index_bounds import errors_of_pytorch
@@ -34,7 +34,7 @@ from steep.providers import choices_of
 from steep.session.processes import require_alone
 from steep.session.training import TrainingSession
 from steep.torch_internals.dynamo import TorchRuntimeError
-from steep.trainers.captured_step import CapturedStep, Roles, StepCompiled, convert_data
+from steep.trainers.captured_step import CapturedStep, Roles, StepCompiled, like_the_first
 from steep.trainers.carried_gradients import CarriedGradients, take_gradients
 from steep.trainers.loss_module import WithLoss, in_mode, the_loss
 from steep.trainers.optimizer_state import (
@@ -44,9 +44,15 @@ from steep.trainers.optimizer_state import (
     load_state,
     named_state,
     require_counts,
+    require_fit,
     without_moments,
 )
-from steep.trainers.parameter_checks import check_apart, check_gradients, check_hooks
+from steep.trainers.parameter_checks import (
+    check_apart,
+    check_autocast,
+    check_gradients,
+    check_hooks,
+)
 from steep.trainers.several_processes import TrainerRanks, count_rows, describe, require_mean
 
 if TYPE_CHECKING:
@@ -83,12 +89,14 @@ class Trainer:
         predictions: bool = True,
         parallel: TrainerRanks | None = None,
     ) -> None:
+        if not isinstance(model, torch.nn.Module):
+            raise TypeError(f"a trainer needs a torch.nn.Module, not a {type(model).__name__}")
         self._parallel = parallel
         if parallel is None:
             require_alone("trainer")
         _steep.check_passes(settings.get("disabled_passes", ()))
         self.model = model
-        self._net = WithLoss(model, criterion, predictions)
+        self._net = WithLoss(innermost(model), criterion, predictions)
         self._settings = dict(settings)
         self._seed = torch.initial_seed() & _SEED_MASK if seed is None else seed
         self._opset = opset  # of exported files
@@ -167,6 +175,7 @@ class Trainer:
             self._believe()
             self._feed(session := self.session, lr)
             result = session.apply_gradients()
+            self._roles.note_writes(weights=not result.skipped)
             self._say_if_skipped(result)
             return torch.tensor(result.loss)
 
@@ -195,6 +204,7 @@ class Trainer:
                 fallback_advice=_WITH_ORTMODULE,
                 first=[t.shape for t in self._first] if varies else None,
             )
+        check_autocast(self._settings.get("precision", "fp32"))
         with torch.enable_grad(), torch.autocast("cpu", enabled=False), self._step_mode():
             result = self._answer(self._captured, tensors)
         self._remember(tensors)
@@ -237,6 +247,7 @@ class Trainer:
             self._add_carried()
             if not self._accumulates:
                 result = session.step(*arrays)
+        roles.note_writes(weights=not (self._accumulates or result.skipped))
         self._say_if_skipped(result)
         outputs = [from_dlpack(o) for o in result.outputs]
         with torch.no_grad():
@@ -254,9 +265,9 @@ class Trainer:
         """
         with self._lock:
             tensors = self._like_the_first(inputs)
+            check_autocast(precision := self._settings.get("precision", "fp32"))
             if self._evaluation is None:
-                net = WithLoss(self.model, self._net.criterion, predictions=True)
-                precision = self._settings.get("precision", "fp32")
+                net = WithLoss(self._net.model, self._net.criterion, predictions=True)
                 module = load(_CAPTURE).CapturedModule(
                     net,
                     lambda: precision,
@@ -338,14 +349,16 @@ class Trainer:
         """Load a result of ``state_dict``; moments are optional.
 
         The logger ``steep`` warns of parameters that have none, if others have: they start anew.
-        Raises DataError before any change, or at the first step if nothing is compiled yet. With
-        ``zero``, every process loads the state of rank 0.
+        Raises DataError, ModelError and ShapeError for moments that do not fit, before any change,
+        or at the first step if nothing is compiled yet. With ``zero``, every process loads the
+        state of rank 0.
         """
         self._agree()
         weights = {k: v for k, v in state.items() if not k.startswith(OPTIMIZER)}
         moments = {k: v for k, v in state.items() if k.startswith(OPTIMIZER)}
         require_counts(moments, OPTIMIZER)
         if self._session is not None:
+            require_fit(self._session, self._roles.names, moments)
             self._require_whole(moments)
         self.model.load_state_dict(weights, strict=strict)
         if self._session is None:
@@ -379,6 +392,7 @@ class Trainer:
         """
         self._agree()
         user = self.session.load_quietly(os.fspath(path))
+        self._roles.note_writes(weights=True)
         self._loaded = self.session
         self._lr = self.session.lr  # the checkpoint's
         self._carried = None  # the session discards its own accumulated gradients
@@ -414,30 +428,7 @@ class Trainer:
         return self._parallel is None or self._parallel.rank == 0
 
     def _like_the_first(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
-        """Check the inputs, and convert data as sessions do: float64 to float32, int32 to int64."""
-        for i, value in enumerate(inputs):
-            if not isinstance(value, torch.Tensor):
-                raise DataError(
-                    "An input is not a tensor.",
-                    node=f"input {i}",
-                    expected="a torch.Tensor",
-                    received=f"a {type(value).__module__}.{type(value).__qualname__}",
-                    remedy="convert it with torch.as_tensor",
-                )
-        if not self._first:
-            return list(inputs)
-        if len(inputs) != len(self._first):
-            raise DataError(
-                "The number of inputs is wrong.",
-                expected=counted(len(self._first), "tensor"),
-                received=counted(len(inputs), "tensor"),
-            )
-        return [
-            t
-            if t.dtype == torch.float64 and self._has_float64()  # .double() since the first step
-            else convert_data(t, first.dtype, f"input {i}")
-            for i, (t, first) in enumerate(zip(inputs, self._first, strict=True))
-        ]
+        return like_the_first(inputs, self._first, self._has_float64)
 
     def _has_float64(self) -> bool:
         return any(p.dtype == torch.float64 for p in self._net.parameters())
@@ -455,12 +446,13 @@ class Trainer:
         old_state = {} if (before := self._session) is None else self._carry_over()
         if before is not None and before.accumulated:
             self._carried = take_gradients(before, self._accumulates)
-        trained, buffers = self._trained_names(), dict(self._net.named_buffers())
+        read = [tensors[i] for i in lowered.inputs]
+        trained, buffers = self._trained_names(read), dict(self._net.named_buffers())
         names = {id(t): n for n, t in (*buffers.items(), *self._net.named_parameters())}
         outputs = [o.name for o in lowered.model.graph.output]
         count = len(lowered.writes)
         new_values = {write.tensor: outputs[k] for k, write in enumerate(lowered.writes)}
-        check_apart(self._net, trained, [tensors[i] for i in lowered.inputs])
+        check_apart(self._net, trained, read)
         states = {}
         for i in lowered.inputs:
             name = names.get(id(tensors[i]), "")
@@ -533,7 +525,8 @@ class Trainer:
         if lr is not None and lr != self._lr:
             session.lr = self._lr = lr
 
-    def _trained_names(self) -> set[str]:
+    def _trained_names(self, read: Sequence[torch.Tensor]) -> set[str]:
+        """Return the names of the parameters to train, among the tensors that the graph reads."""
         return {n for n, p in self._net.named_parameters() if p.requires_grad}
 
     def _believe(self) -> None:

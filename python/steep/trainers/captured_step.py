@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.autograd.graph import increment_version
 
 from steep import _steep
+from steep.errors import DataError, counted
 
 if TYPE_CHECKING:
     from steep.graph.lowered import LoweredGraph
@@ -47,6 +49,17 @@ class Roles:
             for i, tensor, pointer in self.bindings
         )
 
+    def note_writes(self, *, weights: bool) -> None:
+        """Count what a step wrote as writes of PyTorch, whose versions of tensors do not see them.
+
+        So a backward that needs a former value raises PyTorch's error.
+
+        Args:
+            weights: whether it wrote weights, and not only other states.
+        """
+        written = [t for _, t, _ in self.bindings if weights or not t.requires_grad]
+        increment_version([t for t in written if not t.is_inference()])
+
 
 class CapturedStep:
     """A captured graph, which the trainer runs as a step."""
@@ -62,6 +75,43 @@ class CapturedStep:
     def __call__(self, *arguments: object) -> object:
         """Run the step with the arguments of a call of the graph."""
         return self.run(self.lowered, arguments)
+
+
+def like_the_first(
+    inputs: Sequence[Any], first: Sequence[torch.Tensor], has_float64: Callable[[], bool]
+) -> list[torch.Tensor]:
+    """Check the inputs, and convert data as sessions do: float64 to float32, int32 to int64.
+
+    Args:
+        inputs: of a step.
+        first: tensors like those of the first step; empty before it.
+        has_float64: whether the model has parameters of float64, as after ``double()``.
+
+    Raises:
+        DataError: an input is no tensor, there are more or fewer than in the first step, or a
+            number does not fit.
+    """
+    for i, value in enumerate(inputs):
+        if not isinstance(value, torch.Tensor):
+            raise DataError(
+                "An input is not a tensor.",
+                node=f"input {i}",
+                expected="a torch.Tensor",
+                received=f"a {type(value).__module__}.{type(value).__qualname__}",
+                remedy="convert it with torch.as_tensor",
+            )
+    if not first:
+        return list(inputs)
+    if len(inputs) != len(first):
+        raise DataError(
+            "The number of inputs is wrong.",
+            expected=counted(len(first), "tensor"),
+            received=counted(len(inputs), "tensor"),
+        )
+    return [
+        t if t.dtype == torch.float64 and has_float64() else convert_data(t, f.dtype, f"input {i}")
+        for i, (t, f) in enumerate(zip(inputs, first, strict=True))
+    ]
 
 
 def convert_data(t: torch.Tensor, dtype: torch.dtype, name: str) -> torch.Tensor:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from steep.errors import DataError, ShapeError
+from steep.errors import DataError, ModelError, ShapeError
 from steep.session.training import TrainingSession
 
 OPTIMIZER = "optimizer/"
@@ -135,6 +135,57 @@ def named_state(
     if settings.get("precision") == "fp16":
         state[LOSS_SCALE] = torch.tensor(session.loss_scale)
     return state
+
+
+def require_fit(
+    session: TrainingSession, names: Mapping[str, str], state: Mapping[str, torch.Tensor]
+) -> None:
+    """Raise unless a session can take all moments of a state, before anything changes.
+
+    Args:
+        session: the session.
+        names: the model's names of its parameters, each with the session's.
+        state: as of ``named_state``.
+
+    Raises:
+        DataError: a value is no tensor.
+        ModelError: the session's optimizer has no such moment.
+        ShapeError: a moment has another shape.
+    """
+    known, held = set(session.optimizer_state_names), session.held_parameters
+    for key, tensor in state.items():
+        kind, _, name = key.removeprefix(OPTIMIZER).partition("/")
+        own = names.get(name, name)
+        elsewhere = held is not None and own not in held and own in names.values()
+        if (
+            key in (STEP, LOSS_SCALE)
+            or elsewhere
+            or (kind == _STEP and f"{kind}/{own}" not in known)
+        ):
+            continue
+        if not isinstance(tensor, torch.Tensor):
+            raise DataError(
+                "A moment is not a tensor.",
+                node=key,
+                expected="a torch.Tensor",
+                received=f"a {type(tensor).__name__}",
+            )
+        if f"{kind}/{own}" not in known:
+            raise ModelError(
+                "The state has a moment that the optimizer does not have.",
+                node=key,
+                expected=", ".join(sorted({k.partition("/")[0] for k in known})) or "none",
+                received=kind,
+                remedy="load a state of the same optimizer, options and parameters",
+            )
+        there = from_dlpack(session.state(f"{kind}/{own}"))
+        if there.dtype not in _NARROW and there.shape != tensor.shape:
+            raise ShapeError(
+                "A moment has another shape than its parameter.",
+                node=key,
+                expected=str(list(there.shape)),
+                received=str(list(tensor.shape)),
+            )
 
 
 def load_state(

@@ -83,3 +83,51 @@ def check_hooks(parameters: Iterable[torch.Tensor]) -> None:
                 received=f"a parameter of shape {list(p.shape)}",
                 remedy="remove the hook, or use ORTModule, which calls it",
             )
+
+
+def check_registered(
+    net: torch.nn.Module, read: Iterable[torch.Tensor], parameters: Iterable[torch.Tensor]
+) -> None:
+    """Check that the optimizer's parameters that a step reads are those of modules.
+
+    Args:
+        net: model and criterion.
+        read: all tensors that the step's graph reads.
+        parameters: those of the optimizer.
+
+    Raises:
+        ModelError: one is not registered in the model or the criterion, which therefore has no name
+            for it, and would stay as it is.
+    """
+    registered = {id(p) for p in net.parameters()}
+    wanted = {id(p) for p in parameters if p.requires_grad} - registered
+    for t in read:
+        if id(t) in wanted:
+            raise ModelError(
+                "The optimizer has a parameter that no module registers.",
+                received=f"a parameter of shape {list(t.shape)}, which the model or the criterion "
+                "reads",
+                remedy="make it an attribute of the model, or pass a criterion that is a "
+                "torch.nn.Module with it; or use ORTModule",
+            )
+
+
+_OF_AUTOCAST = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def check_autocast(precision: str) -> None:
+    """Check that PyTorch's autocast asks for nothing else than the trainer's precision.
+
+    Raises:
+        ModelError: it does; the step would not follow it.
+    """
+    if not torch.is_autocast_enabled("cpu"):
+        return
+    dtype = torch.get_autocast_dtype("cpu")
+    if _OF_AUTOCAST.get(precision) != dtype:
+        raise ModelError(
+            "A trainer is called within torch.autocast, which its step does not follow.",
+            expected=f"no autocast: the trainer's precision is {precision}",
+            received=f"autocast to {dtype}",
+            remedy='precision="bf16" or "fp16" of the trainer; or use ORTModule',
+        )

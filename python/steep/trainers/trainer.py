@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,13 +12,14 @@ from typing import Any
 import torch
 
 from steep import _steep
-from steep.errors import ModelError
+from steep.errors import DataError, ModelError
 from steep.providers import Providers
 from steep.session.training import TrainingSession
-from steep.torch_internals.optim import has_step_hooks, note_step
+from steep.torch_internals.optim import has_own_step, has_step_hooks, note_step
 from steep.trainers.base import Groups, Trainer
 from steep.trainers.optimizer import Lamb, Optimizer
 from steep.trainers.optimizer_state import LOSS_SCALE, OPTIMIZER, STEP, SharedState
+from steep.trainers.parameter_checks import check_registered
 from steep.trainers.several_processes import join_trainer
 from steep.trainers.step_options import StepOptions
 
@@ -108,6 +110,12 @@ def read_updates(
         raise ModelError(
             "The optimizer has hooks on its step, which is not called.",
             remedy="do what they do around trainer.step(), or use ORTModule",
+        )
+    if has_own_step(optimizer):
+        raise ModelError(
+            "The optimizer's step was replaced by a function, which is not called.",
+            received=repr(vars(optimizer)["step"]),
+            remedy="do what it does around trainer.step(), or use ORTModule",
         )
     updates = [_read_group(kind, group, own) for group in optimizer.param_groups]
     return [dataclasses.replace(u, state_precision=state_precision) for u in updates]
@@ -232,6 +240,14 @@ class _OptimTrainer(Trainer):
                 received=str(lr),
                 remedy='set group["lr"] of the optimizer\'s param_groups',
             )
+        rate = float(lr) if isinstance(lr, (int, float, torch.Tensor)) else math.nan
+        if not 0 <= rate <= torch.finfo(torch.float32).max:
+            raise DataError(
+                "The learning rate is not valid.",
+                node="lr",
+                expected="a number of at least 0 that is finite in float32",
+                received=repr(lr),
+            )
         self._optimizer.param_groups[0]["lr"] = lr
         self._updates = self._read_updates()
 
@@ -260,12 +276,14 @@ class _OptimTrainer(Trainer):
             for update, group in zip(self._updates, self._optimizer.param_groups, strict=True)
         ]
 
-    def _trained_names(self) -> set[str]:
+    def _trained_names(self, read: Sequence[torch.Tensor]) -> set[str]:
         self._check_groups()
+        own = [p for group in self._optimizer.param_groups for p in group["params"]]
+        check_registered(self._net, read, own)
         self._updates = self._read_updates()
         self._held_for = self._holds_for()
         self._settings.update(self._updates[0].of_session())
-        ids = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
+        ids = set(map(id, own))
         return {n for n, p in self._net.named_parameters() if p.requires_grad and id(p) in ids}
 
     def _believe(self) -> None:

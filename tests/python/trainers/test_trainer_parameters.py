@@ -137,3 +137,80 @@ def test_gradients_of_zero_from_a_product():
 def test_a_loss_is_as_exact_as_it_is_in_pytorch():
     compare(lambda: Deep().double(), nn.MSELoss(), exact=1e-12)
     compare(Deep, lambda y, t: nn.functional.mse_loss(y, t).reshape(1, 1))
+
+
+def test_a_parameter_of_the_optimizer_that_no_module_registers_is_refused():
+    net, scale = nn.Linear(4, 4), nn.Parameter(torch.ones(()))
+    optimizer = torch.optim.SGD([*net.parameters(), scale], 0.1)
+    trainer = steep.trainer(net, lambda out, y: nn.functional.mse_loss(out * scale, y), optimizer)
+    with pytest.raises(steep.ModelError, match="no module registers"):
+        trainer.step(torch.ones(2, 4), torch.ones(2, 4))
+    frozen = scale.requires_grad_(False)
+    loss, _ = trainer.step(torch.ones(2, 4), torch.ones(2, 4))
+    assert torch.isfinite(loss) and frozen == 1
+
+
+@pytest.mark.parametrize("accumulates", [False, True])
+def test_a_backward_that_needs_the_weights_of_before_a_step_is_an_error(accumulates):
+    net = Deep()
+    trainer = steep.trainer(net, nn.MSELoss(), torch.optim.SGD(net.parameters(), 0.1))
+    x, y = torch.ones(2, 4), torch.ones(2, 4)
+    trainer.compile(x, y)
+    loss = net(x).sum()
+    trainer.step(x, y, accumulate=accumulates)
+    if accumulates:
+        loss.backward(retain_graph=True)  # no weight has changed
+        trainer.apply_gradients()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_autocast_around_a_step_is_no_precision():
+    net = nn.Linear(4, 4)
+    trainer = steep.trainer(net, nn.MSELoss(), torch.optim.SGD(net.parameters(), 0.1))
+    x = torch.ones(2, 4)
+    for call in (trainer.step, trainer.evaluate):
+        with torch.autocast("cpu", torch.bfloat16), pytest.raises(steep.ModelError, match="bf16"):
+            call(x, x)
+    trainer = steep.trainer(
+        net, nn.MSELoss(), torch.optim.SGD(net.parameters(), 0.1), precision="bf16"
+    )
+    with torch.autocast("cpu", torch.bfloat16):
+        trainer.step(x, x)
+
+
+def test_a_step_of_the_optimizer_that_was_replaced_is_refused():
+    net = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    schedules = [torch.optim.lr_scheduler.StepLR(optimizer, 1) for _ in range(2)]
+    trainer = steep.trainer(net, nn.MSELoss(), optimizer)
+    trainer.step(torch.ones(2, 4), torch.ones(2, 4))
+    assert schedules[0].optimizer is optimizer
+    former = optimizer.step
+    optimizer.step = lambda closure=None: former(closure)
+    with pytest.raises(steep.ModelError, match="was replaced"):
+        trainer.step(torch.ones(2, 4), torch.ones(2, 4))
+
+
+@pytest.mark.parametrize("lr", ["fast", -1.0, float("nan"), 1e39])
+def test_a_rate_that_is_refused_changes_nothing(lr):
+    net = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    trainer = steep.trainer(net, nn.MSELoss(), optimizer)
+    with pytest.raises(steep.DataError, match="rate"):
+        trainer.step(torch.ones(2, 4), torch.ones(2, 4), lr=lr)
+    trainer.step(torch.ones(2, 4), torch.ones(2, 4))
+    assert optimizer.param_groups[0]["lr"] == 0.1
+
+
+def test_a_trainer_needs_a_module():
+    with pytest.raises(TypeError, match="not a NoneType"):
+        steep.trainer(None, nn.MSELoss(), torch.optim.SGD([torch.ones(1)], 0.1))
+
+
+def test_a_wrapped_model_keeps_its_mode_after_evaluate():
+    net = nn.Sequential(nn.Linear(4, 4))
+    model = steep.ORTModule(net)
+    trainer = steep.trainer(model, nn.MSELoss(), torch.optim.SGD(model.parameters(), 0.1))
+    trainer.evaluate(torch.ones(2, 4), torch.ones(2, 4))
+    assert net.training and net[0].training

@@ -135,3 +135,36 @@ def test_the_first_step_says_what_is_otherwise_than_in_the_checkpoint(tmp_path, 
     trainer.step(*batch(1))
     said = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert said == ([f"options are others than in the checkpoint: {text}"] if text else [])
+
+
+def change_kind(state):
+    return {key.replace("exp_avg_sq/", "momentum_buffer/"): t for key, t in state.items()}
+
+
+def cut(state):
+    return {key: t[:1] if "exp_avg/" in key and t.dim() == 2 else t for key, t in state.items()}
+
+
+def without_tensor(state):
+    return {key: "none" if "exp_avg/" in key else t for key, t in state.items()}
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (change_kind, steep.ModelError),
+        (cut, steep.ShapeError),
+        (without_tensor, steep.DataError),
+    ],
+)
+def test_moments_that_do_not_fit_change_no_weight(change, error):
+    net = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.AdamW(net.parameters())
+    trainer = steep.trainer(net, torch.nn.MSELoss(), optimizer)
+    trainer.step(torch.ones(2, 4), torch.ones(2, 4))
+    state = trainer.state_dict()
+    trainer.step(torch.ones(2, 4), torch.ones(2, 4))
+    before = trainer.state_dict()
+    with pytest.raises(error):
+        trainer.load_state_dict(change(state))
+    torch.testing.assert_close(trainer.state_dict(), before, rtol=0, atol=0)
