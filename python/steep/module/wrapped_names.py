@@ -8,7 +8,7 @@ import inspect
 import types
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Protocol
 
 import torch
 
@@ -21,6 +21,12 @@ _MODULES_FIRST = (
 
 _Classes = dict[tuple[type, frozenset[str], frozenset[str], bool], type]
 _classes: weakref.WeakKeyDictionary[type, _Classes] = weakref.WeakKeyDictionary()
+
+
+class _Wrapper(Protocol):
+    """An ORTModule."""
+
+    module: torch.nn.Module
 
 
 def class_for(cls: type, module: torch.nn.Module, with_label: bool) -> type:
@@ -44,7 +50,7 @@ def class_for(cls: type, module: torch.nn.Module, with_label: bool) -> type:
     key = cls, firsts, methods, with_label
     if key not in classes:
 
-        def forward(self: Any, *args: object, **kwargs: object) -> Any:
+        def forward(self: _Wrapper, *args: object, **kwargs: object) -> object:
             return cls.forward(self, *args, **kwargs)  # type: ignore[attr-defined]
 
         # Without a signature, the forward keeps (*args, **kwargs).
@@ -104,10 +110,10 @@ def _modules_attribute(name: str) -> property:
     return property(lambda self: getattr(self.module, name))
 
 
-def _modules_method(name: str, module_class: type) -> Callable[..., Any]:
+def _modules_method(name: str, module_class: type) -> Callable[..., object]:
     @functools.wraps(getattr(module_class, name))
-    def call(self: Any, *args: object, **kwargs: object) -> Any:
-        result = getattr(self.module, name)(*args, **kwargs)
+    def call(self: _Wrapper, *args: object, **kwargs: object) -> object:
+        result: object = getattr(self.module, name)(*args, **kwargs)
         return self if result is self.module else result  # as of `model = model.to(…)`
 
     return call

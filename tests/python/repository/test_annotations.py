@@ -43,7 +43,7 @@ RESULTS = {
     "compat/trainer/described_trainer.py": (4, "what a model returns"),
     "dynamo/patches/extra_guards.py": (2, "what PyTorch's function returns"),
     "graph/compiled_graph.py": (1, "what the captured graph returns"),
-    "module/ort_module.py": (9, "what a model returns; attributes of a model"),
+    "module/ort_module.py": (8, "what a model returns; attributes of a model"),
     "public_capture/compiled_module.py": (1, "what a model returns"),
     "public_capture/functional_graph.py": (3, "what the captured graph returns"),
     "session/source.py": (1, "a path or bytes, as the overloads of the extension take them"),

@@ -319,8 +319,8 @@ OTHERS_PRIVATE = {
     "compat/trainer/described_trainer.py: self.options._internal_use": "an option has this name",
     "lowering/ops/resize.py: nn._aten_upsample_output_size": "of onnxscript",
     "module/ort_module.py: super()._call_impl": "ORTModule is an nn.Module, and overrides it",
-    "module/ort_module.py: self._module._apply": "as above",
-    "module/ort_module.py: self._module._load_from_state_dict": "as above",
+    "module/ort_module.py: self._steep_module._apply": "as above",
+    "module/ort_module.py: self._steep_module._load_from_state_dict": "as above",
 }
 """Private attributes of others that stand outside of INTERNALS, and why."""
 
