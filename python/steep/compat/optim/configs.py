@@ -50,6 +50,13 @@ class _OptimizerConfig:
             raise _wrong(
                 "A parameter group has its own learning rate.", "one rate for all", repr(group)
             )
+        bound = self.defaults.get("max_norm_clip")
+        if group.get("max_norm_clip", bound) != bound:
+            raise _wrong(
+                "A parameter group has its own bound of the gradient norm.",
+                f"one max_norm_clip for all, {bound}",
+                repr(group),
+            )
         for key in group:
             if key != "params" and key not in self.defaults:
                 raise _wrong(

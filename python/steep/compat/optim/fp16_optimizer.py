@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from steep.torch_internals.operators import foreach_mul_
 
 # Packages whose optimizers do all this themselves.
 _SCALE_THEMSELVES = ("accelerate", "apex", "deepspeed", "megatron")
+_OF_INNER = ("step", "param_groups", "state")  # attributes of the wrapped optimizer alone
 _APEX_MARK = "_amp_stash"  # attribute that apex.amp.initialize adds to a PyTorch optimizer
 
 
@@ -66,13 +68,26 @@ class ScaledOptimizer(torch.optim.Optimizer):
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, scaler: LossScaler, max_norm: float):
-        # Both share their tables, so that schedulers change the groups that steps read.
-        self.__dict__.update({k: v for k, v in vars(optimizer).items() if k != "step"})
+        self.__dict__.update({k: v for k, v in vars(optimizer).items() if k not in _OF_INNER})
         self.optimizer = optimizer
         self.overflow = False
         self._scaler = scaler
         self._max_norm = max_norm
         self._divided = True  # whether gradients are unscaled
+        self._factor = 1.0  # that of the gradients, if not
+
+    # A load replaces these tables; schedulers change the groups that steps read.
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """The optimizer's groups."""
+        groups: list[dict[str, Any]] = self.optimizer.param_groups
+        return groups
+
+    @property
+    def state(self) -> defaultdict[torch.Tensor, Any]:  # type: ignore[override]
+        """The optimizer's state."""
+        state: defaultdict[torch.Tensor, Any] = self.optimizer.state
+        return state
 
     @property
     def loss_scale(self) -> float:
@@ -82,10 +97,11 @@ class ScaledOptimizer(torch.optim.Optimizer):
     def backward(self, loss: torch.Tensor, **options: object) -> None:
         """Add the gradients of the scaled loss; ``options`` are those of ``Tensor.backward``."""
         before = [p.grad for p in self._parameters()]
+        factor = self.loss_scale if self._divided or not before else self._factor
         if self._divided and before:  # scale existing gradients too
-            foreach_mul_(before, self.loss_scale)
-        (loss * self.loss_scale).backward(**options)
-        self._divided = False
+            foreach_mul_(before, factor)
+        (loss * factor).backward(**options)
+        self._divided, self._factor = False, factor
 
     def clip_master_grads(self, max_norm: float, norm_type: float = 2.0) -> float:
         """Clip the gradients' global norm before ``step``; return it, or -1 at an overflow."""
@@ -128,14 +144,14 @@ class ScaledOptimizer(torch.optim.Optimizer):
         self.optimizer.load_state_dict(state["optimizer"])
         if isinstance(self._scaler, DynamicLossScaler):
             self._scaler.load_state_dict(state["loss_scaler"])
-        self.state, self.param_groups = self.optimizer.state, self.optimizer.param_groups
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("optimizer", "overflow", "_scaler", "_max_norm", "_divided")
+        own = ("optimizer", "overflow", "_scaler", "_max_norm", "_divided", "_factor")
         return {name: self.__dict__[name] for name in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update({k: v for k, v in vars(state["optimizer"]).items() if k != "step"})
+        inner = vars(state["optimizer"])
+        self.__dict__.update({k: v for k, v in inner.items() if k not in _OF_INNER})
         self.__dict__.update(state)
 
     def _parameters(self) -> list[torch.Tensor]:
@@ -148,6 +164,6 @@ class ScaledOptimizer(torch.optim.Optimizer):
         # the maximum norm, which does not overflow by summation
         finite = math.isfinite(float(get_total_norm(gradients, math.inf)))
         if finite and not self._divided:
-            foreach_mul_(gradients, 1 / self.loss_scale)
+            foreach_mul_(gradients, 1 / self._factor)
             self._divided = True
         return finite

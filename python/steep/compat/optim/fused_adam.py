@@ -103,6 +103,9 @@ class FusedAdam(torch.optim.Optimizer):
                     of = f"{name} of parameter {key}"
                     require_moment(torch.as_tensor(moment), of, squares=squares)
         super().load_state_dict(state_dict)
+        for group in self.param_groups:  # a state of torch.optim lacks these two
+            group.setdefault("step", 0)
+            group.setdefault("bias_correction", self.defaults["bias_correction"])
 
     def zero_grad(self, set_to_none: bool | None = None) -> None:
         """Set gradients to None, or fill them with zeros; by default as ``set_grad_none`` says."""
@@ -159,9 +162,6 @@ class FusedAdam(torch.optim.Optimizer):
                 self._update.session.set_group(i, numbers)
             self._shared_state.agree()
             return self._update
-        for group in groups:
-            for p in group.parameters:
-                p.data = p.data.contiguous()
         self._update = update = TensorUpdate(
             [
                 ({f"{k}/{i}": p for i, p in enumerate(group.parameters)}, numbers)
@@ -169,7 +169,7 @@ class FusedAdam(torch.optim.Optimizer):
             ]
         )
         self._shared_state = SharedState(self, update.session, update.parameters)
-        self._holds_for = [group.compiled_in() for group in groups]
+        self._holds_for = holds_for
         return update
 
     def _options(self, settings: dict[str, Any]) -> _steep.OptimizerOptions:
@@ -190,7 +190,7 @@ class _Group:
     settings: dict[str, Any]
     parameters: list[torch.Tensor]
 
-    def compiled_in(self) -> tuple[bool, list[tuple[int, int]]]:
-        """Return what a program depends on: a flag, and the parameters with their addresses."""
-        addresses = [(id(p), p.data_ptr()) for p in self.parameters]
-        return bool(self.settings["bias_correction"]), addresses
+    def compiled_in(self) -> tuple[object, ...]:
+        """Return what a program depends on: a flag, and where the parameters are in memory."""
+        places = [(id(p), p.data_ptr(), p.shape, p.stride()) for p in self.parameters]
+        return bool(self.settings["bias_correction"]), places

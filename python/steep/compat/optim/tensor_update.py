@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import onnx
 import torch
 from onnx import TensorProto, helper
+from torch.autograd.graph import increment_version
 
 from steep import _steep
 from steep.errors import DataError
@@ -31,9 +32,12 @@ class _Update(TrainingSession):
 class TensorUpdate:
     """Updates parameters in place, all of them in one call.
 
+    A parameter that is not contiguous keeps its memory: the program updates a copy, which is then
+    written back.
+
     Args:
         groups: pairs of parameters by name and their ``OptimizerOptions``, which may differ between
-            groups. Parameters are float32 or float64, contiguous, in CPU memory.
+            groups. Parameters are float32 or float64, in CPU memory.
 
     Raises:
         DataError: a parameter is of another kind, or in the groups twice.
@@ -53,6 +57,7 @@ class TensorUpdate:
                 received=", ".join(self.parameters),
                 remedy="keep it in the group whose settings it needs",
             )
+        self._memory = {name: p.detach().contiguous() for name, p in self.parameters.items()}
         with _registering, register_op(_LOSS, _GRADIENT):
             self.session = _Update(
                 self._model(),
@@ -60,7 +65,7 @@ class TensorUpdate:
                 optimizer=groups[0][1].kind,
                 trainable=list(self.parameters),
                 groups=[(list(group), options) for group, options in groups],
-                weights={name: p.detach() for name, p in self.parameters.items()},
+                weights=self._memory,
                 bound_to_graph=False,
             )
 
@@ -84,16 +89,27 @@ class TensorUpdate:
         Gradients come in the order of the parameters, with their dtypes and shapes. Raises
         ShapeError before any change.
         """
+        apart = [
+            (p.detach(), self._memory[name])
+            for name, p in self.parameters.items()
+            if not p.is_contiguous()
+        ]
+        for parameter, copy in apart:
+            copy.copy_(parameter)
         self.session.step(*(g.detach() for g in gradients))
+        for parameter, copy in apart:
+            parameter.copy_(copy)
+        # PyTorch does not see these writes: a backward that needs the former values is an error
+        increment_version([p for p in self.parameters.values() if not p.is_inference()])
 
 
 def _check(name: str, parameter: torch.Tensor) -> None:
-    if parameter.dtype in _DTYPES and parameter.device.type == "cpu" and parameter.is_contiguous():
+    if parameter.dtype in _DTYPES and parameter.device.type == "cpu":
         return
     raise DataError(
         "A parameter cannot be updated in place.",
         node=name,
-        expected="contiguous, float32 or float64, in CPU memory",
-        received=f"{parameter.dtype} on {parameter.device}, strides {parameter.stride()}",
+        expected="float32 or float64, in CPU memory",
+        received=f"{parameter.dtype} on {parameter.device}",
         remedy='keep weights in float32; precision="bf16" has products in 16 bits',
     )

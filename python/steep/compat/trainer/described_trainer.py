@@ -7,12 +7,12 @@ import io
 import logging
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.nn.utils import clip_grad_norm_, get_total_norm
+from torch.nn.utils import get_total_norm
 from torch.utils.dlpack import from_dlpack
 
 from steep import _steep
@@ -117,14 +117,18 @@ class ORTTrainer:
         self._module = ORTModule(self._net, fallback=None, precision=precision)
         self._parameters = self._find_parameters()
         self._groups = self._group_parameters()
+        self._gradients: dict[str, torch.Tensor] = {}  # of the parts of a step
         self._update: TensorUpdate | None = None
+        self._holds_for: list[object] = []  # what the update is compiled for
         self._pending: Mapping[str, Any] | None = None
+        self._others: dict[str, Any] = {}  # moments of parameters that the update does not have
 
     def train_step(self, *args: torch.Tensor, **kwargs: torch.Tensor) -> Any:
         """Run one step on the described inputs; return the described outputs.
 
         A single output is returned as it is, several as a tuple. With gradient accumulation, every
-        n-th step updates by the mean of the gradients.
+        n-th step updates by the mean of the gradients. Parameters without a gradient stay as they
+        are, and so does every ``grad``.
 
         Raises:
             DataError: an input is missing, or there are too many.
@@ -134,7 +138,7 @@ class ORTTrainer:
         with torch.enable_grad(), in_mode(self._net, True):
             outputs = self._call_module(args, kwargs)
             every = self.options.batch.gradient_accumulation_steps
-            (outputs[self._loss_at] * (self._scale() / every)).backward()
+            self._add_gradients(outputs[self._loss_at] * (self._scale() / every))
         info.step += 1
         if info.step % every == 0:
             self._learn()
@@ -161,13 +165,9 @@ class ORTTrainer:
         if pytorch_format:
             return weights
         info = self._train_step_info
-        moments = {}
-        if self._update is not None:
-            states = self._update.session.optimizer_state()
-            moments = {key: from_dlpack(tensor) for key, tensor in states.items()}
         return {
             "model": weights,
-            "optimizer": moments,
+            "optimizer": self._moments(),
             "train_step_info": {"step": info.step, "optimization_step": info.optimization_step},
             "loss_scale": self._scale(),
         }
@@ -191,7 +191,7 @@ class ORTTrainer:
         info.step, info.optimization_step = step, optimization_step
         if self._scaler is not None:
             self._scaler.loss_scale = scale
-        self._update, self._pending = None, moments or None
+        self._update, self._pending, self._others = None, moments or None, {}
 
     def save_checkpoint(
         self,
@@ -265,13 +265,24 @@ class ORTTrainer:
     def _scale(self) -> float:
         return 1.0 if self._scaler is None else float(self._scaler.loss_scale)
 
+    def _add_gradients(self, loss: torch.Tensor) -> None:
+        """Add a loss's gradients to those of the step; ``grad`` of parameters is the user's."""
+        parameters = {name: p for name, p in self._parameters.items() if p.requires_grad}
+        users = {name: p.grad for name, p in parameters.items()}
+        try:
+            for name, p in parameters.items():
+                p.grad = self._gradients.get(name)
+            loss.backward()
+            found = {name: p.grad for name, p in parameters.items()}
+            self._gradients |= {name: g for name, g in found.items() if g is not None}
+        finally:
+            for name, p in parameters.items():
+                p.grad = users[name]
+
     def _learn(self) -> None:
         """Update by the accumulated gradients, unless one is not finite; then drop them."""
         info = self._train_step_info
-        parameters = list(self._parameters.values())
-        for p in parameters:
-            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
-        gradients = [p.grad for p in parameters if p.grad is not None]
+        gradients = list(self._gradients.values())
         info.all_finite = True
         if self._scaler is not None:
             info.all_finite = math.isfinite(float(get_total_norm(gradients, math.inf)))
@@ -280,42 +291,54 @@ class ORTTrainer:
         if info.all_finite:
             bound = self.optim_config.max_norm_clip
             if self.options.utils.grad_norm_clip and math.isfinite(bound):
-                clip_grad_norm_(parameters, bound)
-            self._step(gradients)
+                factor = bound / (get_total_norm(gradients) + 1e-6)  # as clip_grad_norm_
+                foreach_mul_(gradients, float(factor.clamp(max=1.0)))
+            self._step(self._gradients)
             info.optimization_step += 1
-        for p in parameters:
-            p.grad = None
+        self._gradients = {}
 
-    def _step(self, gradients: list[torch.Tensor]) -> None:
+    def _step(self, gradients: Mapping[str, torch.Tensor]) -> None:
         schedule = self.options.lr_scheduler
         lr = self.optim_config.lr
         if schedule is not None:
             (lr, *_) = schedule._step(self._train_step_info)
-        options = [self.optim_config.options(lr, group) for _, group in self._groups]
-        if self._update is None:
-            self._update = self._make_update(options)
-        else:
-            for i, o in enumerate(options):
-                self._update.session.set_group(i, o)
-        by_name = dict(zip(self._parameters, gradients, strict=True))
-        self._update.step([by_name[name] for name in self._update.parameters])
+        groups = [
+            (own, self.optim_config.options(lr, group))
+            for names, group in self._groups
+            if (own := [name for name in names if name in gradients])
+        ]
+        if not groups:
+            return
+        parameters = [self._parameters[name] for names, _ in groups for name in names]
+        holds_for = [(id(p), p.data_ptr(), p.shape, p.stride()) for p in parameters]
+        if self._update is None or holds_for != self._holds_for:
+            self._make_update(groups)
+            self._holds_for = [*holds_for]
+        assert self._update is not None
+        for i, (_, options) in enumerate(groups):
+            self._update.session.set_group(i, options)
+        self._update.step([gradients[name].contiguous() for name in self._update.parameters])
 
-    def _make_update(self, options: list[_steep.OptimizerOptions]) -> TensorUpdate:
-        """Compile the update, and load the moments that came before there was one."""
+    def _make_update(self, groups: Sequence[tuple[list[str], _steep.OptimizerOptions]]) -> None:
+        """Compile the update, and load the moments that there are."""
+        moments = self._moments() if self._pending is None else dict(self._pending)
         update = TensorUpdate(
-            [
-                ({name: self._parameters[name] for name in names}, o)
-                for (names, _), o in zip(self._groups, options, strict=True)
-            ]
+            [({n: self._parameters[n] for n in names}, options) for names, options in groups]
         )
+        keys = update.session.optimizer_state_names
         if self._pending is not None:
-            keys = update.session.optimizer_state_names
-            new = without_moments(((k, k.partition("/")[2]) for k in keys), self._pending, "")
+            new = without_moments(((k, k.partition("/")[2]) for k in keys), moments, "")
             if new:
                 log.warning("the state has no moments of %s: they start anew", ", ".join(new))
-            update.session.set_optimizer_state(dict(self._pending))
-            self._pending = None
-        return update
+        apart = self._parameters.keys() - update.parameters.keys()
+        others = {k: v for k, v in moments.items() if k.partition("/")[2] in apart}
+        update.session.set_optimizer_state({k: v for k, v in moments.items() if k not in others})
+        self._update, self._others, self._pending = update, others, None
+
+    def _moments(self) -> dict[str, Any]:
+        """Return copies of all moments."""
+        own = {} if self._update is None else self._update.session.optimizer_state()
+        return self._others | {key: from_dlpack(tensor) for key, tensor in own.items()}
 
     def _find_parameters(self) -> dict[str, torch.nn.Parameter]:
         parameters = dict(self.model.named_parameters())
@@ -327,7 +350,7 @@ class ORTTrainer:
                 )
         for name in frozen_names:
             parameters[name].requires_grad_(False)
-        return {name: p for name, p in parameters.items() if p.requires_grad}
+        return {name: p for name, p in parameters.items() if name not in frozen_names}
 
     def _group_parameters(self) -> list[tuple[list[str], Mapping[str, Any] | None]]:
         apart = self.optim_config.names()

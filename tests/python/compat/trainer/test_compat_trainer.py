@@ -249,3 +249,68 @@ def test_groups_of_options_are_attributes(caplog):
     options.utils.frozen_weights.append("a")
     assert ORTTrainerOptions().utils.frozen_weights == []
     notices.forget()
+
+
+class Parts(torch.nn.Module):
+    """With a layer that some calls leave out, and one that none runs."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.more, self.unused = (
+            torch.nn.Linear(4, 2),
+            torch.nn.Linear(2, 2),
+            torch.nn.Linear(2, 2),
+        )
+        self.uses_more = True
+
+    def forward(self, x):
+        y = self.layer(x)
+        return self.more(y) if self.uses_more else y
+
+
+def test_what_has_no_gradient_stays_and_keeps_its_moments():
+    torch.manual_seed(0)
+    model = Parts()
+    other = copy.deepcopy(model)
+    config = AdamConfig(lr=0.05, lambda_coef=0.1)
+    options = {"utils": {"grad_norm_clip": False}}
+    ort = trainer(config, model, **options)
+    adam = torch.optim.AdamW(other.parameters(), 0.05, weight_decay=0.1)
+    for i, (x, y) in enumerate(batches(6)):
+        for m in (model, other):
+            m.uses_more = i % 3 != 1
+            m.layer.bias.requires_grad_(i != 3)
+        ort.train_step(x, y)
+        adam.zero_grad()
+        LOSS(other(x), y).backward()
+        adam.step()
+        if i == 4:  # a step without the second layer
+            state = ort.state_dict()
+            ort = trainer(config, model, **options)
+            ort.load_state_dict(state)
+    assert_same(model, other)
+
+
+def test_gradients_and_weights_that_users_set_are_theirs():
+    model = net()
+    other = copy.deepcopy(model)
+    trainers = [trainer(SGDConfig(lr=0.1), m) for m in (model, other)]
+    for x, y in batches(2):
+        gradient = torch.ones_like(model[0].weight)
+        model[0].weight.grad = gradient
+        trainers[0].train_step(x, y)
+        trainers[1].train_step(x, y)
+        assert model[0].weight.grad is gradient and (gradient == 1).all()
+        assert other[0].weight.grad is None
+        for m in (model, other):
+            m[0].weight.data = torch.full((m[0].weight.shape[1], m[0].weight.shape[0]), 0.1).t()
+    before = other[0].weight.detach().clone()
+    trainers[1].train_step(*batches(1)[0])
+    assert not torch.equal(other[0].weight, before)
+    trainers[0].train_step(*batches(1)[0])
+    assert_same(model, other)
+
+
+def test_a_bound_of_the_norm_for_some_parameters_is_refused():
+    with pytest.raises(steep.DataError, match="max_norm_clip"):
+        AdamConfig([{"params": ["0.weight"], "max_norm_clip": 0.5}])
