@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -12,7 +13,7 @@ from steep import _steep
 from steep.compat.agent.settings import Settings
 from steep.compat.inference.ort_value import OrtValue, PythonOrtValue
 from steep.compat.inference.session import SessionIOBinding, check_run, with_options
-from steep.compat.notices import log, say_once
+from steep.compat.notices import log
 from steep.errors import DataError, ModelError
 from steep.session import training
 from steep.session.inference import NodeArg, SessionOptions, node_arg
@@ -20,6 +21,7 @@ from steep.session.inference import NodeArg, SessionOptions, node_arg
 Array = np.ndarray[Any, Any]
 
 _KINDS = {"SGDOptimizer": "sgd", "AdamOptimizer": "adamw", "LambOptimizer": "lamb"}
+_RATIOS = {"ratio_min": -math.inf, "ratio_max": math.inf}
 _MOMENTS = {"exp_avg": "Moment_1", "exp_avg_sq": "Moment_2", "momentum_buffer": "Momentum"}
 _ONE_PROCESS = (
     "data_parallel_size",
@@ -193,8 +195,8 @@ class TrainingSession(training.TrainingSession):
             The outputs, as they were before the update.
 
         Raises:
-            DataError: an output is unknown; the options terminate the run; and DataError and
-                ShapeError as ``steep.TrainingSession.step``.
+            DataError: an output is unknown, or the learning rate is missing; the options terminate
+                the run; and DataError and ShapeError as ``steep.TrainingSession.step``.
         """
         parameters = self._require_parameters()
         check_run(run_options)
@@ -211,13 +213,23 @@ class TrainingSession(training.TrainingSession):
         if getattr(run_options, "only_execute_path_to_fetches", False):
             values = self._evaluate(feed)
         else:
-            if rate is not None:
-                self._set_rate(float(rate.reshape(())))
+            self._set_rate(rate)
             values = self._step(parameters.gradient_accumulation_steps, feed)
         return [np.asarray(values[name]) for name in output_names or (self._loss, *self._names)]
 
-    def _set_rate(self, rate: float) -> None:
-        self.lr = rate
+    def _set_rate(self, value: Array | None) -> None:
+        name = self._require_parameters().lr_params_feed_name
+        if value is None and not name:
+            return
+        if value is None or value.size != 1 or value.dtype.kind not in "fiu":
+            raise DataError(
+                "A run needs the learning rate.",
+                node=name,
+                expected="a number, as an array of one element, among the inputs",
+                received="nothing" if value is None else f"{value.dtype}{list(value.shape)}",
+                remedy="run_options.only_execute_path_to_fetches = True runs without an update",
+            )
+        self.lr = rate = float(value.reshape(()))
         for i, (_, options) in enumerate(self._groups):
             options.lr = rate
             self.set_group(i, options)
@@ -391,7 +403,29 @@ def _optimizer(parameters: TrainingParameters, weights: Sequence[str]) -> dict[s
     return arguments
 
 
+def _require_known(attributes: Mapping[str, float]) -> None:
+    """Raise DataError for an attribute that no optimizer has, or that would have no effect."""
+    known = {"alpha", "beta", "lambda", "epsilon", "max_norm_clip", "do_bias_correction"}
+    known |= {"weight_decay_mode", *_RATIOS}
+    for name, value in attributes.items():
+        if name not in known:
+            raise DataError(
+                "An attribute of the optimizer is unknown.",
+                node="TrainingParameters.optimizer_attributes_map",
+                expected=", ".join(sorted(known)),
+                received=name,
+            )
+        if name in _RATIOS and value != _RATIOS[name]:
+            raise DataError(
+                "Bounds of LAMB's trust ratio are not supported.",
+                node="TrainingParameters.optimizer_attributes_map",
+                expected=f"{name} {_RATIOS[name]}",
+                received=str(value),
+            )
+
+
 def _options(kind: str, attributes: dict[str, float]) -> _steep.OptimizerOptions:
+    _require_known(attributes)
     options = _steep.OptimizerOptions()
     options.kind = kind
     if kind == "sgd":
@@ -408,6 +442,4 @@ def _options(kind: str, attributes: dict[str, float]) -> _steep.OptimizerOptions
     options.weight_decay = attributes.get("lambda", 0.0)
     options.epsilon = attributes.get("epsilon", 1e-6 if kind == "lamb" else 1e-8)
     options.bias_correction = bool(attributes.get("do_bias_correction", kind != "lamb"))
-    for name in attributes.keys() & {"ratio_min", "ratio_max"}:
-        say_once(f"the attribute {name!r}", "a ratio has no bounds")
     return options

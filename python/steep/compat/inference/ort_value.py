@@ -37,7 +37,8 @@ class OrtValue:
                 received=str(getattr(array, "dtype", type(array).__name__)),
                 remedy="OrtValue.ortvalue_from_numpy(array)",
             )
-        self._array = array
+        native = array.dtype.newbyteorder("=")
+        self._array = array if array.dtype == native else array.astype(native)
 
     @classmethod
     def ortvalue_from_numpy(

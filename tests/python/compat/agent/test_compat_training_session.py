@@ -228,6 +228,20 @@ def test_states_come_back():
             },
             "weight_decay_mode",
         ),
+        (
+            {
+                "training_optimizer_name": "AdamOptimizer",
+                "optimizer_attributes_map": {"coef": {"lamda": 0.1}},
+            },
+            "lamda",
+        ),
+        (
+            {
+                "training_optimizer_name": "LambOptimizer",
+                "optimizer_attributes_map": {"coef": {"ratio_max": 2.0}},
+            },
+            "ratio_max",
+        ),
     ],
 )
 def test_what_is_not_to_be_had(settings, text):
@@ -242,6 +256,15 @@ def test_outputs_and_settings_that_are_not_there():
         parameters(weights_to_trian={"coef"})
     with pytest.raises(steep.DataError, match="load_state"):
         parameters().set_optimizer_initial_state({})
+
+
+@pytest.mark.parametrize("rate", [{}, {"Learning_Rate": np.ones(2, np.float32)}])
+def test_a_run_without_a_learning_rate_is_refused(rate):
+    made = session()
+    before = made.get_state()
+    with pytest.raises(steep.DataError, match="Learning_Rate"):
+        made.run(None, {"X": X, "label": Y, **rate})
+    np.testing.assert_equal(made.get_state(), before)
 
 
 def test_without_parameters_it_is_ours():
