@@ -6,6 +6,9 @@ import contextlib
 import dataclasses
 import inspect
 import io
+import logging
+import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +21,9 @@ from steep.lowering.ops.extent_arithmetic import OF_INTEGERS
 from steep.lowering.ops.stop_gradient import TRANSLATIONS
 from steep.lowering.training_semantics import keep_semantics
 from steep.onnx_graph.initializers import embed_weights
+from steep.torch_internals.exporter import conditions_on_extents
+
+log = logging.getLogger("steep")
 
 _PREFIX = "module."
 
@@ -44,9 +50,11 @@ def export(
 ) -> onnx.ModelProto:
     """Return the model, with weights, for arguments like ``tensors``.
 
-    Extents are dynamic where possible. Inputs are named after the parameters of ``forward``.
-    ``opset`` is by default the exporter's. The outputs are the tensors in the module's result, also
-    inside lists, tuples, dicts and dataclasses; other results are left out.
+    Extents are dynamic where possible. Where forward branches on an extent, the model has the
+    branch of the example, and the logger ``steep`` warns of the condition. Inputs are named after
+    the parameters of ``forward``. ``opset`` is by default the exporter's. The outputs are the
+    tensors in the module's result, also inside lists, tuples, dicts and dataclasses; other results
+    are left out.
 
     Raises:
         ModelError: the module cannot be exported, with the reason.
@@ -65,6 +73,7 @@ def export(
                 dynamic_shapes={"tensors": shapes},
                 strict=False,
             )
+            _say_conditions(exported_program, names)
             with torch.no_grad():  # with gradients, attention would be decomposed differently
                 program = torch.onnx.export(
                     exported_program,
@@ -98,6 +107,20 @@ def export(
         value.const_value = None
         graph.inputs.append(value)
     return embed_weights(program.model_proto, states, module)
+
+
+def _say_conditions(program: torch.export.ExportedProgram, names: Sequence[str]) -> None:
+    """Warn of conditions on extents under which the model computes what the module does."""
+    nodes = {node.name: node for node in program.graph.nodes}
+    of_symbol = {
+        str(extent): f"{name}.shape[{axis}]"
+        for key, name in zip(program.graph_signature.user_inputs, names, strict=True)
+        for axis, extent in enumerate(nodes[str(key)].meta["val"].shape)
+    }
+    own = [os.path.dirname(torch.__file__), os.path.dirname(os.path.dirname(__file__))]
+    for condition, place in conditions_on_extents(program, own):
+        text = re.sub(r"[a-z]\w*", lambda m: of_symbol.get(m[0], m[0]), condition)
+        log.warning("the exported model holds where %s, as for the example (%s)", text, place)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import onnx
-import onnx.numpy_helper
 import torch
 
 from steep.onnx_graph.traverse import bodies_of
@@ -31,8 +30,11 @@ def embed_weights(
         tensor = tensors[states[value.name]]
         same[value.name] = first.setdefault(id(tensor), value.name)
         if same[value.name] == value.name:
-            array = tensor.detach().contiguous().numpy()
-            graph.initializer.append(onnx.numpy_helper.from_array(array, value.name))
+            kind = value.type.tensor_type.elem_type
+            content = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+            graph.initializer.add(
+                name=value.name, data_type=kind, dims=tensor.shape, raw_data=content.tobytes()
+            )
     rename(graph, same)
     return proto
 

@@ -1,5 +1,7 @@
 """Files of PyTorch models: what they compute in evaluation mode, for any extents, or an error."""
 
+import logging
+
 import numpy as np
 import pytest
 
@@ -124,3 +126,33 @@ def test_what_a_file_cannot_say_is_refused(message, capfd):
 def test_arguments_that_forward_does_not_take():
     with pytest.raises(TypeError, match=r"Linear\.forward\(\)"):
         export(torch.nn.Linear(4, 3), [torch.randn(2, 4)] * 2)
+
+
+class BranchesOnExtents(torch.nn.Module):
+    def forward(self, x, y):
+        return x.sum(0) + y.sum(0) if x.shape[0] > y.shape[0] else x.sum(0) * 2
+
+
+def test_a_branch_on_extents_is_said(caplog):
+    with caplog.at_level(logging.WARNING, "steep"):
+        export(BranchesOnExtents(), [torch.ones(5, 2), torch.ones(3, 2)])
+    (said,) = [r.getMessage() for r in caplog.records if r.name == "steep"]
+    assert "x.shape[0] > y.shape[0]" in said and "test_export.py" in said
+    caplog.clear()
+    module = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Flatten())
+    with caplog.at_level(logging.WARNING, "steep"):
+        export(module, [torch.ones(5, 4)])
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16, torch.float64])
+def test_weights_of_any_float_type_are_embedded(kind):
+    module = torch.nn.Linear(4, 3).to(kind)
+    x = torch.linspace(-1, 1, 8).view(2, 4).to(kind)
+    model = export(module, [x])
+    (y,) = steep.InferenceSession(model.SerializeToString()).run(None, {"input": x})
+    expected = module(x).detach()
+    rtol = 1e-6 if kind == torch.float64 else 1e-2
+    torch.testing.assert_close(
+        torch.tensor(y.astype("float64")), expected.double(), rtol=rtol, atol=rtol
+    )
