@@ -142,14 +142,23 @@ class ORTTrainer(Trainer):
 
         Returns the described outputs.
         """
-        *data, lr = inputs
-        if len(data) != len(self.model_desc.inputs):
+        *data, lr = inputs or (None,)
+        if not inputs or len(data) != len(self.model_desc.inputs):
             raise DataError(
                 "The number of inputs is wrong.",
                 expected=", ".join(
                     d.name for d in (*self.model_desc.inputs, self.learning_rate_description)
                 ),
                 received=counted(len(inputs), "input"),
+            )
+        if not isinstance(lr, (int, float)) and not (
+            isinstance(lr, torch.Tensor) and lr.numel() == 1
+        ):
+            raise DataError(
+                "The learning rate is not valid.",
+                node=self.learning_rate_description.name,
+                expected="a number, or a tensor of one element",
+                received=repr(lr),
             )
         return self._describe(self.step(*data, lr=float(lr)))
 

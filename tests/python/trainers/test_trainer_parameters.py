@@ -214,3 +214,18 @@ def test_a_wrapped_model_keeps_its_mode_after_evaluate():
     trainer = steep.trainer(model, nn.MSELoss(), torch.optim.SGD(model.parameters(), 0.1))
     trainer.evaluate(torch.ones(2, 4), torch.ones(2, 4))
     assert net.training and net[0].training
+
+
+def test_a_described_rate_is_one_number():
+    described = steep.ModelDescription(
+        [steep.IODescription(name, ["N", 4], torch.float32) for name in "xy"],
+        [steep.IODescription("loss", [], torch.float32)],
+    )
+    rate = steep.IODescription("rate", [1], torch.float32)
+    trainer = steep.ORTTrainer(
+        nn.Linear(4, 4), nn.MSELoss(), described, "SGDOptimizer", None, rate, "cpu"
+    )
+    x = torch.ones(2, 4)
+    for arguments in ((), (x, x, torch.ones(2)), (x, x, "fast")):
+        with pytest.raises(steep.DataError):
+            trainer.train_step(*arguments)

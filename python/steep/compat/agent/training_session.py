@@ -22,6 +22,7 @@ Array = np.ndarray[Any, Any]
 
 _KINDS = {"SGDOptimizer": "sgd", "AdamOptimizer": "adamw", "LambOptimizer": "lamb"}
 _RATIOS = {"ratio_min": -math.inf, "ratio_max": math.inf}
+_SHARE_COUNT = ("LambOptimizer",)
 _MOMENTS = {"exp_avg": "Moment_1", "exp_avg_sq": "Moment_2", "momentum_buffer": "Momentum"}
 _ONE_PROCESS = (
     "data_parallel_size",
@@ -281,37 +282,104 @@ class TrainingSession(training.TrainingSession):
         return [node_arg(info) for info in self.output_info()]
 
     def get_state(self) -> dict[str, Array]:
-        """Return copies of the weights, and of moments as Moment_1_NAME, Moment_2_NAME."""
+        """Return copies of the weights, of moments as Moment_1_NAME and Moment_2_NAME, and counts.
+
+        A count is the number of the next update: Update_Count_NAME, with LAMB one for all, "Step".
+        """
         state = {name: np.array(value) for name, value in self.weights().items()}
         for name, value in self.optimizer_state().items():
-            state[_moment(name)] = np.array(value)
-        return state
+            if not name.startswith("step/"):
+                state[_moment(name)] = np.array(value)
+        return state | {name: np.array([n + 1], np.int64) for name, n in self._counts().items()}
 
     def load_state(self, state_dict: Mapping[str, Any], strict: bool = False) -> None:
-        """Copy in a result of ``get_state``.
+        """Copy in a result of ``get_state``. If it has moments without counts, a message says so.
 
         Raises:
             ModelError: with ``strict``, a name is missing; a name is unknown.
-            ShapeError: a value has another dtype or shape.
+            DataError: a count is not valid, or counts of the weights differ.
+            ShapeError: a value has another dtype or shape. Nothing has changed after an error.
         """
-        moments = {_moment(name): name for name in self.optimizer_state_names}
-        weights = {name: v for name, v in state_dict.items() if name not in moments}
-        missing = sorted({*self.parameter_names, *moments} - set(state_dict))
+        moments = {
+            _moment(name): name for name in self.optimizer_state_names if name[:5] != "step/"
+        }
+        counts = self._counts()
+        weights = {n: v for n, v in state_dict.items() if n not in moments and n not in counts}
+        missing = sorted({*self.parameter_names, *moments, *counts} - set(state_dict))
         if strict and missing:
             raise ModelError("The state is incomplete.", expected=", ".join(missing))
+        steps = self._steps_of({n: v for n, v in state_dict.items() if n in counts})
+        former = {name: np.array(value) for name, value in self.weights().items()}
         self.set_weights(weights)
-        self.set_optimizer_state({moments[n]: v for n, v in state_dict.items() if n in moments})
+        try:
+            self.set_optimizer_state(
+                {moments[n]: v for n, v in state_dict.items() if n in moments}
+                | {n: v for n, v in steps.items() if n != "step"}
+            )
+        except Exception:
+            self.set_weights(former)
+            raise
+        if "step" in steps:
+            self.step_count = int(steps["step"])
+        elif moments.keys() & state_dict.keys() and counts:
+            log.warning("the state has moments, and no %s: updates count as before", min(counts))
+
+    def _counts(self) -> dict[str, int]:
+        """Return the number of updates so far, by the name of the count in a state."""
+        kinds = [name.partition("/") for name in self.optimizer_state_names]
+        names = [weight for kind, _, weight in kinds if kind == "exp_avg_sq"]
+        if names and self._parameters and self._parameters.training_optimizer_name in _SHARE_COUNT:
+            return {"Step": self.step_count}
+        apart = {k: int(np.array(v)) for k, v in self.optimizer_state().items() if k[:5] == "step/"}
+        return {f"Update_Count_{n}": apart.get(f"step/{n}", self.step_count) for n in names}
+
+    def _steps_of(self, counts: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the session's numbers of updates: "step", and of weights with one of their own."""
+        numbers: dict[str, int] = {}
+        for name, value in counts.items():
+            array = np.asarray(value)
+            if array.size != 1 or array.dtype.kind not in "iuf" or not array.reshape(()) >= 1:
+                raise DataError(
+                    "A count of updates is not valid.",
+                    node=name,
+                    expected="one number of at least 1",
+                    received=str(value),
+                )
+            numbers[name] = int(array.reshape(())) - 1
+        apart = [name for name in self.optimizer_state_names if name[:5] == "step/"]
+        if not apart and len(set(numbers.values())) > 1:
+            raise DataError(
+                "The weights of a state have made different numbers of updates.",
+                node="Update_Count",
+                expected="one number",
+                received=", ".join(f"{name} {n + 1}" for name, n in numbers.items()),
+            )
+        steps: dict[str, Any] = {"step": max(numbers.values())} if numbers else {}
+        for name in apart:
+            count = numbers.get(f"Update_Count_{name[5:]}", numbers.get("Step"))
+            if count is not None:
+                steps[name] = np.array(count, np.float32)
+        return steps
 
     def get_model_state(self, include_mixed_precision_weights: bool = False) -> dict[str, Any]:
         """Return copies of the weights, under "full_precision"."""
         return {"full_precision": {n: np.array(v) for n, v in self.weights().items()}}
 
     def get_optimizer_state(self) -> dict[str, dict[str, Array]]:
-        """Return copies of the moments, by weight and then by name."""
+        """Return copies of moments and counts, by weight and then by name.
+
+        LAMB's count is under "shared_optimizer_state".
+        """
         state: dict[str, dict[str, Array]] = {name: {} for name in self.parameter_names}
         for name, value in self.optimizer_state().items():
             kind, _, weight = name.partition("/")
-            state[weight][_MOMENTS.get(kind, kind)] = np.array(value)
+            if kind != "step":
+                state[weight][_MOMENTS.get(kind, kind)] = np.array(value)
+        for name, count in self._counts().items():
+            own = state.setdefault("shared_optimizer_state", {}) if name == "Step" else None
+            key = name if own is not None else "Update_Count"
+            target = state[name.removeprefix("Update_Count_")] if own is None else own
+            target[key] = np.array([count + 1], np.int64)
         return state
 
     def get_partition_info_map(self) -> dict[str, Any]:

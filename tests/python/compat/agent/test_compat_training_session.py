@@ -267,6 +267,55 @@ def test_a_run_without_a_learning_rate_is_refused(rate):
     np.testing.assert_equal(made.get_state(), before)
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"training_optimizer_name": "AdamOptimizer"},
+        {
+            "training_optimizer_name": "AdamOptimizer",
+            "optimizer_attributes_map": {"coef": {"lambda": 0.1}},
+        },
+        {
+            "training_optimizer_name": "LambOptimizer",
+            "optimizer_int_attributes_map": {
+                name: {"do_bias_correction": 1} for name in ("coef", "intercept")
+            },
+        },
+    ],
+)
+def test_a_state_goes_on_with_its_counts(settings, caplog):
+    first, second = session(**settings), session(**settings)
+    for _ in range(3):
+        first.run(None, feed())
+    state = first.get_state()
+    second.load_state(state, strict=True)
+    assert not caplog.records
+    for made in (first, second):
+        made.run(None, feed())
+    np.testing.assert_equal(second.get_state(), first.get_state())
+    count = (
+        "Step" if settings["training_optimizer_name"] == "LambOptimizer" else "Update_Count_coef"
+    )
+    assert state[count] == 4
+    optimizer = first.get_optimizer_state()
+    of_all = optimizer.get("shared_optimizer_state", optimizer["coef"])
+    assert of_all[count.removesuffix("_coef")] == 5
+
+
+def test_a_state_that_does_not_fit_changes_nothing():
+    made = session(training_optimizer_name="AdamOptimizer")
+    made.run(None, feed())
+    before = made.get_state()
+    doubled = {name: value * 2 for name, value in before.items() if name in ("coef", "intercept")}
+    for name, value in (
+        ("Moment_1_coef", np.ones(1, np.float32)),
+        ("Update_Count_coef", np.zeros(1, np.int64)),
+    ):
+        with pytest.raises(steep.Error):
+            made.load_state({**doubled, name: value})
+        np.testing.assert_equal(made.get_state(), before)
+
+
 def test_without_parameters_it_is_ours():
     from onnxruntime.training import TrainingSession
 
