@@ -174,6 +174,7 @@ class Trainer:
                 )
             self._believe()
             self._feed(session := self.session, lr)
+            self._roles.read_weights()
             result = session.apply_gradients()
             self._roles.note_writes(weights=not result.skipped)
             self._say_if_skipped(result)
@@ -242,6 +243,7 @@ class Trainer:
         self._say_checkpoint_note()
         with errors_of_pytorch():
             arrays = [tensors[i].detach() for i in roles.input_positions]
+            roles.read_weights()
             if self._accumulates:
                 result = session.step(*arrays, accumulate=True)
             self._add_carried()
@@ -382,6 +384,7 @@ class Trainer:
         """
         self._agree()
         self._add_carried()  # the session then refuses
+        self._roles.read_weights()
         self.session.save_checkpoint(os.fspath(path), json.dumps(user))
 
     def load_checkpoint(self, path: str | os.PathLike[str]) -> Any:
@@ -458,17 +461,16 @@ class Trainer:
             name = names.get(id(tensors[i]), "")
             if name in trained and i in new_values:
                 raise ModelError("Forward writes a parameter that is trained.", node=name)
-            if name in trained:
-                tensors[i].data = tensors[i].data.contiguous()
-            elif name not in buffers or i not in new_values or not tensors[i].is_contiguous():
-                continue
-            states[i] = name
+            kept = name in buffers and i in new_values and tensors[i].is_contiguous()
+            if name in trained or kept:
+                states[i] = name
         of_graph = [name for name in states.values() if name in trained]
         if not of_graph:
             raise ModelError(
                 "No trainable parameter is in the graph.",
                 remedy="check requires_grad, and that the loss depends on the model",
             )
+        memory = {i: tensors[i].detach().contiguous() for i in states}
         input_positions = [i for i in lowered.inputs if i not in states]
         own = set(states.values()) - set(of_graph)
         other_writes = [write for write in lowered.writes if write.tensor not in states]
@@ -476,6 +478,7 @@ class Trainer:
             lowered,
             loss=next(k for k, v in enumerate(lowered.values) if v.node.target is the_loss),
             bindings=[(i, tensors[i], tensors[i].data_ptr()) for i in states],
+            apart=[(tensors[i], memory[i]) for i in states if not tensors[i].is_contiguous()],
             input_positions=input_positions,
             targets=[write.argument for write in other_writes],
             types=[torch.empty_like(tensors[i], device="meta") for i in input_positions],
@@ -496,7 +499,7 @@ class Trainer:
             step_outputs=step_outputs,
             seed=self._seed,
             groups=groups,
-            weights={name: tensors[i].detach() for i, name in states.items()},
+            weights={name: memory[i] for i, name in states.items()},
             parallel=self._parallel,
             bound_to_graph=False,  # other extents or PyTorch releases may give another graph
             **self._settings,

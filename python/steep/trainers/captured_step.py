@@ -35,6 +35,8 @@ class Roles:
     loss: int = 0  # position of the loss among lowered.values
     # (position in a call, tensor in the session, its address)
     bindings: Sequence[tuple[int, torch.Tensor, int]] = ()
+    # parameters that are not contiguous, each with the session's copy
+    apart: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()
     input_positions: Sequence[int] = ()  # positions of the call's tensors that are session inputs
     targets: Sequence[int] = ()  # arguments to which the session's first outputs are copied
     types: Sequence[torch.Tensor] = ()  # meta tensors like the session's inputs
@@ -49,14 +51,22 @@ class Roles:
             for i, tensor, pointer in self.bindings
         )
 
+    def read_weights(self) -> None:
+        """Take over parameters whose memory is not the session's."""
+        for parameter, copy in self.apart:
+            copy.copy_(parameter.detach())
+
     def note_writes(self, *, weights: bool) -> None:
         """Count what a step wrote as writes of PyTorch, whose versions of tensors do not see them.
 
-        So a backward that needs a former value raises PyTorch's error.
+        So a backward that needs a former value raises PyTorch's error. Parameters whose memory is
+        not the session's get their new values.
 
         Args:
             weights: whether it wrote weights, and not only other states.
         """
+        for parameter, copy in self.apart if weights else ():
+            parameter.detach().copy_(copy)
         written = [t for _, t, _ in self.bindings if weights or not t.requires_grad]
         increment_version([t for t in written if not t.is_inference()])
 

@@ -14,8 +14,8 @@ from steep.torch_internals.tensors import has_hooks
 def check_apart(net: torch.nn.Module, trained: set[str], tensors: Sequence[torch.Tensor]) -> None:
     """Check that a step writes to no memory that other tensors read.
 
-    A step updates each parameter as soon as its gradient exists. A parameter that is not contiguous
-    gets new memory, so that a tensor that shared its memory would no longer change with it.
+    A step updates each parameter as soon as its gradient exists. One that is not contiguous is
+    updated by way of a copy, and the memory of others within its own is not looked at.
 
     Args:
         net: model and criterion.

@@ -229,3 +229,31 @@ def test_a_described_rate_is_one_number():
     for arguments in ((), (x, x, torch.ones(2)), (x, x, "fast")):
         with pytest.raises(steep.DataError):
             trainer.train_step(*arguments)
+
+
+def test_weights_that_are_not_contiguous_stay_in_their_memory(tmp_path):
+    net, twin = twins(lambda: nn.Conv2d(4, 3, 2).to(memory_format=torch.channels_last))
+    views = [n.weight.detach().permute(0, 2, 3, 1) for n in (net, twin)]
+    optimizers = [torch.optim.AdamW(n.parameters(), 0.1) for n in (net, twin)]
+    trainer = steep.trainer(net, nn.MSELoss(), optimizers[0])
+    x, y = torch.randn(4, 4, 3, 3), torch.randn(4, 3, 2, 2)
+    for i in range(4):
+        if i % 2:
+            trainer.step(x, y)
+        else:
+            for rows in (slice(0, 2), slice(2, 4)):
+                trainer.step(x[rows], y[rows], accumulate=True)
+            trainer.apply_gradients()
+        optimizers[1].zero_grad()
+        nn.functional.mse_loss(twin(x), y).backward()
+        optimizers[1].step()
+        for n in (net, twin):
+            n.weight.data.mul_(0.5)
+        torch.testing.assert_close(*views, rtol=1e-4, atol=1e-5)
+        assert net.weight.stride() == twin.weight.stride()
+    trainer.save_checkpoint(tmp_path / "run")
+    before = net.weight.detach().clone()
+    trainer.step(x, y)
+    trainer.load_checkpoint(tmp_path / "run")
+    assert torch.equal(net.weight.detach(), before)
+    assert torch.equal(views[0], before.permute(0, 2, 3, 1))
