@@ -11,6 +11,12 @@ inline constexpr const char* kSampleVariance = "sample_variance";
 
 inline constexpr Attribute kNormEpsilon{"epsilon", 1e-5};
 
+/// Attributes of steep.BatchNorm and steep.BatchNormGrad: what is applied to y, "Relu", "Clip" or
+/// "Hardtanh", or nothing. The last two have the bounds `low` and `high`, low <= high. Slopes
+/// differ: that of Relu is 0 at 0 and 1 at NaN, that of Clip is 1 at both bounds and 0 at NaN, that
+/// of Hardtanh is 0 at all three. Hardtanh gives the bound where y equals it: no -0 if that is 0.
+inline constexpr Attribute kActivation{"activation", ""}, kLow{"low", 0.0}, kHigh{"high", 0.0};
+
 struct BatchNorm {
   Value y, mean, variance;
 };

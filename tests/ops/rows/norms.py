@@ -7,6 +7,7 @@ from .row import exactly, floats, table
 ROWS, row = table()
 
 EPSILON = 2.0**-6
+BOUNDS = -0.5, 0.75
 SHAPES = [
     (2, 1, 1),
     (3, 4),
@@ -38,6 +39,21 @@ def batch_norm_grad(dy, x, scale, mean, variance):
     along = unit * (dy * unit).mean(axes).view(shape)
     dx = (scale * inv).view(shape) * (dy - dy.mean(axes).view(shape) - along)
     return dx, (dy * unit).sum(axes), dy.sum(axes)
+
+
+def activate(y, name):
+    return F.relu(y) if name == "Relu" else y.clamp(*BOUNDS)
+
+
+def activated(x, scale, bias, name):
+    y, mean, variance = batch_norm(x, scale, bias)
+    return activate(y, name), mean, variance
+
+
+def activated_grad(dy, x, scale, mean, variance, bias, name):
+    y = inference(x, scale, bias, mean, variance)
+    low, high = (0, float("inf")) if name == "Relu" else BOUNDS
+    return batch_norm_grad(dy * ((y > low) & (y < high)), x, scale, mean, variance)
 
 
 def inference(x, scale, bias, mean, variance):
@@ -89,6 +105,29 @@ for _x in SHAPES + EMPTY:
         outputs=3,
         torch=batch_norm_grad,
     )
+    for _name in ("Relu", "Clip", "Hardtanh"):
+        _attrs = {"epsilon": EPSILON, "activation": _name, "low": BOUNDS[0], "high": BOUNDS[1]}
+        row(
+            "steep.BatchNorm",
+            *_operands,
+            attrs=_attrs,
+            outputs=3,
+            smooth=0 not in _x,
+            torch=lambda *t, name=_name: activated(*t, name),
+            note=_name,
+        )
+        row(
+            "steep.BatchNormGrad",
+            floats(*_x),
+            floats(*_x),
+            floats(_c),
+            *_statistics,
+            floats(_c),
+            attrs=_attrs,
+            outputs=3,
+            torch=lambda *t, name=_name: activated_grad(*t, name),
+            note=_name,
+        )
     row(
         "BatchNormalization",
         *_operands,
