@@ -63,6 +63,8 @@ void remove_duplicates(Graph& graph);    // nodes that compute what another node
 void fuse_attention(Graph& graph);       // attention, forward and backward, into steep.Attention
 void fuse_long_attention(Graph& graph);  // the same, of long sequences only
 void fuse_matmul(Graph& graph);          // transposes, scale, bias and ReLU into steep.MatMul
+/// ReLU and Clip, and their gradients, into steep.BatchNorm.
+void fuse_batch_norm(Graph& graph, const Devices& devices);
 void precision_bf16(Graph& graph, const Devices& devices);  // products in bfloat16
 void precision_fp16(Graph& graph, const Devices& devices);  // products in float16
 void chunk_logits(Graph& graph);  // scores over a vocabulary, a chunk of rows at a time
@@ -77,6 +79,7 @@ void write_through(Graph& graph);     // updates without the copy of steep.Assig
 // The patterns of passes.
 std::vector<PatternRuleInfo> fuse_attention_patterns();
 std::vector<PatternRuleInfo> fuse_matmul_patterns();
+std::vector<PatternRuleInfo> fuse_batch_norm_patterns();
 std::vector<PatternRuleInfo> precision_patterns();
 std::vector<PatternRuleInfo> chunk_logits_patterns();
 std::vector<PatternRuleInfo> fuse_gather_grad_patterns();

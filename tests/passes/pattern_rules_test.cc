@@ -15,6 +15,7 @@
 #include "autodiff/unrolled_scan.h"
 #include "ir/seed.h"
 #include "ops/build.h"
+#include "passes/batch_norm_graph.h"
 #include "passes/pipeline.h"
 #include "runtime/logs.h"
 #include "train/loss.h"
@@ -170,6 +171,10 @@ void large_normalisation(Graph& g) {
   g.add_output("y", sum(y, {}, false));
   const Graph::Scope backward(g, Phase::backward, "grad");
   g.add_output("dw", matmul(transpose(y, {1, 0}), x), Phase::backward);
+}
+
+void activated_batch_norm(Graph& g, const char* curve) {
+  g = std::move(testing::BatchNormGraph(curve, {DType::f32, Shape{2, 3, 4, 4}}).g);
 }
 
 void recurrent_layer_and_gradient(Graph& g) {
@@ -368,6 +373,12 @@ const std::vector<Case>& cases_of_other_passes() {
         "fuse_matmul/divided_result", "fuse_matmul/bias", "fuse_matmul/relu",
         "fuse_matmul/transposed_result"},
        surrounded_product},
+      {{"fuse_batch_norm/relu", "fuse_batch_norm/relu_gradient"},
+       [](Graph& g) { activated_batch_norm(g, "Relu"); }},
+      {{"fuse_batch_norm/clip", "fuse_batch_norm/clip_gradient"},
+       [](Graph& g) { activated_batch_norm(g, "Clip"); }},
+      {{"fuse_batch_norm/hardtanh", "fuse_batch_norm/hardtanh_gradient"},
+       [](Graph& g) { activated_batch_norm(g, "Hardtanh"); }},
       {{"precision/product", "precision/epilogue", "precision/move", "precision/sum",
         "precision/norm", "precision/narrowing_cast", "precision/split", "precision/concat",
         "precision/widened", "precision/deliver"},
