@@ -143,7 +143,7 @@ def test_modules_and_the_trainer_of_pytorch():
         for m in (ours, compiled):
             for a, b in zip(net.parameters(), m.parameters(), strict=True):
                 torch.testing.assert_close(b.grad, a.grad, rtol=1e-4, atol=1e-5)
-    assert copy.deepcopy(ours)._providers == [SMALL]
+    assert copy.deepcopy(ours)._steep_providers == [SMALL]
 
     def losses(**options):
         torch.manual_seed(1)
