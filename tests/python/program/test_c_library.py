@@ -241,26 +241,25 @@ def test_the_lines_of_the_page(
     assert "1 output(s)" in said or "step 10  loss" in said
 
 
+def build_program_of(page: str, prefix: Path, model: Path, folder: Path) -> None:
+    """Compile the page's program in C as `page`, in a folder that also has its model."""
+    text = (ROOT / "docs" / page).read_text()
+    ((_, code),) = [block for block in FENCED.findall(text) if block[0] == "c"]
+    shutil.copy(model, folder / "model.onnx")
+    (folder / "page.c").write_text(code)
+    libraries = library(prefix).parent
+    options = [f"-I{prefix}/include", f"-L{libraries}", f"-Wl,-rpath,{libraries}", "-lsteep"]
+    output_of("cc", "-std=c99", "-Wall", "-Werror", "page.c", *options, "-o", "page", cwd=folder)
+
+
 def test_gradients_of_the_page(prefix: Path, model: Path, tmp_path: Path) -> None:
     """The gradient of a bias is the sum of 8 rows of ones."""
-    page = (ROOT / "docs/forward_backward.md").read_text()
-    ((_, code),) = [block for block in FENCED.findall(page) if block[0] == "c"]
-    shutil.copy(model, tmp_path / "model.onnx")
-    folder = library(prefix).parent
-    (tmp_path / "page.c").write_text(code)
-    options = [f"-I{prefix}/include", f"-L{folder}", f"-Wl,-rpath,{folder}", "-lsteep"]
-    output_of("cc", "-std=c99", "-Wall", "-Werror", "page.c", *options, "-o", "page", cwd=tmp_path)
+    build_program_of("forward_backward.md", prefix, model, tmp_path)
     assert output_of("./page", cwd=tmp_path) == "gradient 8\n"
 
 
 def test_several_processes_of_the_page(prefix: Path, model: Path, tmp_path: Path) -> None:
-    page = (ROOT / "docs/parallel.md").read_text()
-    ((_, code),) = [block for block in FENCED.findall(page) if block[0] == "c"]
-    shutil.copy(model, tmp_path / "model.onnx")
-    folder = library(prefix).parent
-    (tmp_path / "page.c").write_text(code)
-    options = [f"-I{prefix}/include", f"-L{folder}", f"-Wl,-rpath,{folder}", "-lsteep"]
-    output_of("cc", "-std=c99", "-Wall", "-Werror", "page.c", *options, "-o", "page", cwd=tmp_path)
+    build_program_of("parallel.md", prefix, model, tmp_path)
     said = output_of(prefix / "bin/steep", "launch", "-n", 2, "--", "./page", cwd=tmp_path)
     assert re.findall(r"loss of all rows: [\d.]+$", said, re.M)
     assert (tmp_path / "checkpoint").is_dir()
