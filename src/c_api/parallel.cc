@@ -14,6 +14,7 @@
 #include "c_api/call.h"
 #include "c_api/options.h"
 #include "c_api/training.h"
+#include "parallel/describe.h"
 #include "runtime/digest.h"
 
 namespace steep::c_api {
@@ -118,16 +119,6 @@ std::vector<Tensor> agreed(Peers& peers, const char* call, const steep_array* ar
                       .received = texts[rank]});
   }
   return tensors;
-}
-
-DType wire_of(const char* precision) {
-  const std::string name = precision == nullptr ? "float32" : precision;
-  if (name == "float32") return DType::f32;
-  if (name == "bfloat16") return DType::bf16;
-  throw ModelError({.what = "Numbers cannot be exchanged in this precision.",
-                    .node = "wire_precision",
-                    .expected = "float32 or bfloat16",
-                    .received = name});
 }
 
 void require_float(const Tensor& tensor) {
@@ -248,7 +239,8 @@ steep_code steep_peers_gather_text(steep_peers* peers, const char* text, steep_s
 steep_code steep_peers_add(steep_peers* peers, const steep_array* arrays, size_t count,
                            double factor, const char* wire_precision, steep_error** error) {
   return call_alone(peers, error, [&](steep::Peers& own) {
-    const steep::DType wire = wire_of(wire_precision);
+    const steep::DType wire =
+        steep::wire_dtype(wire_precision == nullptr ? "float32" : wire_precision);
     const std::vector<steep::Tensor> tensors =
         agreed(own, "steep_peers_add", arrays, count, std::string(name_of(wire)), require_float);
     own.add(tensors, factor, wire);

@@ -64,13 +64,8 @@ DataParallel::DataParallel(TrainingSession& session, std::shared_ptr<Peers> peer
 }
 
 void DataParallel::choose_wire(const std::string& precision) {
-  if (precision != "float32" && precision != "bfloat16") {
-    throw ModelError(ErrorParts{.what = "Gradients cannot be exchanged in this precision.",
-                                .node = "wire_precision",
-                                .expected = "float32 or bfloat16",
-                                .received = precision});
-  }
-  if (precision == "float32" || peers_->size() == 1) return;
+  const DType wire = wire_dtype(precision);
+  if (wire == DType::f32 || peers_->size() == 1) return;
   if (!peers_->exchanges()) {
     throw ProviderError(
         ErrorParts{.what = "This way to communicate cannot exchange gradients in bfloat16.",
@@ -79,7 +74,7 @@ void DataParallel::choose_wire(const std::string& precision) {
                    .received = "Peers without",
                    .remedy = "Use gloo or mpi, or wire_precision = float32."});
   }
-  wire_ = DType::bf16;
+  wire_ = wire;
 }
 
 std::string DataParallel::warning() const {

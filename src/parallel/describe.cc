@@ -98,6 +98,15 @@ std::optional<Difference> first_difference(const Facts& first, const Facts& othe
   return {};
 }
 
+DType wire_dtype(const std::string& precision) {
+  if (precision == "float32") return DType::f32;
+  if (precision == "bfloat16") return DType::bf16;
+  throw ModelError(ErrorParts{.what = "Gradients cannot be exchanged in this precision.",
+                              .node = "wire_precision",
+                              .expected = "float32 or bfloat16",
+                              .received = precision});
+}
+
 std::string hash_of_file(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   Digest digest;

@@ -20,6 +20,10 @@ bool is_of_states(const std::string& fact);
 /// All fields of an optimizer as text; equal texts mean equal options.
 std::string option_text(const OptimizerOptions& options);
 
+/// The dtype of gradients on their way, by the name that users give: "float32" or "bfloat16".
+/// Throws ModelError.
+DType wire_dtype(const std::string& precision);
+
 /// The exchange after owners have updated their weights: Peers::agree().
 inline constexpr const char* kUpdateCall = "the update of the weights";
 
