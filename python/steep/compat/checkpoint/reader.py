@@ -184,6 +184,8 @@ class _Reader:
                 remedy="set the environment variable STEEP_MAX_BYTES",
             )
         values = self._bytes(tensor, size)
+        if self._nominal:  # values that a nominal state holds none the less mean nothing
+            values = np.zeros(size, np.uint8)
         if dtype == np.bool_ and values.size and int(values.max()) > 1:
             raise tensor.wrong("raw_data", "truth values of 0 or 1", str(int(values.max())))
         try:
