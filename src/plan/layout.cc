@@ -371,12 +371,13 @@ size_t bytes_in(const Plan& plan, Storage storage) {
 }
 
 /// A plan knows what a run needs, so exceeding the budget is an error before any memory is used.
-void check_budget(const Plan& plan) {
+void check_budget(const Plan& plan, size_t offloaded) {
   const size_t most = current_limits().max_bytes;
   const auto sum = [&](Storage storage) { return bytes_in(plan, storage); };
   size_t all = plan.arena_bytes;
-  for (const Storage storage : {Storage::constant, Storage::state, Storage::output})
-    all = saturated_sum(all, sum(storage));
+  const size_t states = sum(Storage::state) - offloaded;
+  for (const size_t bytes : {sum(Storage::constant), states, sum(Storage::output)})
+    all = saturated_sum(all, bytes);
   const size_t input_bytes = sum(Storage::input);
   if (all <= most && input_bytes <= most) return;
   std::vector<std::pair<size_t, Value>> values;
@@ -408,8 +409,8 @@ void check_budget(const Plan& plan) {
            "{} of inputs; {} of intermediate values, {} of constants, {} of parameters and "
            "moments, {} of results; the greatest: {}",
            bytes_text(input_bytes), bytes_text(plan.arena_bytes),
-           bytes_text(sum(Storage::constant)), bytes_text(sum(Storage::state)),
-           bytes_text(sum(Storage::output)), greatest),
+           bytes_text(sum(Storage::constant)), bytes_text(states), bytes_text(sum(Storage::output)),
+           greatest),
        .remedy = "Use a smaller batch or sequence length, or raise Limits::max_bytes "
                  "(max_bytes= in Python, --max-bytes)."});
 }
@@ -466,14 +467,14 @@ size_t run_bytes(const Plan& plan) {
   return bytes;
 }
 
-Plan complete(Plan plan, KernelGraph kernel_graph) {
+Plan complete(Plan plan, KernelGraph kernel_graph, size_t offloaded) {
   for (Step& step : plan.steps) {
     if (!step.node) continue;
     if (const auto it = kernel_graph.kernels.find(step.node.id()); it != kernel_graph.kernels.end())
       step.kernel = std::move(it->second.kernel);
   }
   plan.declined = std::move(kernel_graph.declined);
-  check_budget(plan);
+  check_budget(plan, offloaded);
   tell(plan);
   return plan;
 }

@@ -29,8 +29,9 @@ struct LayoutInput {
 /// Plans the graph. Its steps have no kernels yet.
 Plan lay_out(Graph graph, const LayoutInput& on);
 
-/// Moves the kernels into the steps. Throws OutOfMemoryError if a run would exceed the budget.
-Plan complete(Plan plan, KernelGraph kernel_graph);
+/// Moves the kernels into the steps. `offloaded`: bytes of the states that lie in a file, and do
+/// not count. Throws OutOfMemoryError if a run would exceed the budget.
+Plan complete(Plan plan, KernelGraph kernel_graph, size_t offloaded);
 
 /// The host's memory that a run of the plan uses, in bytes: arena, inputs, constants, states and
 /// results.

@@ -11,16 +11,15 @@ namespace steep {
 constexpr std::string_view kLeast = "least";
 
 struct MemoryLimit {
-  size_t bytes = 0;  ///< 0: no limit
-  /// Bytes that the caller holds and that a plan does not include, less bytes of the plan that are
-  /// not in memory; may be negative.
-  ptrdiff_t held = 0;
-  bool least = false;  ///< replaces `bytes`: take the smallest plan that is found
+  size_t bytes = 0;      ///< 0: no limit
+  size_t held = 0;       ///< bytes that the caller holds and that a plan does not include
+  size_t offloaded = 0;  ///< bytes of the plan's states that lie in a file
+  bool least = false;    ///< replaces `bytes`: take the smallest plan that is found
 
   /// Whether there is no limit.
   bool is_none() const { return bytes == 0 && !least; }
   /// What counts for the limit when a plan takes `run_bytes`.
-  size_t counted(size_t run_bytes) const { return run_bytes + static_cast<size_t>(held); }
+  size_t counted(size_t run_bytes) const { return run_bytes + held - offloaded; }
   bool allows(size_t run_bytes) const {
     return is_none() || (!least && counted(run_bytes) <= bytes);
   }

@@ -496,12 +496,11 @@ Plan plan_within(Graph graph, const Devices& devices, std::vector<Declined> deco
   kernel_graph.declined.insert(kernel_graph.declined.begin(),
                                std::make_move_iterator(decomposed.begin()),
                                std::make_move_iterator(decomposed.end()));
-  if (limit.is_none()) return make_plan(std::move(graph), std::move(kernel_graph), devices);
   const std::vector<int> device = assign_devices(graph, kernel_graph);
   const KernelOf kernels = kernels_of(graph, kernel_graph);
   const ViewOf views = views_of(graph, kernel_graph);
   Plan plan = fit(graph, {kernels, views, device, devices}, limit, kernel_graph.kernels);
-  return complete(std::move(plan), std::move(kernel_graph));
+  return complete(std::move(plan), std::move(kernel_graph), limit.offloaded);
 }
 
 }  // namespace steep

@@ -12,7 +12,7 @@ Plan make_plan(Graph graph, KernelGraph kernel_graph, const Devices& devices) {
   const KernelOf kernels = kernels_of(graph, kernel_graph);
   const ViewOf views = views_of(graph, kernel_graph);
   Plan plan = lay_out(std::move(graph), {kernels, views, device, devices});
-  return complete(std::move(plan), std::move(kernel_graph));
+  return complete(std::move(plan), std::move(kernel_graph), 0);
 }
 
 namespace {

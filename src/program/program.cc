@@ -94,7 +94,9 @@ MemoryReport Program::memory_report(std::span<const Type> inputs) {
   return impl_->memory_report(inputs);
 }
 
-void Program::set_held_bytes(ptrdiff_t held) { impl_->set_held_bytes(held); }
+void Program::set_held_bytes(size_t held, size_t offloaded) {
+  impl_->set_held_bytes(held, offloaded);
+}
 
 std::string Program::dump(std::span<const Type> inputs, DumpFormat format) {
   const Budget budget(impl_->options.limits);

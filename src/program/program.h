@@ -140,9 +140,9 @@ class Program {
   /// Throws OutOfMemoryError if no plan fits the limit, ProviderError for a graph that runs in
   /// segments.
   MemoryReport memory_report(std::span<const Type> inputs);
-  /// Sets the memory that the caller holds besides (MemoryLimit::held). Plans that no longer fit
-  /// are made again.
-  void set_held_bytes(ptrdiff_t held);
+  /// Sets the memory that the caller holds besides, and what of the states lies in a file
+  /// (MemoryLimit::held, offloaded). Plans that no longer fit are made again.
+  void set_held_bytes(size_t held, size_t offloaded);
   /// The specialised graph, after its passes, as a model for viewers: see write_compiled(). For a
   /// graph that runs in segments: the graph before segmentation.
   std::string compiled_model(std::span<const Type> inputs);

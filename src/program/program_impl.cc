@@ -181,9 +181,10 @@ MemoryReport Program::Impl::memory_report(std::span<const Type> input_types) {
                               s->executable.plan().found);
 }
 
-void Program::Impl::set_held_bytes(ptrdiff_t bytes) {
+void Program::Impl::set_held_bytes(size_t held, size_t offloaded) {
   MemoryLimit& limit = options.memory_limit;
-  limit.held = bytes;
+  limit.held = held;
+  limit.offloaded = offloaded;
   if (limit.bytes == 0) return;
   std::erase_if(cache, [&](const std::shared_ptr<Specialisation>& s) {
     return !limit.allows(run_bytes(s->executable.plan()));

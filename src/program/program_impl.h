@@ -74,7 +74,7 @@ struct Program::Impl {
 
   PlanInfo plan(std::span<const Type> input_types);
   MemoryReport memory_report(std::span<const Type> input_types);
-  void set_held_bytes(ptrdiff_t bytes);
+  void set_held_bytes(size_t held, size_t offloaded);
 
   void check_count(std::span<const Tensor> inputs, const std::vector<size_t>& indices) const;
 

@@ -46,9 +46,10 @@ class ProgramSet {
     }
     Graph graph = make();
     ProgramOptions options = options_;
+    options.memory_limit.offloaded = offloaded_bytes(graph);
     options.memory_limit.held = held_beside(graph);
     for (auto& [other, program] : programs_)  // states may have been added since
-      program.set_held_bytes(held_beside(program.graph()));
+      program.set_held_bytes(held_beside(program.graph()), offloaded_bytes(program.graph()));
     Program program(std::move(graph), std::move(options));
     for (const Value state : program.graph().states())
       program.bind_state(state.name(), states.at(state.name()));
@@ -105,12 +106,19 @@ class ProgramSet {
   }
 
  private:
-  /// Bytes in memory of the states that the graph does not use, less those of its offloaded states.
-  ptrdiff_t held_beside(const Graph& graph) const {
-    auto bytes = static_cast<ptrdiff_t>(state_bytes());
+  /// Bytes of the graph's states that lie in a file.
+  size_t offloaded_bytes(const Graph& graph) const {
+    size_t bytes = 0;
     for (const Value state : graph.states())
-      bytes -= static_cast<ptrdiff_t>(states.at(state.name()).nbytes());
+      bytes += offloaded.count(state.name()) == 0 ? 0 : states.at(state.name()).nbytes();
     return bytes;
+  }
+  /// Bytes in memory of the states that the graph does not use.
+  size_t held_beside(const Graph& graph) const {
+    size_t used = 0;
+    for (const Value state : graph.states())
+      used += offloaded.count(state.name()) == 0 ? states.at(state.name()).nbytes() : 0;
+    return state_bytes() - used;
   }
   Profiler& recorded() const {
     if (profiler_) return *profiler_;

@@ -167,3 +167,18 @@ def test_a_trainer_keeps_moments_in_the_file(tmp_path: Path) -> None:
     (plain, weights), (offloaded, others) = trained(), trained(offload_folder=tmp_path)
     assert plain == offloaded
     assert all(torch.equal(a, b) for a, b in zip(weights, others, strict=True))
+
+
+@pytest.mark.parametrize("planned", [{}, {"memory_limit": "least"}])
+def test_what_is_on_disk_is_within_the_bytes_of_a_step(
+    planned: dict[str, str], tmp_path: Path
+) -> None:
+    limits = steep.Limits(max_bytes=150 << 10)  # weights take 64 KiB, moments 128 KiB
+
+    def step(**where: Any) -> None:
+        options = {"optimizer": "adam", "limits": limits, **planned}
+        steep.TrainingSession(net(), loss="mse", **options, **where).step(X[:1], Y[:1])
+
+    with pytest.raises(steep.OutOfMemoryError, match="parameters and moments"):
+        step()
+    step(offload_folder=tmp_path, offload="moments")
