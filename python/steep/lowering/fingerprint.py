@@ -12,7 +12,7 @@ import os
 import torch
 
 from steep.lowering.decompose import is_of_others
-from steep.lowering.ops.training_ops import WITH_BACKWARD
+from steep.lowering.ops.grouped_product import WITH_BACKWARD
 from steep.torch_internals.dispatch import FakeTensor, disable_current_modes
 from steep.torch_internals.operators import OpOverload, schema_of
 from steep.torch_internals.pytree import tree_leaves

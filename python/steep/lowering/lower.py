@@ -1,7 +1,8 @@
 """Lowers a graph of PyTorch calls, as Dynamo captured it, to an ONNX model.
 
 The graph is traced again to functional ATen operators, with the symbols that Dynamo gave its
-extents: if this trace specialises an extent, Dynamo guards it. to_onnx.py translates the result.
+extents: if this trace specialises an extent, Dynamo guards it. translation.py translates the
+result.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from steep.lowering.export_mode import export_mode
 from steep.lowering.ops.autograd_function import Interpreter
 from steep.lowering.random_inputs import DrawDependsOnResults, Draws, take_draws
 from steep.lowering.reasons import is_users, operation, summary_of
-from steep.lowering.to_onnx import CannotTranslate, to_onnx
 from steep.lowering.training_semantics import Watch, keep_semantics
+from steep.lowering.translation import CannotTranslate, translate
 from steep.patching.restore import without_transforms
 from steep.patching.signals import DelayedSignals, deliver_signals
 from steep.patching.substitution import attribute_set
@@ -213,7 +214,7 @@ def lower(
         write_targets = [names.index(n) for n in signature.user_inputs_to_mutate.values()]
         try:
             draws = take_draws(aten_module, fakes)
-            translation = to_onnx(aten_module, mode.shape_env, read_cache=context.read_cache)
+            translation = translate(aten_module, mode.shape_env, read_cache=context.read_cache)
         except DrawDependsOnResults as e:
             raise refusal(e, _origin(e.node, aten_module.graph, graph_module.graph)) from e
         except CannotTranslate as e:

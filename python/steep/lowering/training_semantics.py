@@ -24,8 +24,8 @@ from torch.utils.checkpoint import CheckpointFunction
 from steep.lowering.aliasing import written_if_asked
 from steep.lowering.function_rewrites import DETACH, REWRITES, raise_inexpressible
 from steep.lowering.ops.autograd_function import replace_value
+from steep.lowering.ops.grouped_product import WITH_BACKWARD
 from steep.lowering.ops.stop_gradient import stop_gradient
-from steep.lowering.ops.training_ops import WITH_BACKWARD
 from steep.patching.signals import DelayedSignals
 from steep.patching.substitution import Substitution, substitute
 from steep.torch_internals.autograd import (

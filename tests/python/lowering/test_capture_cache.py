@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -28,8 +31,8 @@ def conversions(monkeypatch, tmp_path):
     """The graphs that the exporter was asked for."""
     monkeypatch.setenv("STEEP_CACHE", str(tmp_path / "cache"))
     seen = []
-    convert = to_onnx._convert
-    monkeypatch.setattr(to_onnx, "_convert", lambda g: seen.append(g) or convert(g))
+    convert = to_onnx.to_onnx
+    monkeypatch.setattr(to_onnx, "to_onnx", lambda g: seen.append(g) or convert(g))
     return seen
 
 
@@ -123,3 +126,17 @@ def test_a_memory_limit_is_kept_by_new_and_by_cached_graphs(conversions):
         wrapped = ORTModule(nn.Sequential(nn.Linear(32, 64), nn.Tanh()), memory_limit=1000)
         with pytest.raises(OutOfMemoryError, match="No plan fits the memory limit"):
             wrapped(torch.ones(512, 32))
+
+
+def test_a_process_whose_graphs_are_cached_does_not_import_the_exporter(conversions):
+    program = """
+import sys, torch, steep
+steep.ORTModule(torch.nn.Linear(3, 5))(torch.ones(2, 3)).sum().backward()
+print("onnxscript" in sys.modules)
+"""
+    torch._dynamo.reset()
+    ORTModule(nn.Linear(3, 5))(torch.ones(2, 3))
+    assert len(conversions) == 1
+    command = [sys.executable, "-c", program]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "False"

@@ -6,13 +6,13 @@ all keys; PyTorch returns 0 there (a row of the mask that is all False, or all -
 
 from __future__ import annotations
 
-from onnxscript import ir, opset18
 from onnxscript.function_libs.torch_lib.ops.nn import (
     _attention_repeat_kv_for_group_query,
     _attention_scale,
     _causal_attention_mask,
 )
 
+from steep.lowering.ops.onnx_script import ir, opset18
 from steep.lowering.ops.steep_nodes import steep_node
 from steep.lowering.ops.values import Number, Translation, Value
 from steep.patching.torch_versions import operators

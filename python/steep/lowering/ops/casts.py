@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import platform
 
-from onnxscript import ir, opset18
 from onnxscript.function_libs.torch_lib.ops.core import aten__to_copy
 
-from steep.lowering.ops.elementwise import number
-from steep.lowering.ops.values import Translation, Value
+from steep.lowering.ops.onnx_script import ir, opset18
+from steep.lowering.ops.values import Translation, Value, number
 from steep.patching.torch_versions import operators
 from steep.torch_internals.operators import OpOverload
 

@@ -13,16 +13,13 @@ import math
 from collections.abc import Iterator
 from typing import NoReturn
 
-import onnxscript
 import torch
-from onnxscript import ir, opset18
 
-from steep.lowering.ops.elementwise import ints, number
+from steep.lowering.ops.onnx_script import evaluator, exporter, ir, opset18
 from steep.lowering.ops.stop_gradient import detach, stop_gradient
-from steep.lowering.ops.values import Operator, Translation, Value
+from steep.lowering.ops.values import Operator, Translation, Value, ints, number
 from steep.patching.substitution import Substitution, replaces, substitute
 from steep.torch_internals.dispatch import fake_impls
-from steep.torch_internals.exporter import SymbolicTensor, building
 from steep.torch_internals.operators import OpOverload, aten
 
 _NEVER = -1e30  # stands for log 0; finite, so that differences are defined
@@ -195,10 +192,11 @@ def _scan(step: Operator, state: Value, sequences: list[Value], kinds: list[ir.D
 
     ``kinds`` are the dtypes of the state and of each sequence.
     """
-    recorder: building.OpRecorder = onnxscript.evaluator.default()
+    recorder: exporter.building.OpRecorder = evaluator.default()
     prefix = f"ctc_{next(_numbers)}_"
     inputs = [
-        SymbolicTensor(recorder.opset, f"{prefix}given_{i}") for i in range(1 + len(sequences))
+        exporter.SymbolicTensor(recorder.opset, f"{prefix}given_{i}")
+        for i in range(1 + len(sequences))
     ]
     for value, kind in zip(inputs, kinds, strict=True):
         value.dtype = kind
@@ -210,7 +208,7 @@ def _scan(step: Operator, state: Value, sequences: list[Value], kinds: list[ir.D
         value.name = f"{prefix}{i}"
     graph = ir.Graph(inputs, [result], nodes=body, name=f"{prefix}step")
     attributes = [ir.AttrGraph("body", graph), ir.AttrInt64("num_scan_inputs", len(sequences))]
-    last = SymbolicTensor(recorder.opset)
+    last = exporter.SymbolicTensor(recorder.opset)
     recorder.nodes.append(
         ir.Node("", "Scan", [state, *sequences], attributes, outputs=[last], version=18)
     )

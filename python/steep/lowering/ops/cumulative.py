@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 
-from onnxscript import ir, opset18
 from onnxscript.function_libs.torch_lib.ops.core import aten_prod, aten_prod_dim_int
 
-from steep.lowering.ops.elementwise import ints, is_nan, log_of_sum, number
+from steep.lowering.ops.elementwise import log_of_sum
+from steep.lowering.ops.onnx_script import ir, opset18
 from steep.lowering.ops.steep_nodes import steep_node
 from steep.lowering.ops.stop_gradient import detach, slope_or_again
-from steep.lowering.ops.values import Operator, Pair, Translation, Value
+from steep.lowering.ops.values import Operator, Pair, Translation, Value, ints, is_nan, number
 from steep.patching.torch_versions import operators
 from steep.torch_internals.operators import OpOverload
 

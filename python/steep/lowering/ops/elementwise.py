@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import math
 
-import onnx
 import torch
-from onnxscript import ir, opset18
 from onnxscript.function_libs.torch_lib.ops.core import (
     aten_isclose,
     aten_isfinite,
@@ -19,9 +17,19 @@ from onnxscript.function_libs.torch_lib.ops.core import (
     aten_trunc,
 )
 
+from steep.lowering.ops.onnx_script import ir, opset18
 from steep.lowering.ops.steep_nodes import with_changes, with_gradient_of, with_slopes
 from steep.lowering.ops.stop_gradient import detach
-from steep.lowering.ops.values import Number, Operator, Slopes, Translation, Value
+from steep.lowering.ops.values import (
+    Number,
+    Operator,
+    Slopes,
+    Translation,
+    Value,
+    ints,
+    is_nan,
+    number,
+)
 from steep.patching.torch_versions import (
     CLAMP_IS_FLAT_AT_BOUNDS,
     SOFTSHRINK_ROUNDS_ITS_ENDS,
@@ -30,28 +38,8 @@ from steep.patching.torch_versions import (
 from steep.torch_internals.operators import OpOverload
 
 
-def number(value: float, like: Value) -> Value:
-    """Return a constant without dimensions, with the dtype of ``like``."""
-    kind = like.dtype if like.dtype is not None else ir.DataType.DOUBLE
-    constant = opset18.Constant(value=onnx.helper.make_tensor("", int(kind), [], [value]))
-    if like.dtype is None:
-        return opset18.CastLike(constant, like)
-    constant.dtype = kind  # for translations that depend on it
-    return constant
-
-
-def ints(*values: int) -> Value:
-    """Return a constant of dtype int64 with one dimension."""
-    return opset18.Constant(value_ints=list(values))
-
-
 def _infinite(x: Value) -> Value:
     return opset18.Equal(opset18.Abs(x), number(math.inf, x))
-
-
-def is_nan(x: Value) -> Value:
-    """Return a mask of the NaN elements, for any dtype."""
-    return opset18.Not(opset18.Equal(x, x))
 
 
 def _clamp(self: Value, min: Number | None = None, max: Number | None = None) -> Value:

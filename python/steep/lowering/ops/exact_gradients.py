@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 
-from onnxscript import ir, opset18
-
-from steep.lowering.ops.elementwise import logaddexp, number
+from steep.lowering.ops.elementwise import logaddexp
+from steep.lowering.ops.onnx_script import ir, opset18
 from steep.lowering.ops.steep_nodes import with_slopes
 from steep.lowering.ops.stop_gradient import detach
-from steep.lowering.ops.values import Translation, Value
+from steep.lowering.ops.values import Translation, Value, number
 from steep.patching.torch_versions import operators
 from steep.torch_internals.operators import OpOverload
 

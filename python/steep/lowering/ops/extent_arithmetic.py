@@ -12,8 +12,8 @@ import operator
 from collections.abc import Callable
 
 import torch
-from onnxscript import ir, opset18
 
+from steep.lowering.ops.onnx_script import ir, opset18
 from steep.lowering.ops.values import Number, Operator, Value
 from steep.torch_internals.operators import sym_sqrt
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from onnxscript import opset18
-
-from steep.lowering.ops.elementwise import is_nan, number
+from steep.lowering.ops.onnx_script import opset18
 from steep.lowering.ops.steep_nodes import with_gradient_of
 from steep.lowering.ops.stop_gradient import detach
-from steep.lowering.ops.values import Operator, Translation, Value
+from steep.lowering.ops.values import Operator, Translation, Value, is_nan, number
 from steep.patching.torch_versions import (
     FMAX_HAS_SLOPES_BESIDE_NAN,
     FMAX_SHARES_TIES,

@@ -5,17 +5,16 @@ And powers of whole numbers: PyTorch's result for 0 to a negative power is 0.
 
 from __future__ import annotations
 
-from onnxscript import opset18
 from onnxscript.function_libs.torch_lib.ops.core import (
     aten_pow,
     aten_pow_scalar,
     aten_pow_tensor_scalar,
 )
 
-from steep.lowering.ops.elementwise import number
+from steep.lowering.ops.onnx_script import opset18
 from steep.lowering.ops.steep_nodes import with_gradient_of, with_slopes
 from steep.lowering.ops.stop_gradient import detach
-from steep.lowering.ops.values import Number, Translation, Value
+from steep.lowering.ops.values import Number, Translation, Value, number
 from steep.patching.torch_versions import operators
 from steep.torch_internals.operators import OpOverload
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from onnxscript import ir, opset18
 from onnxscript.function_libs.torch_lib.ops.core import (
     aten_div_mode,
     aten_floor_divide,
     aten_trunc,
 )
 
-from steep.lowering.ops.elementwise import number
+from steep.lowering.ops.onnx_script import ir, opset18
 from steep.lowering.ops.steep_nodes import with_slopes
 from steep.lowering.ops.stop_gradient import detach
-from steep.lowering.ops.values import Number, Translation, Value
+from steep.lowering.ops.values import Number, Translation, Value, number
 from steep.patching.torch_versions import operators
 from steep.torch_internals.operators import OpOverload
 

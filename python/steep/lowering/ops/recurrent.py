@@ -10,20 +10,19 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 import torch
-from onnxscript import opset18
 
-from steep.lowering.ops.elementwise import ints, number
-from steep.lowering.ops.values import Operator, Translation, Value
+from steep.lowering.ops.onnx_script import opset18
+from steep.lowering.ops.values import Operator, Translation, Value, ints, number
 from steep.patching.substitution import Substitution, replaces, substitute
 from steep.torch_internals.operators import DISPATCH_CACHE, OpOverload, aten, name_of, schema_of
 
 _LIBRARY = torch.library.Library("steep", "FRAGMENT")
-# by PyTorch's name: ONNX's operator, PyTorch's gate at each of ONNX's positions, attributes
-_CELLS: dict[str, tuple[Operator, list[int], dict[str, Any]]] = {
-    "lstm": (opset18.LSTM, [0, 3, 1, 2], {}),
-    "gru": (opset18.GRU, [1, 0, 2], {"linear_before_reset": 1}),
-    "rnn_tanh": (opset18.RNN, [0], {"activations": ["Tanh"]}),
-    "rnn_relu": (opset18.RNN, [0], {"activations": ["Relu"]}),
+# by PyTorch's name: ONNX's name, PyTorch's gate at each of ONNX's positions, attributes
+_CELLS: dict[str, tuple[str, list[int], dict[str, Any]]] = {
+    "lstm": ("LSTM", [0, 3, 1, 2], {}),
+    "gru": ("GRU", [1, 0, 2], {"linear_before_reset": 1}),
+    "rnn_tanh": ("RNN", [0], {"activations": ["Tanh"]}),
+    "rnn_relu": ("RNN", [0], {"activations": ["Relu"]}),
 }
 
 
@@ -65,7 +64,7 @@ def _empty(  # noqa: PLR0917, as ATen has it
 
 
 def _translation(name: str) -> Translation:
-    operator, gates, attributes = _CELLS[name]
+    of_onnx, gates, attributes = _CELLS[name]
 
     def translate(  # noqa: PLR0917, as ATen has it
         input: Value,
@@ -100,6 +99,7 @@ def _translation(name: str) -> Translation:
             first, end = ints(layer * directions), ints((layer + 1) * directions)
             of_layer = [opset18.Slice(state, first, end, ints(0)) for state in states]
             weights = [_stack(some) if some else None for some in kinds]
+            operator: Operator = getattr(opset18, of_onnx)
             y, *after = operator(x, *weights, None, *of_layer, **options)
             last.append(after)
             flat = opset18.Constant(value_ints=[0, 0, directions * width])

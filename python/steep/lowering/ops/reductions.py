@@ -8,12 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from onnxscript import ir, opset18
-
-from steep.lowering.ops.elementwise import is_nan, log1p, number
+from steep.lowering.ops.elementwise import log1p
+from steep.lowering.ops.onnx_script import ir, opset18
 from steep.lowering.ops.steep_nodes import steep_node, with_gradient_of
 from steep.lowering.ops.stop_gradient import detach
-from steep.lowering.ops.values import Operator, Translation, Value
+from steep.lowering.ops.values import Operator, Translation, Value, is_nan, number
 from steep.patching.torch_versions import operators
 from steep.torch_internals.operators import OpOverload
 

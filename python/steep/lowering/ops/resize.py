@@ -6,13 +6,12 @@ from collections.abc import Sequence
 
 import numpy
 import onnx
-from onnxscript import ir, opset18
 from onnxscript.function_libs.torch_lib.ops import nn
 from onnxscript.function_libs.torch_lib.ops.core import aten_grid_sampler
 
-from steep.lowering.ops.elementwise import ints, number
+from steep.lowering.ops.onnx_script import ir, opset18
 from steep.lowering.ops.stop_gradient import detach
-from steep.lowering.ops.values import Extents, Operator, Translation, Value
+from steep.lowering.ops.values import Extents, Operator, Translation, Value, ints, number
 from steep.patching.torch_versions import operators
 from steep.torch_internals.operators import OpOverload
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from onnxscript import ir, opset18
 from onnxscript.function_libs.torch_lib.ops.core import (
     aten_roll,
     aten_scatter_reduce,
@@ -13,10 +12,20 @@ from onnxscript.function_libs.torch_lib.ops.core import (
 )
 
 from steep.lowering.ops.cumulative import known_length
-from steep.lowering.ops.elementwise import ints, is_nan, number
+from steep.lowering.ops.onnx_script import ir, opset18
 from steep.lowering.ops.steep_nodes import steep_node, with_gradient_of
 from steep.lowering.ops.stop_gradient import detach
-from steep.lowering.ops.values import Extents, Number, Operator, Pair, Translation, Value
+from steep.lowering.ops.values import (
+    Extents,
+    Number,
+    Operator,
+    Pair,
+    Translation,
+    Value,
+    ints,
+    is_nan,
+    number,
+)
 from steep.patching.torch_versions import operators
 from steep.torch_internals.operators import OpOverload, aten
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import onnxscript
-from onnxscript import ir, opset18
-
+from steep.lowering.ops.onnx_script import evaluator, exporter, ir, opset18
 from steep.lowering.ops.values import Value
-from steep.torch_internals.exporter import SymbolicTensor, building
 
 
 def steep_node(op: str, inputs: Sequence[Value], count: int = 1, **attributes: int) -> list[Value]:
     """Add a node ``steep.op``; return its ``count`` results, which have neither dtype nor shape."""
-    recorder: building.OpRecorder = onnxscript.evaluator.default()
-    results = [SymbolicTensor(recorder.opset) for _ in range(count)]
+    recorder: exporter.building.OpRecorder = evaluator.default()
+    results = [exporter.SymbolicTensor(recorder.opset) for _ in range(count)]
     node_attributes = [ir.AttrInt64(name, int(value)) for name, value in attributes.items()]
     recorder.nodes.append(
         ir.Node("steep", op, list(inputs), node_attributes, outputs=results, version=1)

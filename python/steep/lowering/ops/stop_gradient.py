@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import onnx
 import torch
-from onnxscript import ir, opset18
 
 from steep._steep import STOP_GRADIENT_KEY
 from steep.errors import InstallationError
+from steep.lowering.ops.onnx_script import ir, opset18
 from steep.lowering.ops.values import Translation, Value
 from steep.torch_internals.operators import OpOverload
 

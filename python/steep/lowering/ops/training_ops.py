@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from onnxscript import ir, opset18
 from onnxscript.function_libs.torch_lib.ops.core import (
     aten_addmm,
     aten_arange_start_step,
@@ -17,7 +16,9 @@ from onnxscript.function_libs.torch_lib.ops.nn import aten_col2im
 
 from steep._steep import SAMPLE_VARIANCE_KEY
 from steep.lowering.ops.casts import cast
-from steep.lowering.ops.steep_nodes import steep_node, with_gradient_of
+from steep.lowering.ops.grouped_product import grouped_product
+from steep.lowering.ops.onnx_script import ir, opset18
+from steep.lowering.ops.steep_nodes import with_gradient_of
 from steep.lowering.ops.stop_gradient import detach
 from steep.lowering.ops.values import Extents, Number, Operator, Translation, Value
 from steep.patching.torch_versions import operators
@@ -238,16 +239,6 @@ def _product_of_batches(left: Value, right: Value) -> Value:
     return opset18.ReduceSum(opset18.MatMul(left, right), first, keepdims=0)
 
 
-def _grouped_product(input: Value, weight: Value, offsets: Value) -> Value:
-    """Return input[S, K] · weight[G, K, N], [S, N], with one matrix per group of rows.
-
-    Rows from ``offsets[g - 1]`` to ``offsets[g]`` are multiplied by ``weight[g]``. Rows after the
-    last offset are zero.
-    """
-    ends = opset18.Cast(offsets, to=7)
-    return steep_node("GroupedMatMul", [input, weight, ends])[0]
-
-
 def _grouped_mm(
     self: Value,
     mat2: Value,
@@ -258,7 +249,7 @@ def _grouped_mm(
     """Return ``F.grouped_mm`` of rows in groups, with one matrix per group."""
     if offs is None or bias is not None or len(self.shape) != 2 or len(mat2.shape) != 3:
         raise NotImplementedError("grouped_mm of other operands than rows and one matrix per group")
-    product = _grouped_product(self, mat2, offs)
+    product = grouped_product(self, mat2, offs)
     return product if out_dtype is None else opset18.Cast(product, to=out_dtype)
 
 
@@ -352,6 +343,3 @@ OF_COMPLEX: dict[OpOverload, Translation] = operators(
     }
 )
 """Translations by operator, for complex operands."""
-
-WITH_BACKWARD: dict[str, Translation] = {"transformers::grouped_mm_fallback": _grouped_product}
-"""Translations of operators of libraries; the library's backward is the derivative."""

@@ -1,13 +1,15 @@
-"""Types of the arguments and results of translations."""
+"""Types of the arguments and results of translations, and constants."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-if TYPE_CHECKING:
-    from onnxscript import ir
+import onnx
 
+from steep.lowering.ops.onnx_script import ir, opset18
+
+if TYPE_CHECKING:
     Value: TypeAlias = ir.Value
 else:
     # PyTorch's exporter evaluates the annotations of translations. It refuses ir.Value, which has
@@ -31,3 +33,23 @@ Pair: TypeAlias = Callable[..., tuple[Value, Value]]
 
 Translation: TypeAlias = Callable[..., Value | tuple[Value, ...] | Sequence[Value]]
 """A translation with one result or several."""
+
+
+def number(value: float, like: Value) -> Value:
+    """Return a constant without dimensions, with the dtype of ``like``."""
+    kind = like.dtype if like.dtype is not None else ir.DataType.DOUBLE
+    constant = opset18.Constant(value=onnx.helper.make_tensor("", int(kind), [], [value]))
+    if like.dtype is None:
+        return opset18.CastLike(constant, like)
+    constant.dtype = kind  # for translations that depend on it
+    return constant
+
+
+def ints(*values: int) -> Value:
+    """Return a constant of dtype int64 with one dimension."""
+    return opset18.Constant(value_ints=list(values))
+
+
+def is_nan(x: Value) -> Value:
+    """Return a mask of the NaN elements, for any dtype."""
+    return opset18.Not(opset18.Equal(x, x))
