@@ -255,8 +255,9 @@ def session_step(name: str, folder: Path) -> Callable[[], float]:
     options: dict[str, Any] = {"memory_limit": "least", "state_precision": "int8"}
     if name.endswith("bf16"):
         options |= {"master_weights": False, "stochastic_rounding": True}
-    if name == "disk":
-        options |= {"offload_folder": folder, "offload": "moments"}
+    if name.startswith("disk"):
+        offload = "all" if name == "disk-all" else "moments"
+        options |= {"offload_folder": folder, "offload": offload}
     session = steep.TrainingSession(
         folder / "model.onnx",
         loss="softmax_cross_entropy",
@@ -275,7 +276,7 @@ def train(name: str, heads: int, layers: int, folder: Path) -> None:
     from worker import peak_mib
 
     try:
-        of_file = name in ("int8", "int8-bf16", "disk")
+        of_file = (folder / "model.onnx").exists()
         step = session_step(name, folder) if of_file else torch_step(name, heads, layers)
         losses = [step() for _ in range(STEPS)]
     except MemoryError:  # steep.OutOfMemoryError is one

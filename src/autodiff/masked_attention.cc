@@ -87,7 +87,11 @@ bool climb(Value x, const Climb& c) {
 constexpr PatternRule<> kDropout[] = {
     {.name = "compute_read_rows/dropout",
      .reason = "Dropout of probabilities shows no key that the mask hides.",
-     .pattern = "steep.Dropout(x, _)"}};
+     .pattern = "steep.Dropout(x, _)"},
+    {.name = "compute_read_rows/dropout_of_rows",
+     .reason =
+         "Where queries were left out, the others keep their random numbers (read_queries.h).",
+     .pattern = "Reshape(only rows: steep.DropoutRows(only matrix: Flatten(x), ...), ...)"}};
 
 /// The reader of the probabilities x.
 constexpr PatternRule<MaskedAttention&> kProduct[] = {
@@ -101,9 +105,12 @@ constexpr PatternRule<MaskedAttention&> kProduct[] = {
 
 bool find_product(const Readers& readers, Value p, MaskedAttention& a) {
   Node reader = readers.only(p);
-  if (apply_rules(kDropout, reader, Match().with("x", p)) != nullptr) {
-    p = reader.output(0);
+  const auto below = [&](Node n) { return n ? readers.only(n.output(0)) : Node(); };
+  for (const Node dropout : {reader, below(below(reader))}) {
+    if (apply_rules(kDropout, dropout, Match(readers).with("x", p)) == nullptr) continue;
+    p = dropout.output(0);
     reader = readers.only(p);
+    break;
   }
   return apply_rules(kProduct, reader, Match().with("x", p), a) != nullptr;
 }

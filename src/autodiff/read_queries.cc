@@ -135,6 +135,8 @@ bool is_mask(Value v, const Dim& tokens) {
 std::optional<ReadQueries> find(Node softmax, const Readers& readers, const TokenCut& cut) {
   auto attention = match_masked_attention(readers, softmax);
   if (!attention) return {};
+  const Node maker = attention->product.input(0).producer();
+  if (maker != softmax && maker.op() != "steep.Dropout") return {};  // queries were left out before
   ReadQueries a{*std::move(attention), {}, {}, {}, {}, {}};
   const Value q = a.attention.scores.input(0), x = cut.node.input(0);
   const Dim sequences = extent(q, 0), tokens = extent(q, 2);
@@ -202,8 +204,10 @@ class Writer {
   /// queries.
   Value dropped(Node dropout, Value p, Value tokens) {
     Graph& g = dropout.graph();
-    const Value heads =
-        apply("Shape", {a_.scores.input(1)}, {{"start", int64_t{0}}, {"end", int64_t{2}}});
+    const auto extents = [&](int64_t start, int64_t end) {  // of [sequences, heads, k, keys]
+      return apply("Shape", {a_.scores.input(1)}, {{"start", start}, {"end", end}});
+    };
+    const Value heads = extents(0, 2);
     const Value leads = concat({heads, tokens}, 0);
     const Value count = apply("ReduceProd", {leads}, {{"keepdims", int64_t{0}}});
     const auto number = [&](int64_t n) { return g.add_constant(Tensor::scalar(n)); };
@@ -212,7 +216,10 @@ class Writer {
     const Value matrix = apply("Flatten", {p}, {{"axis", int64_t{3}}});
     const Value some =
         apply("steep.DropoutRows", {matrix, rows, leads, dropout.input(1)}, dropout.attrs());
-    return reshape(some, shape_of(p));
+    // not Shape(p): the passes that follow look for one reader of p
+    const Value y = reshape(some, concat({heads, ints(g, {cut_.tokens}), extents(3, 4)}, 0));
+    g.set_type(y, p.type());
+    return y;
   }
 
   const MaskedAttention& a_;

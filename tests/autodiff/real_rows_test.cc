@@ -35,6 +35,7 @@ struct Case {
   const char* loss;
   bool applies = true;  // the pass changes the graph, for keys and values at least
   bool hides = true;    // the mask hides tokens at run time
+  bool drops = false;   // probabilities have dropout
 };
 
 constexpr const char* kLabels =
@@ -60,6 +61,10 @@ const Case kCases[] = {
      kLabels, false},
     {"one token", "n = Mul(i, lowest) z = Add(s, n)",
      "t = Gather<axis = 1>(h, first) loss = ReduceMean<keepdims = 0>(t)"},
+    {"one token, with dropout", "n = Mul(i, lowest) z = Add(s, n)",
+     "t = Gather<axis = 1>(h, first) loss = ReduceMean<keepdims = 0>(t)", true, true, true},
+    {"two tokens, with dropout", "n = Mul(i, lowest) z = Add(s, n)",
+     "t = Slice(h, first1, two1, one1) loss = ReduceMean<keepdims = 0>(t)", true, true, true},
     {"all tokens", "n = Mul(i, lowest) z = Add(s, n)",
      "t = Mul(h, h) loss = ReduceMean<keepdims = 0>(t)", true},
     {"rows that meet", "n = Mul(i, lowest) z = Add(s, n)",
@@ -75,15 +80,17 @@ Graph graph_of(const Case& c) {
              "float[8, 8] kw, float[8, 8] vw, float[8, 12] w) => (float loss) <int64[4] heads = "
              "{0, 0, 2, 4}, int64[3] joined = {0, 0, 8}, int64[2] classes = {-1, 12}, "
              "int64[1] all = {-1}, int64[2] heads_axes = {1, 2}, int64[1] middle = {1}, "
-             "int64[1] first1 = {0}, int64[1] one1 = {1}, int64 first = {0}, float one = {1.0}, "
+             "int64[1] first1 = {0}, int64[1] one1 = {1}, int64[1] two1 = {2}, int64 first = {0}, "
+             "float one = {1.0}, bool yes = {1}, "
              "float half = {0.5}, float low = {-1.5}, float lowest = {-3.4e38}, "
              "float infinite = {-inf}> {"
              "q = MatMul(x, qw) q1 = Reshape(q, heads) q2 = Transpose<perm = [0, 2, 1, 3]>(q1)"
              "k = MatMul(x, kw) k1 = Reshape(k, heads) k2 = Transpose<perm = [0, 2, 3, 1]>(k1)"
              "v = MatMul(x, vw) v1 = Reshape(v, heads) v2 = Transpose<perm = [0, 2, 1, 3]>(v1)"
              "s = MatMul(q2, k2) " +
-                 std::string(kFloat) + c.mask +
-                 " p = Softmax<axis = -1>(z) y = MatMul(p, v2)"
+                 std::string(kFloat) + c.mask + " p0 = Softmax<axis = -1>(z) " +
+                 (c.drops ? "p = Dropout(p0, half, yes)" : "p = Identity(p0)") +
+                 " y = MatMul(p, v2)"
                  "y1 = Transpose<perm = [0, 2, 1, 3]>(y) y2 = Reshape(y1, joined) r = Add(y2, x)"
                  "h0 = Tanh(r) h = MatMul(h0, w) " +
                  c.loss + "}")
@@ -124,7 +131,7 @@ Program program_of(Graph g, bool leaving_out) {
   for (Value gradient : add_gradients(g, losses, {}, wrt, Phase::forward)) {
     if (gradient) g.add_output("gradient", gradient);
   }
-  return Program(std::move(g));
+  return Program(std::move(g), {.seed = 11});
 }
 
 bool applies(const Graph& graph) {

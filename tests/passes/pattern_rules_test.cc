@@ -229,6 +229,19 @@ void padded(Graph& g, const Maskers& of_scores) {
   g.add_output("y", matmul(dropped, v));
 }
 
+/// Attention of one query, whose dropout has the random numbers of some rows.
+void one_query(Graph& g) {
+  const Value q = g.add_input("q", {DType::f32, Shape{2, 3, 1, 4}});
+  const Value k = g.add_input("k", {DType::f32, Shape{2, 3, 5, 4}});
+  const Value weights = apply("Softmax", {matmul(q, swap_last(k))}, {{"axis", int64_t{-1}}});
+  const Value matrix = apply("Flatten", {weights}, {{"axis", int64_t{3}}});
+  const Value some =
+      apply("steep.DropoutRows",
+            {matrix, ints(g, {0, 5, 10, 15, 20, 25}), ints(g, {2, 3, 5}), seed_of(g)},
+            {{"ratio", 0.5}, {"stream", int64_t{1}}});
+  g.add_output("y", matmul(reshape(some, Ints{2, 3, 1, 5}), k));
+}
+
 Value padding(Graph& g, DType dtype) { return g.add_input("padding", {dtype, Shape{2, 1, 1, 5}}); }
 
 /// A loss with an ignored label, on `scores_of` applied to scores[2, 5, 7].
@@ -265,6 +278,7 @@ const std::vector<Case>& cases_of_read_rows() {
        [](Graph& g) {
          padded(g, [](Graph& graph, Value s) { return padding(graph, DType::f32) + s / 2.0; });
        }},
+      {{"compute_read_rows/dropout_of_rows"}, one_query},
       {{"compute_read_rows/scores_that_stay"},
        [](Graph& g) {
          padded(g, [](Graph& graph, Value s) {
