@@ -2,12 +2,25 @@
 
 #include <unistd.h>
 
+#include <chrono>
 #include <utility>
 
 #include "runtime/threads.h"
 #include "steep/error.h"
 
 namespace steep {
+namespace {
+
+/// Not condition_variable::wait(), which needs a libstdc++ of GCC 12: a library that is built on
+/// one machine runs on older ones (docs/platforms.md).
+template <typename Condition>
+void wait_until(std::condition_variable& changed, std::unique_lock<std::mutex>& lock,
+                Condition&& condition) {
+  while (!changed.wait_for(lock, std::chrono::hours(1), condition)) {
+  }
+}
+
+}  // namespace
 
 CommunicationThread::~CommunicationThread() {
   if (!state_->thread.joinable()) return;
@@ -39,7 +52,7 @@ void CommunicationThread::start(Exchange exchange, std::function<void()> run) {
     state_->thread = start_quiet_thread("the exchange of gradients", [this] { run_jobs(); });
     process_ = ::getpid();
   }
-  state_->changed.wait(lock, [&] { return state_->jobs.size() < most_ || state_->error; });
+  wait_until(state_->changed, lock, [&] { return state_->jobs.size() < most_ || state_->error; });
   if (state_->error) return;
   state_->jobs.push_back(std::move(job));
   state_->changed.notify_all();
@@ -47,7 +60,7 @@ void CommunicationThread::start(Exchange exchange, std::function<void()> run) {
 
 void CommunicationThread::wait() {
   std::unique_lock lock(state_->mutex);
-  state_->changed.wait(lock, [&] { return state_->jobs.empty(); });
+  wait_until(state_->changed, lock, [&] { return state_->jobs.empty(); });
   if (state_->error) std::rethrow_exception(std::exchange(state_->error, nullptr));
 }
 
@@ -77,7 +90,7 @@ void CommunicationThread::run_jobs() {
     Job* job = nullptr;
     {
       std::unique_lock lock(state_->mutex);
-      state_->changed.wait(lock, [&] { return state_->stops || !state_->jobs.empty(); });
+      wait_until(state_->changed, lock, [&] { return state_->stops || !state_->jobs.empty(); });
       if (state_->jobs.empty()) return;
       job = &state_->jobs.front();
     }
