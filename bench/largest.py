@@ -16,8 +16,8 @@ backward as soon as its gradient is there, AdamW states of 8 bits in blocks of 2
 the same bytes as those of bitsandbytes, which need not be installed), and malloc that gives memory
 back. `best-bf16` has bfloat16 weights as well, rounded at random. Steep's are sessions of an ONNX
 file with external data, with `memory_limit="least"` and 8-bit states: `int8` with float32 weights,
-`int8-bf16` with bfloat16 weights, rounded at random; `disk` is `int8` with its states in a file,
-and `disk-all` with its weights there too. `trainer` is `steep.trainer` of the PyTorch model.
+`int8-bf16` with bfloat16 weights, rounded at random; `disk` is `int8` with its states in a file.
+`trainer` is `steep.trainer` of the PyTorch model.
 """
 
 from __future__ import annotations
@@ -45,9 +45,8 @@ CONTESTANTS: dict[str, tuple[str, dict[str, str]]] = {
     "int8": ("Steep, session, int8 states", {}),
     "int8-bf16": ("Steep, session, int8 states, weights in bfloat16", {}),
     "disk": ("Steep, session, int8 states in a file", {}),
-    "disk-all": ("Steep, session, weights and int8 states in a file", {}),
 }
-OF_FILE = ("int8", "int8-bf16", "disk", "disk-all")
+OF_FILE = ("int8", "int8-bf16", "disk")
 NAMED = ((12, 12), (16, 24), (20, 36), (25, 48))  # heads and layers of small, medium, large, XL
 CGROUPS = Path("/sys/fs/cgroup")
 

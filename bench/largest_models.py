@@ -255,9 +255,8 @@ def session_step(name: str, folder: Path) -> Callable[[], float]:
     options: dict[str, Any] = {"memory_limit": "least", "state_precision": "int8"}
     if name.endswith("bf16"):
         options |= {"master_weights": False, "stochastic_rounding": True}
-    if name.startswith("disk"):
-        offload = "all" if name == "disk-all" else "moments"
-        options |= {"offload_folder": folder, "offload": offload}
+    if name == "disk":
+        options |= {"offload_folder": folder, "offload": "moments"}
     session = steep.TrainingSession(
         folder / "model.onnx",
         loss="softmax_cross_entropy",
