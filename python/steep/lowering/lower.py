@@ -24,9 +24,9 @@ from steep.lowering.capture_context import CaptureContext
 from steep.lowering.export_mode import export_mode
 from steep.lowering.ops.autograd_function import Interpreter
 from steep.lowering.random_inputs import DrawDependsOnResults, Draws, take_draws
-from steep.lowering.reasons import is_users, operation, summary_of
+from steep.lowering.reasons import CannotTranslate, is_users, operation, summary_of
 from steep.lowering.training_semantics import Watch, keep_semantics
-from steep.lowering.translation import CannotTranslate, translate
+from steep.lowering.translation import translate
 from steep.patching.restore import without_transforms
 from steep.patching.signals import DelayedSignals, deliver_signals
 from steep.patching.substitution import attribute_set

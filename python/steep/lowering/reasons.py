@@ -218,3 +218,18 @@ def skipped_function_errors() -> Iterator[list[Exception]]:
 
 _format = convert_frame.format_error_msg
 _warn_once = utils.warn_once
+
+
+class CannotTranslate(Exception):
+    """An operation cannot be translated; ``node`` is its name, "" if unknown.
+
+    ``reason`` is a text of Steep's own, or the exporter's error, then also ``cause``. ``others``
+    maps names of operations to further operators without a translation.
+    """
+
+    def __init__(
+        self, reason: str | Exception, node: str, others: dict[str, str] | None = None
+    ) -> None:
+        super().__init__(str(reason))
+        self.cause = None if isinstance(reason, str) else reason
+        self.node, self.others = node, others or {}

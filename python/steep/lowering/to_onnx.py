@@ -64,7 +64,7 @@ from steep.lowering.ops.index_bounds import refuse_negative
 from steep.lowering.ops.recurrent import RECURRENT, use_recurrent_operators
 from steep.lowering.ops.stop_gradient import TRANSLATIONS
 from steep.lowering.ops.training_ops import OF_COMPLEX, TRAINED
-from steep.lowering.translation import CannotTranslate
+from steep.lowering.reasons import CannotTranslate
 from steep.lowering.without_axes import give_axes
 from steep.torch_internals.exporter import (
     ConstantAttrMap,

@@ -22,21 +22,6 @@ from steep.lowering.fingerprint import Undetermined, fingerprint
 log = logging.getLogger("steep")
 
 
-class CannotTranslate(Exception):
-    """An operation cannot be translated; ``node`` is its name, "" if unknown.
-
-    ``reason`` is a text of Steep's own, or the exporter's error, then also ``cause``. ``others``
-    maps names of operations to further operators without a translation.
-    """
-
-    def __init__(
-        self, reason: str | Exception, node: str, others: dict[str, str] | None = None
-    ) -> None:
-        super().__init__(str(reason))
-        self.cause = None if isinstance(reason, str) else reason
-        self.node, self.others = node, others or {}
-
-
 @dataclasses.dataclass(frozen=True)
 class Translation:
     """A graph in ONNX.
