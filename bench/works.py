@@ -23,7 +23,7 @@ class Product:
     count: int = 1
 
 
-def _training(m: int, n: int, k: int, batch: int = 1, count: int = 1) -> list[Product]:
+def training_products(m: int, n: int, k: int, batch: int = 1, count: int = 1) -> list[Product]:
     """Forward, the gradient of the left operand, and the gradient of the right one."""
     return [
         Product(m, n, k, batch, count),
@@ -168,18 +168,19 @@ def vit() -> Task:
     return image_classifier(ViTForImageClassification(config))
 
 
-def _encoder_products(
+def encoder_products(
     tokens: int, layers: int, width: int, inner: int, heads: int, length: int
 ) -> list[Product]:
+    """Return the products of a step through the layers of a transformer."""
     head = width // heads
     sequences = tokens // length
     return [
-        *_training(tokens, 3 * width, width, count=layers),
-        *_training(length, length, head, batch=sequences * heads, count=layers),
-        *_training(length, head, length, batch=sequences * heads, count=layers),
-        *_training(tokens, width, width, count=layers),
-        *_training(tokens, inner, width, count=layers),
-        *_training(tokens, width, inner, count=layers),
+        *training_products(tokens, 3 * width, width, count=layers),
+        *training_products(length, length, head, batch=sequences * heads, count=layers),
+        *training_products(length, head, length, batch=sequences * heads, count=layers),
+        *training_products(tokens, width, width, count=layers),
+        *training_products(tokens, inner, width, count=layers),
+        *training_products(tokens, width, inner, count=layers),
     ]
 
 
@@ -188,7 +189,7 @@ WORKS = {
         "lm",
         "transformer LM, 28,782 words, 35×20",
         transformer_lm,
-        [*_encoder_products(700, 2, 200, 200, 2, 35), *_training(700, VOCABULARY, 200)],
+        [*encoder_products(700, 2, 200, 200, 2, 35), *training_products(700, VOCABULARY, 200)],
         loss_outside=True,
     ),
     "bert": Work(
@@ -196,16 +197,16 @@ WORKS = {
         "BERT MLM 4×512, 8×128",
         lambda: with_labels(bert_model()),
         [
-            *_encoder_products(1024, 4, 512, 2048, 8, 128),
-            *_training(1024, 512, 512),
-            *_training(1024, 30522, 512),
+            *encoder_products(1024, 4, 512, 2048, 8, 128),
+            *training_products(1024, 512, 512),
+            *training_products(1024, 30522, 512),
         ],
     ),
     "gpt2": Work(
         "gpt2",
         "GPT-2 4×512, 8×128",
         lambda: with_labels(gpt2_model()),
-        [*_encoder_products(1024, 4, 512, 2048, 8, 128), *_training(1024, 50257, 512)],
+        [*encoder_products(1024, 4, 512, 2048, 8, 128), *training_products(1024, 50257, 512)],
     ),
     "resnet": Work("resnet", "ResNet-18, 32×3×64×64", resnet, loss_outside=True),
     "vit": Work("vit", "ViT 6×192, 32×3×64×64", vit, loss_outside=True),
