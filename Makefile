@@ -210,7 +210,7 @@ docs: build build/docs-venv/ready ## the documents as a site in build/docs; a de
 	@$(step) build/docs.log "build/docs/index.html" build/docs-venv/bin/mkdocs build --strict
 
 # Each is a script in bench/. largest.py needs root, for a limit that the system enforces.
-BENCH ?= run hugging_face ddp fused_adam state_precision budgets calls breadth labels ragged \
+BENCH ?= run hugging_face ddp fused_adam state_precision budgets calls breadth labels ragged long_rows \
   hidden_blocks neighbour scaling lora largest
 bench: cmake_flags += -DSTEEP_BUILD_BENCH=ON
 bench: build ## Steep against PyTorch (4 hours), or a part: BENCH="run breadth"; run adds to docs/benchmarks_log.md

@@ -5,11 +5,11 @@
 
 GPT-2 of 4 layers of 512 over 50,257 words, AdamW with `fused=True`. `default` is eager PyTorch as
 it comes, `strong` eager PyTorch and `compiled` torch.compile with malloc kept from giving memory
-back, `steep` ORTModule around the model and its loss. Each run is a process of its own: together
-they would not fit in memory. They follow each other, --turns times. Columns: the median of a step
-in seconds, how many times faster Steep is, the peak of the process in MiB, its share of that of
-`default`; the limit is the time of a step's matrix products alone, of which causal attention needs
-half of the scores.
+back, `steep` ORTModule around the model and its loss, `trainer` steep.trainer. Each run is a
+process of its own: together they would not fit in memory. They follow each other, --turns times.
+Columns: the median of a step in seconds, how many times faster ORTModule is, the peak of the
+process in MiB, its share of that of `default`; the limit is the time of a step's matrix products
+alone, of which causal attention needs half of the scores.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import time
 from run import KEEP_MEMORY, program, say
 from works import Product, encoder_products, training_products
 
-CONTESTANTS = ("default", "strong", "compiled", "steep")
+CONTESTANTS = ("default", "strong", "compiled", "steep", "trainer")
 LAYERS, WIDTH, HEADS, WORDS = 4, 512, 8, 50257
 
 
@@ -63,14 +63,24 @@ def child(contestant: str, length: int, dropout: float, steps: int) -> None:
         import steep
 
         run = steep.ORTModule(model)
-    optimizer = torch.optim.AdamW(model.parameters(), fused=contestant != "default")
+    optimizer = torch.optim.AdamW(
+        model.parameters(), fused=contestant not in ("default", "trainer")
+    )
+    trainer = None
+    if contestant == "trainer":
+        import steep
+
+        trainer = steep.trainer(model, None, optimizer, predictions=False)
     seconds = []
     for _ in range(steps):
         ids = torch.randint(0, WORDS, (1, length))
         start = time.perf_counter()
-        optimizer.zero_grad()
-        run(ids).backward()
-        optimizer.step()
+        if trainer is not None:
+            trainer.step(ids)
+        else:
+            optimizer.zero_grad()
+            run(ids).backward()
+            optimizer.step()
         seconds.append(time.perf_counter() - start)
     print(json.dumps({"seconds": seconds, "peak": peak_mib()}))
 
@@ -132,7 +142,7 @@ def main() -> None:
     if args.child:
         contestant, length, dropout, steps = args.child
         return child(contestant, int(length), float(dropout), int(steps))
-    print("| dropout | run by | a step s | Steep is faster | peak MiB | of default's |")
+    print("| dropout | run by | a step s | ORTModule is faster | peak MiB | of default's |")
     print("|---|---|---|---|---|---|")
     for dropout in args.dropout:
         seconds: dict[str, list[float]] = {name: [] for name in args.contestants}
