@@ -1,5 +1,10 @@
 #include "cli/column_list.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+
 namespace steep::cli {
 
 std::string column_list(std::span<const std::string> names) {
@@ -35,6 +40,20 @@ std::vector<std::string> columns_of(const std::string& list) {
   }
   if (names.size() > 1 && list.back() == ',') names.pop_back();
   return names;
+}
+
+std::string shown_columns(const std::string& name, std::span<const std::string> columns) {
+  if (columns.size() <= kMostShown) return name;
+  return fmt::format("{},… ({} columns)", column_list(columns.first(kMostShown)), columns.size());
+}
+
+bool names_labels(std::string name) {
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  for (const char* word : {"label", "labels", "target", "targets", "y", "y_true"}) {
+    if (name == word) return true;
+  }
+  return false;
 }
 
 }  // namespace steep::cli

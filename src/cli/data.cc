@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <cstring>
 #include <iterator>
@@ -56,17 +55,6 @@ Joined columns_as_rows(const std::vector<std::string>& names, const JoinedArrays
     }
   }
   return {.parts = {std::move(result)}, .paths = {arrays.at(names[0]).paths[0]}};
-}
-
-/// Common names of labels. (That a single array is left over is not enough: it may be weights of
-/// samples.)
-bool names_labels(std::string name) {
-  std::transform(name.begin(), name.end(), name.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  for (const char* word : {"label", "labels", "target", "targets", "y", "y_true"}) {
-    if (name == word) return true;
-  }
-  return false;
 }
 
 /// The array for each input.
@@ -121,7 +109,7 @@ void add_earlier_columns(std::map<std::string, std::string>* array_of, const Dat
           ErrorParts{.what = fmt::format("{} has no column '{}', which --data has for input '{}'.",
                                          data.text, name, input),
                      .node = input,
-                     .expected = fmt::format("the columns {}", names),
+                     .expected = "the columns " + shown_columns(names, columns_of(names)),
                      .received = list_names(data.columns),
                      .remedy = "Give the columns of both files the same names."});
     }
@@ -170,9 +158,9 @@ void give_columns(Assignment* assignment, std::span<const TensorInfo> inputs,
   // Without a column that is not numbers, a column for another use could take its place.
   if (!data.refused.empty()) throw DataError(data.refused.begin()->second);
   std::vector<std::string> rest, features;
+  const std::set<std::string> over(assignment->left_over.begin(), assignment->left_over.end());
   for (const std::string& name : data.columns) {
-    const auto& over = assignment->left_over;
-    if (std::find(over.begin(), over.end(), name) == over.end()) continue;
+    if (over.count(name) == 0) continue;
     rest.push_back(name);
     if (!names_labels(name)) features.push_back(name);
   }
@@ -180,7 +168,9 @@ void give_columns(Assignment* assignment, std::span<const TensorInfo> inputs,
   if (std::ssize(rest) != width && std::ssize(features) == width) rest = features;
   if (rest.empty()) return;
   assignment->array_of[lacking->name] = column_list(rest);
-  for (const std::string& name : rest) std::erase(assignment->left_over, name);
+  const std::set<std::string> used(rest.begin(), rest.end());
+  std::erase_if(assignment->left_over,
+                [&](const std::string& name) { return used.count(name) != 0; });
 }
 
 Assignment assign(const DataArguments& choice, std::span<const TensorInfo> inputs,
@@ -193,10 +183,12 @@ Assignment assign(const DataArguments& choice, std::span<const TensorInfo> input
   give_images(&assignment, inputs, label, data);
   const std::vector<std::string> names = names_of(arrays);
   auto left_over = [&] {
-    std::vector<std::string> rest = names;
+    std::set<std::string> used;  // a table may have tens of thousands of columns
     for (const auto& [input, array] : assignment.array_of) {
-      for (const std::string& part : parts_of(array, arrays)) std::erase(rest, part);
+      for (std::string& part : parts_of(array, arrays)) used.insert(std::move(part));
     }
+    std::vector<std::string> rest = names;
+    std::erase_if(rest, [&](const std::string& name) { return used.count(name) != 0; });
     return rest;
   };
   assignment.left_over = left_over();
@@ -382,11 +374,18 @@ std::string rest_of_text(const Loaded& data, const Assignment& assigned) {
   std::string text;
   if (data.images != nullptr) text += class_text(*data.images);
   if (!data.mapped.empty()) text += "; read as it is used, since it is large";
-  for (const auto& [name, type] : data.not_read)
+  size_t more = data.not_read.size();
+  for (const auto& [name, type] : data.not_read) {
+    if (data.not_read.size() - more == kMostShown) break;
     text += fmt::format("; '{}' not read: {}", name, type);
+    --more;
+  }
+  if (more > 0) text += fmt::format("; nor {} more", more);
   if (!assigned.labelled) text += "; no labels, so no loss";
   if (!assigned.left_over.empty()) {
-    text += "; not used: '" + fmt::format("{}", fmt::join(assigned.left_over, "', '")) + "'";
+    std::vector<std::string> quoted;
+    for (const std::string& name : assigned.left_over) quoted.push_back("'" + name + "'");
+    text += "; not used: " + list_names(quoted);
   }
   return text;
 }
@@ -448,15 +447,16 @@ Feed feed_from(const DataArguments& choice, std::span<const TensorInfo> inputs,
       continue;
     }
     const bool columns = data.is_column(parts[0]);
+    const std::string shown = shown_columns(name, parts);
     Joined array = columns ? columns_as_rows(parts, data.arrays, input) : data.arrays.at(name);
     if (columns) feed.columns[input.name] = name;
-    pairs.push_back(fmt::format("{} from '{}' {}", input.name, name, array.text()));
+    pairs.push_back(fmt::format("{} from '{}' {}", input.name, shown, array.text()));
     const bool is_label = labels && input.name == label, mapped = data.mapped.count(name) != 0;
-    array =
-        as_input(std::move(array), name, input, is_label ? &*labels : nullptr, mapped && !is_label);
-    check_extents(array.parts[0], name, path, input,
+    array = as_input(std::move(array), shown, input, is_label ? &*labels : nullptr,
+                     mapped && !is_label);
+    check_extents(array.parts[0], shown, path, input,
                   columns && !is_label ? parts : std::vector<std::string>());
-    add_array(&feed, array, name, input.dtype, mapped);
+    add_array(&feed, array, shown, input.dtype, mapped);
     if (is_label) check_labels(array, name, data, choice, *labels);
   }
   feed.text = fmt::format("{}: {}", path, fmt::join(pairs, ", ")) + rest_of_text(data, assigned);

@@ -127,7 +127,7 @@ DataFile read_file(const std::string& path, bool large, const Limits& limits, Lo
   DataFile file{.path = path};
   Arrays& arrays = file.arrays;
   const auto add = [&](std::string name, Tensor values, bool column) {
-    if (column && !result->is_column(name)) result->columns.push_back(name);
+    if (column && result->column_names.insert(name).second) result->columns.push_back(name);
     arrays[std::move(name)] = std::move(values);
   };
   if (is_csv(path)) {
@@ -225,9 +225,7 @@ std::string Joined::text() const {
   return fmt::format("{}{}", name_of(parts[0].dtype()), to_string(dims));
 }
 
-bool Loaded::is_column(const std::string& name) const {
-  return std::find(columns.begin(), columns.end(), name) != columns.end();
-}
+bool Loaded::is_column(const std::string& name) const { return column_names.count(name) != 0; }
 
 std::string describe(const Tensor& array) {
   return fmt::format("{}{}", name_of(array.dtype()), to_string(array.dims()));

@@ -51,6 +51,7 @@ struct Loaded {
   JoinedArrays arrays{};
   std::vector<std::vector<DataFile>> groups{};    ///< files with the same names of arrays
   std::vector<std::string> columns{};             ///< names of the columns of tables, in order
+  std::set<std::string> column_names{};           ///< the same
   std::set<std::string> mapped{};                 ///< names of the arrays that are mapped, not read
   std::map<std::string, std::string> not_read{};  ///< why columns are left out, by name
   std::map<std::string, ErrorParts> refused{};    ///< errors of those of them that are in CSV files

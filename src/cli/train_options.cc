@@ -19,6 +19,7 @@
 #include "cli/team.h"
 #include "data/block_float.h"
 #include "runtime/disk.h"
+#include "runtime/shell_word.h"
 #include "steep/error.h"
 
 namespace steep::cli {
@@ -59,17 +60,17 @@ void add_validation_options(CLI::App& app, TrainArguments& choice) {
 std::string TrainArguments::resume_command(const std::string& folder, int processes) const {
   std::string text = parallel == "gloo"  ? fmt::format("steep launch -n {} ", processes)
                      : parallel == "mpi" ? fmt::format("mpirun -n {} steep ", processes)
-                                         : command_line[0] + " ";
+                                         : shell_word(command_line[0]) + " ";
   for (size_t i = 1; i < command_line.size(); ++i) {
     const std::string& word = command_line[i];
     if (word.rfind("--resume=", 0) == 0) continue;
     if (word == "--resume") {
       ++i;
     } else {
-      text += (word.find(' ') == std::string::npos ? word : "'" + word + "'") + " ";
+      text += shell_word(word) + " ";
     }
   }
-  return text + "--resume " + folder;
+  return text + "--resume " + shell_word(folder);
 }
 
 std::string TrainArguments::interrupted_folder() const {

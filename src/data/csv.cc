@@ -13,6 +13,7 @@
 
 #include "runtime/budget.h"
 #include "runtime/counted.h"
+#include "runtime/shell_word.h"
 #include "steep/error.h"
 
 namespace steep {
@@ -75,12 +76,12 @@ class Table {
     if (text.starts_with(kMark)) text.remove_prefix(kMark.size());
     if (text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff")) {
       refuse("is written in UTF-16", "UTF-8", "",
-             fmt::format("Convert it: iconv -f utf-16 -t utf-8 {} > new.csv", source_.name()));
+             fmt::format("Convert it: iconv -f utf-16 -t utf-8 {} > new.csv", file()));
     }
     const size_t end = text.find('\r');
     if (text.find('\n') == text.npos && end != text.npos && end + 1 < text.size()) {
       refuse("ends its rows with carriage returns alone", "line feeds at the ends of rows", "",
-             fmt::format("Convert it: tr '\\r' '\\n' < {} > new.csv", source_.name()));
+             fmt::format("Convert it: tr '\\r' '\\n' < {} > new.csv", file()));
     }
     behind_ = text;
     while (!behind_.empty()) {
@@ -207,8 +208,7 @@ class Table {
     if (columns_.size() == 1 && (tabs || whole.find(';') != whole.npos)) {
       refuse(fmt::format("is separated by {}", tabs ? "tabs" : "semicolons"),
              "cells with commas between them", shown(whole),
-             tabs ? fmt::format("Separate cells with commas: tr '\\t' ',' < {} > new.csv",
-                                source_.name())
+             tabs ? fmt::format("Separate cells with commas: tr '\\t' ',' < {} > new.csv", file())
                   : "Separate cells with commas, and write decimal points, not commas.");
     }
     check_for_numbers();
@@ -246,7 +246,7 @@ class Table {
              "a first row with a name for each column", shown(columns_[i].name),
              fmt::format("If this row is data, write names above it: sed -i '1i {}' {}. If it has "
                          "names, begin them with a letter.",
-                         names, source_.name()));
+                         names, file()));
     }
   }
 
@@ -309,6 +309,9 @@ class Table {
     column->integers = {};
     column->numbers = {};
   }
+
+  /// For a command that a message gives.
+  std::string file() const { return shell_word(source_.name()); }
 
   const ByteSource& source_;
   std::string_view behind_{};  // the lines behind the present one

@@ -102,6 +102,7 @@ class ParquetTable : public TableModule {
 
   arrow::Status open(std::shared_ptr<arrow::io::RandomAccessFile> file) {
     parquet::ReaderProperties properties(&pool_);
+    properties.set_page_checksum_verification(true);  // of pages that have one
     properties.set_thrift_string_size_limit(kMostHeader);
     properties.set_thrift_container_size_limit(kMostHeader);
     parquet::arrow::FileReaderBuilder builder;

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -187,14 +188,17 @@ def resumes_bit_exactly(model: Path, checkpoint: Path, stopped: str) -> None:
 
 
 def test_a_closed_output_saves(model: Path) -> None:
-    run = model.parent / "run"
-    process = start(model, "--epochs", 100000, "--checkpoint", run)
+    run = model.parent / "it's a run"  # a shell reads what is to be pasted
+    words = ("--rate", "*=1e-3", "--epochs", 100000, "--checkpoint", run)
+    process = start(model, *words)
     assert process.stdout is not None and process.stderr is not None
     assert "training 11 parameters" in process.stdout.readline()
     process.stdout.close()
     assert process.wait(60) == 130
     text = process.stderr.read()
-    assert f"the checkpoint is in {run}" in text and "resume with:" in text
+    assert f"the checkpoint is in {run}" in text
+    again = shlex.split(text.split("resume with: ")[1])
+    assert again[-8:] == [*map(str, words), "--resume", str(run)]
     resumes_bit_exactly(model, run, text)
 
 

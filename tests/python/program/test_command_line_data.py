@@ -77,6 +77,20 @@ def test_names_of_columns_may_have_commas_and_quotes(folder: Path) -> None:
     )
 
 
+def test_a_table_of_very_many_columns(folder: Path) -> None:
+    """Time is that of its cells, and messages do not name all columns."""
+    count = 100_000
+    rows = [[*(f"g{i}" for i in range(count)), "label"], ["1"] * (count + 1)]
+    Path("wide.csv").write_text("".join(",".join(row) + "\n" for row in rows))
+    before = os.times().children_user
+    words = ("train", "m.onnx", "--data", "wide.csv", "--loss", "mse")
+    text = steep(*words, code=3)
+    assert os.times().children_user - before < 8
+    assert "g19,… (100000 columns)" in text and len(text) < 1000
+    text = steep(*words, "--map", "x=g0,g7,g2", "--map", "label=g0,g1")
+    assert ", … and 99977 more" in text and len(text) < 1000
+
+
 def run(*words: object, code: int = 0) -> str:
     sgd = ("--optimizer", "sgd", "--lr", 0.5, "--no-shuffle")
     return steep("train", "m.onnx", "--data", "t.npz", *CROSS_ENTROPY, *sgd, *words, code=code)

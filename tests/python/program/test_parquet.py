@@ -40,6 +40,17 @@ def write(table: dict[str, Any], **options: Any) -> None:
     pq.write_table(pa.table(table), "t.parquet", **options)
 
 
+def test_a_page_whose_checksum_does_not_match(folder: Path) -> None:
+    table = columns()
+    write(table, write_page_checksum=True, use_dictionary=False, compression="none")
+    train()
+    file = bytearray(Path("t.parquet").read_bytes())
+    file[file.index(table["b"][3:5].tobytes())] ^= 1
+    Path("t.parquet").write_bytes(file)
+    text = train(code=3)
+    assert "a column that cannot be read: 'b'" in text and "checksum" in text
+
+
 def train(*words: object, code: int = 0, data: str = "t.parquet") -> str:
     return steep("train", "m.onnx", "--data", data, *WORDS, *words, code=code)
 
