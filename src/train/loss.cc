@@ -19,6 +19,7 @@
 #include "train/losses.h"
 #include "train/name_suggestions.h"
 #include "train/own_loss.h"
+#include "train/probabilities.h"
 
 namespace steep {
 namespace {
@@ -57,81 +58,6 @@ Value label_input(Graph& graph, const std::string& name, Type type, bool* added)
   graph.rename(label, name);  // it got another name if one of the model's was renamed above
   return label;
 }
-
-/// Nodes that move, cast or bound x; views are not among them.
-constexpr PatternRule<Value&> kMoves[] = {
-    {.name = "loss/moved",
-     .reason = "Files move and cast what a loss reads, and keep it within bounds.",
-     .pattern = "Transpose|Cast|Clip|Identity(x, ...)",
-     .then =
-         [](const Match& m, Value& before) {
-           before = m["x"];
-           return true;
-         }},
-    {.name = "loss/bounded",
-     .reason = "A bound may be a Max or a Min with a constant.",
-     .pattern = "Max|Min{x, bound}",
-     .then =
-         [](const Match& m, Value& before) {
-           before = m["x"];
-           return m["bound"].role() == Role::constant;
-         }},
-};
-
-/// The value before all nodes that move, cast or bound it.
-Value before_moves(Value v) {
-  for (;;) {
-    const Node n = v.producer();
-    const OpDef* def = n ? find_op(n.op()) : nullptr;
-    Value before;
-    if (def != nullptr && def->view) {
-      before = n.input(0);
-    } else if (apply_rules(kMoves, n, Match(), before) == nullptr) {
-      return v;
-    }
-    v = before;
-  }
-}
-
-/// Whether a is computed as 1 - b.
-bool complement(Value a, Value b) {
-  static constexpr Pattern kComplement("Sub(one, p)");
-  const auto m = match(kComplement, before_moves(a).producer());
-  return m && (*m)["one"].role() == Role::constant && before_moves((*m)["p"]) == before_moves(b);
-}
-
-/// Operators other than the loss's own that give probabilities: numbers from 0 to 1 that sum to 1.
-constexpr PatternRule<> kProbabilities[] = {
-    {.name = "loss/probabilities",
-     .reason = "A loss of scores must not be attached to what an operator made of them.",
-     .pattern = "Softmax|Sigmoid(_)"},
-    {.name = "loss/complements",
-     .reason = "Classifiers of two classes join p and 1 - p.",
-     .pattern = "Concat(a, b)",
-     .then =
-         [](const Match& m) { return complement(m["a"], m["b"]) || complement(m["b"], m["a"]); }},
-    {.name = "loss/shares",
-     .reason = "Some classifiers divide by the sum over the classes.",
-     .pattern = "Div(x, total)",
-     .then =
-         [](const Match& m) {
-           static constexpr Pattern kTotal("ReduceSum|ReduceL1(x, ...)");
-           const auto total = match(kTotal, before_moves(m["total"]).producer());
-           return total && before_moves((*total)["x"]) == before_moves(m["x"]);
-         }},
-    {.name = "loss/normalized",
-     .reason = "LpNormalization with p = 1 divides by the sum over the classes.",
-     .pattern = "normalized: LpNormalization(x)",
-     .then = [](const Match& m) { return integer_of(m.node("normalized"), "p") == 1; }},
-    {.name = "loss/exponentials",
-     .reason = "Models that are trained on log-probabilities return their exponentials.",
-     .pattern = "Exp(x)",
-     .then =
-         [](const Match& m) {
-           static constexpr Pattern kLogs("LogSoftmax(_)");
-           return match(kLogs, before_moves(m["x"]).producer()).has_value();
-         }},
-};
 
 /// Losses over classes that may ignore labels or weigh classes.
 constexpr PatternRule<> kCrossEntropies[] = {
@@ -431,7 +357,9 @@ Value loss_weight(Value loss) {
 }
 
 std::vector<PatternRuleInfo> loss_patterns() {
-  return list_rules(kMoves, kProbabilities, kCrossEntropies);
+  std::vector<PatternRuleInfo> list = probability_patterns();
+  for (const PatternRuleInfo& info : list_rules(kCrossEntropies)) list.push_back(info);
+  return list;
 }
 
 namespace {
@@ -462,7 +390,7 @@ std::string doubts_of_scores(Value y, const std::string& loss) {
   const Node n = computed_by(y), moved = before_moves(y).producer();
   const std::string takes = fmt::format("{} takes {}, but output '{}' ", loss,
                                         logs ? "log-probabilities" : "probabilities", y.name());
-  if (logs && moved && apply_rules(kProbabilities, moved, Match()) != nullptr) {
+  if (logs && holds_probabilities(y)) {
     return takes + fmt::format(
                        "holds probabilities ('{}', {}). Choose softmax_cross_entropy, which reads "
                        "the scores before a Softmax.",
@@ -502,7 +430,7 @@ std::string doubts(const Graph& graph, const TrainingOptions& options) {
                     "bounds the loss. Train on what the {} reads: output=\"{}\", --output {}.",
                     n.name(), own, n.input(0).name(), n.input(0).name());
   }
-  if (apply_rules(kProbabilities, n, Match()) == nullptr) return "";
+  if (!holds_probabilities(y)) return "";
   return at + fmt::format(
                   "holds probabilities already ('{}', {}), which slows training down and bounds "
                   "the loss. Train on the scores from which they are computed: name that value "

@@ -423,6 +423,13 @@ const std::vector<Case>& cases_of_losses() {
          const Value p = apply("Softmax", {x}, {{"axis", int64_t{-1}}});
          return apply("Max", {scalar(g, 1e-7, DType::f32), transpose(p, {1, 0})});
        })},
+      {{"loss/logistic"}, output_of([](Graph& g, Value x) {
+         return apply("Reciprocal", {apply("Exp", {x}) + scalar(g, 1, DType::f32)});
+       })},
+      {{"loss/logistic_quotient"}, output_of([](Graph& g, Value x) {
+         const Value one = scalar(g, 1, DType::f32);
+         return one / (one + apply("Exp", {x}));
+       })},
       {{"loss/complements"}, output_of([](Graph& g, Value p) {
          return apply("Concat", {scalar(g, 1, DType::f32) - p, p}, {{"axis", int64_t{1}}});
        })},

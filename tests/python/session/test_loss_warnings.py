@@ -32,6 +32,12 @@ def session(tail: str, loss: str, columns: int = 2) -> steep.TrainingSession:
         ("p = Sigmoid(z) s = ReduceSum(p) y = Div(p, s)", CE),
         ("p = Sigmoid(z) y = LpNormalization<axis=1, p=1>(p)", CE),
         ("l = LogSoftmax(z) c = Cast<to=1>(l) p = Exp(c) y = Clip(p, low, high)", CE),
+        ("p = Sigmoid(z) s = ReduceSum(p) t = Add(s, low) y = Div(p, t)", CE),
+        ("p = Sigmoid(z) s = ReduceSum(p) u = Add(low, p) t = Add(s, low) y = Div(u, t)", CE),
+        ("p = Softmax(z) r = Softmax(x) k = Softmax<axis=0>(z) y = Mean(p, k)", CE),
+        ("p = Softmax(z) r = Mul(p, low) s = Sigmoid(z) t = Add(s, r) y = Div(t, high)", CE),
+        ("n = Neg(z) e = Exp(n) d = Add(e, unity) y = Reciprocal(d)", CE),
+        ("n = Neg(z) e = Exp(n) d = Add(one, e) y = Div(one, d)", BCE),
         ("y = Sigmoid(z)", CE),
         ("p = Sigmoid(z) c = Identity(p) y = Clip(c, low, high)", BCE),
         ("y = Softmax(z)", BCE),
@@ -65,6 +71,9 @@ def test_a_cross_entropy_of_one_class() -> None:
         ("p = Exp(z) s = ReduceMax(p) y = Div(p, s)", CE),
         ("y = Exp(z)", CE),
         ("y = LpNormalization<axis=1>(z)", CE),
+        ("p = Softmax(z) y = Add(p, z)", CE),
+        ("p = Softmax(z) y = Div(p, high)", CE),
+        ("s = ReduceSum(z) t = Add(s, low) p = Sigmoid(z) y = Div(p, t)", CE),
     ],
 )
 def test_scores_are_not_warned_of(tail: str, loss: str) -> None:
