@@ -1,5 +1,7 @@
 #include "cli/best_epoch.h"
 
+#include <fmt/format.h>
+
 #include <vector>
 
 namespace steep::cli {
@@ -20,6 +22,11 @@ void BestEpoch::remember(const TrainingSession& session) {
 void BestEpoch::restore(TrainingSession* session) const {
   session->set_weights(weights_);
   if (!averages_.empty()) session->set_optimizer_state(averages_);
+}
+
+std::string awaited(const Position& position) {
+  if (!position.best) return "validation loss that is a number";
+  return fmt::format("smaller validation loss than that of epoch {}", position.best_epoch);
 }
 
 }  // namespace steep::cli

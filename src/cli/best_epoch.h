@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 
+#include "cli/position.h"
 #include "steep/steep.h"
 
 namespace steep::cli {
@@ -19,5 +20,12 @@ class BestEpoch {
  private:
   std::map<std::string, Tensor> weights_, averages_;
 };
+
+/// The loss that --early-stopping has waited for.
+std::string awaited(const Position& position);
+
+/// Says what a run without a best epoch exports.
+constexpr const char* kNoBest =
+    "no epoch had a validation loss that is a number: these are the weights of the last one";
 
 }  // namespace steep::cli

@@ -33,7 +33,12 @@ struct Position {
   double loss_sum = 0;
   int64_t loss_rows = 0;         ///< number of rows, or of labels that count, in loss_sum
   std::optional<double> best{};  ///< the least validation loss so far, with --early-stopping
-  int64_t best_epoch = 0;        ///< its epoch, counted from 1
+  int64_t best_epoch = 0;        ///< its epoch, counted from 1; or how many came before the search
+  /// Begins to look for the best epoch.
+  void seek_best() {
+    best.reset();
+    best_epoch = epoch;
+  }
 };
 
 /// JSON.

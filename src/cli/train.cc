@@ -118,15 +118,15 @@ class Run {
 
   bool say_enough(Progress& progress) const {
     progress.line(fmt::format(
-        "stopped early: {} without a smaller validation loss than that of epoch {}{}",
-        counted(position_.epoch - position_.best_epoch, "epoch"), position_.best_epoch,
+        "stopped early: {} without a {}{}",
+        counted(position_.epoch - position_.best_epoch, "epoch"), awaited(position_),
         session_.step_count() > first_step_ ? "" : "; raise --early-stopping to train on"));
     return true;
   }
 
   /// Whether --early-stopping has seen enough epochs without an improvement.
   bool is_enough() const {
-    return choice_.early_stopping > 0 && position_.best &&
+    return choice_.early_stopping > 0 &&
            position_.epoch - position_.best_epoch >= choice_.early_stopping;
   }
 
@@ -242,7 +242,7 @@ class Run {
     position_ = position_from(session_.load_checkpoint(choice_.resume), choice_.resume, setting(),
                               batches_.count(), &other_rows_);
     if (choice_.lr_given) session_.set_lr(choice_.model.options.optimizer.lr);
-    if (best_.empty()) position_.best.reset();  // the best weights are not there
+    if (best_.empty()) position_.seek_best();  // its weights are not there
   }
 
   /// Remembers the epoch if it is the best so far.
@@ -261,6 +261,7 @@ class Run {
 
   /// Sets the weights to those of the best epoch.
   void restore_best(Progress& progress) {
+    if (best_.empty() && choice_.early_stopping > 0) progress.line(kNoBest);
     if (best_.empty()) return;
     best_.restore(&session_);
     progress.line(fmt::format("the best epoch was {}, with a validation loss of {:.6g}",

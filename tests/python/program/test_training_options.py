@@ -131,6 +131,23 @@ def test_early_stopping_exports_the_best_epoch(line: Path, tmp_path: Path) -> No
         np.testing.assert_array_equal(value, weights(again)[name])
 
 
+def test_early_stopping_without_a_validation_loss_that_is_a_number(
+    line: Path, tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "v.npz", x=np.where(X > 2, np.inf, X), label=Y)
+    words = ("--validation", tmp_path / "v.npz", "--early-stopping", 2, "--json")
+    run, out = tmp_path / "run", tmp_path / "last.onnx"
+    train(line, "--epochs", 3, "--checkpoint", run)
+    text = train(line, *words, "--epochs", 20, "--resume", run, "--out", out)
+    assert [e["epoch"] for e in reports(text, "epoch")] == [4, 5]
+    assert "stopped early: 2 epochs without a validation loss that is a number" in text
+    assert "these are the weights of the last one" in text
+    plain = tmp_path / "plain.onnx"
+    train(line, "--epochs", 5, "--out", plain)
+    for name, value in weights(plain).items():
+        np.testing.assert_array_equal(value, weights(out)[name])
+
+
 def test_options_that_need_others(line: Path) -> None:
     for words in (("--early-stopping", 2), ("--metric", "r2")):
         assert "requires" in train(line, *words, code=2)
