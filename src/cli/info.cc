@@ -132,11 +132,14 @@ bool differ(const std::string& name, const Tensor& a, const Tensor& b) {
     double most = 0;
     int64_t count = 0;
     for (int64_t i = 0; i < x.size(); ++i) {
-      const double d = std::fabs(x.data<double>()[i] - y.data<double>()[i]);
-      count += d != 0;
-      if (!(d <= most)) most = d;
+      const double p = x.data<double>()[i], q = y.data<double>()[i];
+      if (p == q || (std::isnan(p) && std::isnan(q))) continue;
+      ++count;
+      if (!std::isnan(most) && !(std::fabs(p - q) <= most)) most = std::fabs(p - q);
     }
-    how = fmt::format(" by {:.3g} at most, in {} of {}", most, count, counted(x.size(), "element"));
+    how = count == 0 ? " in the bits of zeros or NaN alone"
+                     : fmt::format(" by {:.3g} at most, in {} of {}", most, count,
+                                   counted(x.size(), "element"));
   }
   fmt::print("! initializer {}  differs{}\n", name, how);
   return true;

@@ -448,7 +448,19 @@ def test_info_and_diff(line: Path, classifier: Path, tmp_path: Path) -> None:
     assert "initializer b" not in text
     text = steep("diff", line, classifier, code=1)
     assert "! output y" in text and "! initializer w  float32[3, 1] and float32[3, 4]" in text
-    steep("diff", line, tmp_path / "none.onnx", code=4)
+    paths = [tmp_path / "zeros.onnx", tmp_path / "other.onnx"]
+    steep("diff", line, paths[0], code=4)
+    for values, said in (
+        ((np.nan, 0, 1), "by nan at most, in 2 of 3 elements"),
+        ((-0.0, 0, 0), "in the bits of zeros"),
+    ):
+        for path, row in zip(paths, [(0, 0, 0), values], strict=True):
+            model = onnx.load(line)
+            w = np.array([[number] for number in row], np.float32)
+            model.graph.initializer[0].CopyFrom(numpy_helper.from_array(w, "w"))
+            onnx.save(model, path)
+        assert said in steep("diff", *paths, code=1)
+    assert "no difference" in steep("diff", paths[1], paths[1])
 
 
 @pytest.mark.parametrize(
