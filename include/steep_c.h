@@ -209,7 +209,8 @@ typedef enum steep_options_kind {
  *     0 or 1    maximize, nesterov, amsgrad, decoupled_weight_decay, centered, bias_correction,
  *               grad_norm, master_weights, stochastic_rounding, check_finite, bound_to_graph
  *   inference  InferenceOptions (steep/inference.h)
- *     integers  threads, seed;  0 or 1  optimize, check_finite, open_batch;  lists  disabled_passes
+ *     integers  threads, seed;  lists  disabled_passes
+ *     0 or 1    optimize, check_finite, open_batch, running_statistics
  *   gradient   GradientOptions (steep/gradient.h)
  *     lists     wrt, outputs;  0 or 1  scalar_gradients
  *   group      ParameterGroup

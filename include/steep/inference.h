@@ -34,6 +34,10 @@ struct InferenceOptions {
   /// Accept any number of rows where the file fixes one for all inputs and each row of the outputs
   /// depends on the same row of the inputs only. Otherwise the number stays fixed.
   bool open_batch = false;
+  /// Normalise by running statistics, as TrainingSession::eval() does, also where the file has a
+  /// BatchNormalization in training mode. Without this, that one normalises by the statistics of
+  /// the inputs of each call, as ONNX says, so that a row's outputs depend on the other rows.
+  bool running_statistics = false;
   Limits limits{};
   /// Where to run. A node runs on the first of these that has a kernel for it, else on the CPU.
   /// Empty: only the CPU.

@@ -51,9 +51,13 @@ Fields fields_of(TrainingOptions& o) {
 }
 
 Fields fields_of(InferenceOptions& o) {
-  Fields fields = {{"optimize", &o.optimize},         {"disabled_passes", &o.disabled_passes},
-                   {"threads", &o.threads},           {"seed", &o.seed},
-                   {"check_finite", &o.check_finite}, {"open_batch", &o.open_batch}};
+  Fields fields = {{"optimize", &o.optimize},
+                   {"disabled_passes", &o.disabled_passes},
+                   {"threads", &o.threads},
+                   {"seed", &o.seed},
+                   {"check_finite", &o.check_finite},
+                   {"open_batch", &o.open_batch},
+                   {"running_statistics", &o.running_statistics}};
   fields.merge(fields_of(o.limits));
   return fields;
 }

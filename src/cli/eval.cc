@@ -204,6 +204,7 @@ int evaluate(const EvalChoice& choice) {
     InferenceSession session(std::filesystem::path(choice.model.path),
                              {.disabled_passes = options.disabled_passes,
                               .open_batch = true,
+                              .running_statistics = true,
                               .limits = options.limits,
                               .providers = options.providers});
     if (!has_loss(session.output_info())) return write_outputs(choice, session);

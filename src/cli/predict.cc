@@ -32,6 +32,7 @@ int predict(const PredictChoice& choice) {
   InferenceSession session(std::filesystem::path(choice.model),
                            {.disabled_passes = choice.disabled_passes,
                             .open_batch = true,
+                            .running_statistics = true,
                             .limits = choice.limits,
                             .providers = providers_of(choice.providers)});
   const std::vector<TensorInfo> inputs = session.input_info();

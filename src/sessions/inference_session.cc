@@ -20,6 +20,7 @@
 #include "sessions/step_plan.h"
 #include "steep/error.h"
 #include "steep/inference.h"
+#include "train/step.h"
 
 namespace steep {
 namespace {
@@ -144,6 +145,7 @@ struct InferenceSession::Impl {
     ImportedModel model = again(how);
     files = std::move(model.files);
     graph = std::move(model.graph);
+    if (options.running_statistics) use_statistics(graph);
     metadata = std::move(model.metadata);
     left_out = std::move(model.left_out);
     for (const auto& [name, type] : model.with_default) {

@@ -171,6 +171,8 @@ void update_statistics(Graph& graph, const std::map<std::string, std::string>& u
   }
 }
 
+}  // namespace
+
 void use_statistics(Graph& graph) {
   for (Node n : graph.nodes()) {
     if (!trains_statistics(n)) continue;
@@ -185,8 +187,6 @@ void use_statistics(Graph& graph) {
     graph.erase(n);
   }
 }
-
-}  // namespace
 
 bool trains_statistics(Node n) {
   return n.op() == "BatchNormalization" && integer_of(n, "training_mode") != 0;

@@ -88,6 +88,9 @@ Graph eval_graph(const TrainingModel& model, const TrainingOptions& options, boo
 /// Replaces every Dropout by the identity.
 void remove_dropout(Graph& graph);
 
+/// Lets every normalisation in training mode read running statistics, and leave them as they are.
+void use_statistics(Graph& graph);
+
 /// Whether the node is a normalisation in training mode, which computes running statistics.
 bool trains_statistics(Node node);
 

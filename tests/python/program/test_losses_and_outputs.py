@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.numpy_helper
 import onnx.parser
 import pytest
 from steep_program import built, steep
@@ -116,3 +117,29 @@ def test_a_binary_loss_of_scores_names_the_other(tmp_path: Path) -> None:
     words = ("--data", tmp_path / "d.npz", "--loss", "binary_cross_entropy")
     said = steep("train", model, *words, "--lr", 10, "--epochs", 20, code=None)
     assert "choose the loss binary_cross_entropy_with_logits" in said.split("steep: ")[1]
+
+
+def test_predictions_do_not_depend_on_the_batch(tmp_path: Path) -> None:
+    """A normalisation in training mode reads running statistics, with a loss and without one."""
+    text = "y, rm, rv = BatchNormalization<training_mode=1>(s, g, b, m, q)"
+    model = save(tmp_path / "m.onnx", text)
+    proto = onnx.load(model)
+    for name, value in {"g": 1.5, "b": 0.1, "m": 0.2, "q": 2}.items():
+        row = np.full(4, value, np.float32)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(row, name))
+    onnx.save(proto, model)
+    np.savez(tmp_path / "d.npz", x=X, label=LABELS)
+    found = []
+    for command in (
+        ("predict", model, "--batch", 7),
+        ("predict", model, "--batch", 60),
+        ("eval", model, "--batch", 7),
+        ("eval", model, "--batch", 60, *CROSS_ENTROPY, "--output", "y", "--label-array", "label"),
+    ):
+        out = tmp_path / "o.npz"
+        steep(*command, "--data", tmp_path / "d.npz", "--out", out)
+        found.append(np.load(out)["y"])
+    weights = onnx.numpy_helper.to_array(proto.graph.initializer[0])
+    wanted = (X @ weights.reshape(3, 4) - 0.2) / np.sqrt(2 + 1e-5) * 1.5 + 0.1
+    for values in found:
+        np.testing.assert_allclose(values, wanted, rtol=1e-4, atol=1e-5)
