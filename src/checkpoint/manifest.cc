@@ -7,8 +7,10 @@
 #include <climits>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
+#include "checkpoint/json_text.h"
 #include "runtime/counted.h"
 #include "runtime/crc32c.h"
 #include "runtime/float32.h"
@@ -27,12 +29,22 @@ constexpr int kMaxDepth = 64;
 constexpr std::string_view kTail = ",\n  \"crc32c\": \"";  // 8 digits and kEnd follow
 constexpr std::string_view kEnd = "\"\n}\n";
 
-Json parse(std::string_view text, int max_depth, const std::string& name) {
+void check_nesting(std::string_view text, int max_depth, const std::string& name) {
   if (json_nesting(text) > max_depth)
     throw DataError(ErrorParts{.what = name + " is nested too deeply."});
-  Json json = Json::parse(text, nullptr, false);
-  if (json.is_discarded()) throw DataError(ErrorParts{.what = name + " is not valid JSON."});
-  return json;
+}
+
+[[noreturn]] void throw_no_json(const std::string& name) {
+  throw DataError(ErrorParts{.what = name + " is not valid JSON."});
+}
+
+/// The data of the caller, in one line.
+std::string user_text(const std::string& user) {
+  const std::string name = "the checkpoint's user data";
+  check_nesting(user, kMaxDepth, name);
+  std::optional<std::string> text = compact_json(user);
+  if (!text) throw_no_json(name);
+  return std::move(*text);
 }
 
 /// The member `key`, if is() says that it has the right type.
@@ -110,13 +122,13 @@ std::string write_manifest(const Checkpoint& checkpoint,
   for (const auto& [name, file] : files) {
     json["files"][name] = {{"bytes", file.bytes}, {"crc32c", fmt::format("{:08x}", file.crc)}};
   }
-  const Json user = parse(checkpoint.user, kMaxDepth, "the checkpoint's user data");
+  const std::string user = user_text(checkpoint.user);
   std::string text;
   try {
     text = json.dump(2);
     text.resize(text.size() - 2);  // "\n}"
     // On one line, because indentation could make it a hundred times as long.
-    text += ",\n  \"user\": " + user.dump() + "\n}";
+    text += ",\n  \"user\": " + user + "\n}";
   } catch (const Json::exception&) {
     throw DataError("The checkpoint's text is not valid UTF-8.");
   }
@@ -151,7 +163,9 @@ void read_manifest(const ByteSource& source, Checkpoint* checkpoint,
     throw DataError("The manifest's checksum does not match.");
   }
 
-  const Json json = parse(text, kMaxDepth + 1, "the manifest");
+  check_nesting(text, kMaxDepth + 1, "the manifest");
+  const Json json = Json::parse(text, nullptr, false);
+  if (json.is_discarded()) throw_no_json("the manifest");
   if (get_text(json, "format") != "steep checkpoint")
     throw DataError("It is not a Steep checkpoint.");
   if (const uint64_t version = get_count(json, "version"); version != kVersion) {
@@ -184,9 +198,9 @@ void read_manifest(const ByteSource& source, Checkpoint* checkpoint,
   }
   checkpoint->settings = get_settings(json);
   check_ranges(*checkpoint);
-  const auto user = json.find("user");
-  if (user == json.end()) throw DataError("The manifest has no valid 'user'.");
-  checkpoint->user = user->dump();
+  std::optional<std::string> user = compact_member(text, "user");
+  if (!user) throw DataError("The manifest has no valid 'user'.");
+  checkpoint->user = std::move(*user);
   const Json list = get<Json>(json, "files", &Json::is_object);
   for (const auto& [name, record] : list.items()) {
     if (!record.is_object()) throw DataError("The manifest's list of files is damaged.");

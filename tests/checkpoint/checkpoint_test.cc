@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cmath>
 #include <functional>
+#include <map>
 #include <vector>
 
 #include "attack/saves.h"
@@ -107,6 +108,20 @@ TEST_F(CheckpointFolder, UserDataIsChecked) {
     EXPECT_THROW(write_checkpoint(path(), checkpoint), DataError);
   }
   EXPECT_FALSE(fs::exists(path()));
+}
+
+TEST_F(CheckpointFolder, UserDataKeepsTheDigitsOfItsNumbers) {
+  Checkpoint checkpoint = sample(1);
+  // The state of a random generator has integers of 128 bits.
+  const std::string text =
+      R"({"inc":87136372517582989555478159403783844777,"lr":0.10,"x":[-1.5e-7,{},[],null,true,"\n,"],)"
+      R"("user":{"user":-9223372036854775809}})";
+  for (const auto& [given, back] : std::map<std::string, std::string>{
+           {text, text}, {" [ 1 , 2.50,\n\"\\u00e9\" ] ", "[1,2.50,\"é\"]"}, {"7", "7"}}) {
+    checkpoint.user = given;
+    write_checkpoint(path(), checkpoint);
+    EXPECT_EQ(read_checkpoint(path()).user, back);
+  }
 }
 
 TEST_F(CheckpointFolder, WhatCouldNotBeLoadedReplacesNothing) {
