@@ -164,8 +164,11 @@ std::string npy_preamble(DType dtype, const Dims& dims) {
     if (type == dtype) kind = name;
   }
   if (kind.empty()) {
+    const bool other = dtype == DType::bf16;  // safetensors has no narrower type either
     throw DataError(ErrorParts{.what = fmt::format("NumPy has no {}.", name_of(dtype)),
-                               .remedy = "Write .safetensors instead."});
+                               .remedy = other
+                                             ? "Write .safetensors instead."
+                                             : "Convert the array, or write its bytes as uint8."});
   }
   std::string shape = fmt::format("{}", fmt::join(dims, ", "));
   if (dims.size() == 1) shape += ",";

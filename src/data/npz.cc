@@ -424,7 +424,10 @@ void write_npz(FileWriter& file, const std::map<std::string, Tensor>& arrays) {
                                  .remedy = "Write .safetensors instead."});
     }
     uLong crc = ::crc32_z(0, reinterpret_cast<const Bytef*>(preamble.data()), preamble.size());
-    crc = ::crc32_z(crc, static_cast<const Bytef*>(array.data()), array.nbytes());
+    // Without elements the address may be null, for which zlib starts anew.
+    if (array.nbytes() > 0) {
+      crc = ::crc32_z(crc, static_cast<const Bytef*>(array.data()), array.nbytes());
+    }
 
     std::string common;  // fields that the local header and the directory entry share
     put(&common, 20, 2);

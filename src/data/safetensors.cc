@@ -1,12 +1,14 @@
 #include "data/safetensors.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <ranges>
 #include <set>
 #include <utility>
 
@@ -48,8 +50,10 @@ std::string_view text_of(DType dtype) {
   for (const auto& [type, name] : kDTypes) {
     if (type == dtype) return name;
   }
-  throw InternalError(
-      ErrorParts{.what = fmt::format("Dtype {} has no safetensors name.", name_of(dtype))});
+  throw DataError(
+      ErrorParts{.what = fmt::format("Safetensors files of Steep have no {}.", name_of(dtype)),
+                 .expected = fmt::format("{}", fmt::join(kDTypes | std::views::values, ", ")),
+                 .remedy = "Convert the array, or write its bytes as uint8."});
 }
 
 [[noreturn]] void refuse(const std::string& file, const std::string& why,

@@ -112,6 +112,34 @@ TEST_F(NpzFile, RoundTrip) {
   EXPECT_THROW(save_arrays(folder() / "x.csv", arrays), DataError);
 }
 
+TEST_F(NpzFile, AnArrayWithoutElementsMayHaveNoAddress) {
+  const Tensor none = Tensor::wrap(DType::f32, {0, 3}, nullptr, nullptr);
+  for (const char* name : {"x.npz", "x.safetensors"}) {
+    save_arrays(folder() / name, {{"none", none}, {"some", kMatrix}});
+    const auto read_back = load_arrays(folder() / name);
+    EXPECT_EQ(read_back.at("none").dims(), none.dims());
+    EXPECT_TRUE(same_bits(read_back.at("some"), kMatrix));
+  }
+}
+
+TEST_F(NpzFile, TypesThatNoFileHasAreRefused) {
+  const auto one = [](DType dtype) {
+    return std::map<std::string, Tensor>{{"x", Tensor::zeros(dtype, {1})}};
+  };
+  for (const DType dtype : {DType::f8e4m3fn, DType::i4}) {
+    for (const char* name : {"x.npz", "x.safetensors"}) {
+      try {
+        save_arrays(folder() / name, one(dtype));
+        ADD_FAILURE() << name << name_of(dtype);
+      } catch (const DataError& error) {
+        EXPECT_NE(error.parts().remedy.find("uint8"), std::string::npos) << error.what();
+      }
+    }
+  }
+  save_arrays(folder() / "x.safetensors", one(DType::bf16));
+  EXPECT_THROW(save_arrays(folder() / "x.npz", one(DType::bf16)), DataError);
+}
+
 TEST_F(NpzFile, EveryTruncationIsRefused) {
   save_arrays(folder() / "x.npz", {{"a", kMatrix}});
   const std::string bytes = testing::read_bytes(folder() / "x.npz");
