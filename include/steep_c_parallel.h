@@ -110,7 +110,8 @@ STEEP_API steep_code steep_parallel_accumulated(const steep_parallel* parallel, 
 STEEP_API steep_code steep_parallel_drop_gradients(steep_parallel* parallel, steep_error** error);
 /* This process has failed outside of these calls, as in reading its rows. `code`: a steep_code but
  * STEEP_OK; `what`: a sentence. Discards the parts that wait. The step in which the others are, or
- * their next one, returns `code`, and the error names this rank. */
+ * their next one, returns `code` (STEEP_ERROR_PROVIDER for STEEP_ERROR_ARGUMENT and _PEER_LOST),
+ * and the error names this rank. */
 STEEP_API steep_code steep_parallel_fail(steep_parallel* parallel, int32_t code, const char* what,
                                          steep_error** error);
 

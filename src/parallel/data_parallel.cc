@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <type_traits>
 #include <utility>
 
@@ -567,13 +566,12 @@ void DataParallel::describe() {
   set_digest();
 }
 
-void DataParallel::set_digest() { digest_ = digest_of(nlohmann::json(facts_).dump()); }
+void DataParallel::set_digest() { digest_ = digest_of(to_text(facts_)); }
 
 void DataParallel::explain_difference() {
-  using Facts = std::map<std::string, std::string>;
   std::vector<Facts> every;
-  for (const std::string& text : peers_->gather_texts(nlohmann::json(facts_).dump())) {
-    every.push_back(nlohmann::json::parse(text).get<Facts>());
+  for (const std::string& text : peers_->gather_texts(to_text(facts_))) {
+    every.push_back(facts_from(text));
   }
   for (size_t i = 0; i < every.size(); ++i) {
     const std::optional<Difference> found = first_difference(every[0], every[i]);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 #include <string>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "runtime/digest.h"
+#include "runtime/utf8.h"
 #include "steep/parallel.h"
 #include "train/option_rows.h"
 #include "train/settings.h"
@@ -79,6 +81,14 @@ Facts facts_of(const TrainingSession& session) {
   facts["statistics"] = sorted(session.statistic_names());
   return facts;
 }
+
+std::string to_text(const Facts& facts) {
+  nlohmann::json json = nlohmann::json::object();
+  for (const auto& [name, text] : facts) json[as_utf8(name)] = as_utf8(text);
+  return json.dump();
+}
+
+Facts facts_from(const std::string& text) { return nlohmann::json::parse(text).get<Facts>(); }
 
 std::optional<Difference> first_difference(const Facts& first, const Facts& other) {
   std::set<std::pair<bool, std::string>> names;  // those first that may cause others to differ

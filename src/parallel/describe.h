@@ -14,6 +14,10 @@ using Facts = std::map<std::string, std::string>;
 /// Version, options, parameters and states of a session, by name.
 Facts facts_of(const TrainingSession& session);
 
+/// Facts as JSON, and back. Bytes of the caller's that are not UTF-8 are written as "\\x..".
+std::string to_text(const Facts& facts);
+Facts facts_from(const std::string& text);
+
 /// Whether a fact is of parameters or states.
 bool is_of_states(const std::string& fact);
 

@@ -173,6 +173,12 @@ static void fail_together(steep_parallel* all) {
     refused(steep_parallel_step(all, rows_of(0, 2), 2, NULL, NULL, &error), STEEP_ERROR_IO,
             "The disk is gone.");
   }
+  if (rank == 1) {
+    check(steep_parallel_fail(all, STEEP_ERROR_ARGUMENT, "A wrong handle.", &error));
+  } else {
+    refused(steep_parallel_step(all, rows_of(0, 2), 2, NULL, NULL, &error), STEEP_ERROR_PROVIDER,
+            "A wrong handle.");
+  }
   refused(steep_parallel_fail(all, STEEP_OK, "", &error), STEEP_ERROR_ARGUMENT, "code");
 }
 

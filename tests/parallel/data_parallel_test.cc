@@ -176,6 +176,22 @@ TEST(DataParallel, AnotherOptionIsFoundBeforeTheFirstStep) {
   expect_refused(nullptr, "option clip_norm", true);
 }
 
+TEST(DataParallel, AFactMayBeAnyBytes) {
+  in_threads(2, [](const std::shared_ptr<Peers>& peers) {
+    auto session = session_of(mlp_bytes(false), options_of());
+    DataParallel same(session, peers, {{"name\xfe", "\xff"}});
+    EXPECT_EQ(same.step(batch(4, 0)).step, 1);
+    DataParallel other(session, peers, {{"data", peers->rank() == 1 ? "\xff" : "\xfe"}});
+    try {
+      other.step(batch(4, 0));
+      ADD_FAILURE() << "no error";
+    } catch (const ModelError& error) {
+      EXPECT_EQ(error.parts().node, "rank 1: data");
+      EXPECT_EQ(error.parts().received, "\\xff");
+    }
+  });
+}
+
 TEST(DataParallel, AnotherRateOrCountIsFoundAtItsStep) {
   expect_refused([](DataParallel&, TrainingSession& session,
                     int rank) { session.set_lr(rank == 1 ? 0.5 : 0.05); },
