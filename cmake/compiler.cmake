@@ -18,7 +18,19 @@ set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
 
 # Every target of ours links this.
 add_library(steep_flags INTERFACE)
-target_compile_options(steep_flags INTERFACE -Wall -Wextra -Werror)
+target_compile_options(steep_flags INTERFACE -Wall -Wextra)
+# Another compiler may warn of what these do not, and a project around ours asks for warnings of its
+# own: nobody's build should end there.
+set(tested FALSE)
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION MATCHES "^12\\.")
+  set(tested ${PROJECT_IS_TOP_LEVEL})
+elseif(CMAKE_CXX_COMPILER_ID STREQUAL Clang AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 20)
+  set(tested ${PROJECT_IS_TOP_LEVEL})
+endif()
+option(STEEP_WERROR "Warnings are errors" ${tested})
+if(STEEP_WERROR)
+  target_compile_options(steep_flags INTERFACE -Werror)
+endif()
 if(CMAKE_CXX_COMPILER_ID MATCHES Clang)
   # Under sanitizers it leaves some loops marked `omp simd` as they are, and says so; newer ones find
   # a deprecated call in the standard library's own std::stable_sort.

@@ -165,8 +165,25 @@ target_link_libraries(program PRIVATE steep::steep)
     output_of("ninja", "-C", tmp_path / "build", "program")
     targets = output_of("ninja", "-C", tmp_path / "build", "-t", "targets", "all")
     assert "libsteep.so:" in targets and "steep_tests:" not in targets
+    # another compiler than that of our tests may warn
+    assert "-Werror" not in (tmp_path / "build" / "build.ninja").read_text()
     # compiling needs files that are generated, and nothing of the engine
     assert not list(tmp_path.glob("build/steep/**/*.o"))
+
+
+def test_a_component_that_does_not_exist_is_not_found(prefix: Path, tmp_path: Path) -> None:
+    text = """
+cmake_minimum_required(VERSION 3.22)
+project(program LANGUAGES C)
+find_package(steep 0.1 OPTIONAL_COMPONENTS nothing)
+message("optional: ${steep_FOUND}")
+find_package(steep 0.1 REQUIRED COMPONENTS static)
+"""
+    (tmp_path / "CMakeLists.txt").write_text(text)
+    line = ["cmake", "-S", tmp_path, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={prefix}"]
+    run = subprocess.run(line, check=False, capture_output=True, text=True)
+    assert "optional: 1" in run.stderr
+    assert run.returncode != 0 and "Steep has no component static" in run.stderr
 
 
 @pytest.mark.skipif(shutil.which("pkg-config") is None, reason="pkg-config is not there")
