@@ -158,11 +158,14 @@ project(program LANGUAGES C CXX)
 add_subdirectory({ROOT} steep EXCLUDE_FROM_ALL)
 add_library(program OBJECT {CONSUMER}/train.c)
 target_link_libraries(program PRIVATE steep::steep)
+add_library(engine OBJECT engine.cpp)  # the engine's C++ types, in a project of C++17
+target_link_libraries(engine PRIVATE steep_core)
 """
     (tmp_path / "CMakeLists.txt").write_text(text)
+    (tmp_path / "engine.cpp").write_text("#include <steep/limits.h>\nsteep::Limits limits;\n")
     python = f"-DPython_EXECUTABLE={sys.executable}"
     output_of("cmake", "-S", tmp_path, "-B", tmp_path / "build", "-G", "Ninja", python)
-    output_of("ninja", "-C", tmp_path / "build", "program")
+    output_of("ninja", "-C", tmp_path / "build", "program", "engine")
     targets = output_of("ninja", "-C", tmp_path / "build", "-t", "targets", "all")
     assert "libsteep.so:" in targets and "steep_tests:" not in targets
     # another compiler than that of our tests may warn
