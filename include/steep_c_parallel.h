@@ -42,7 +42,8 @@ STEEP_API steep_code steep_peers_sent_bytes(const steep_peers* peers, uint64_t* 
 
 /* The arrays of all processes, in the order of ranks; their names are empty. This and the next
  * functions take arrays of the same types in all processes; if they differ, all return
- * STEEP_ERROR_SHAPE. */
+ * STEEP_ERROR_SHAPE. Any other error in the arguments of one process is one of all, too, unless its
+ * handle is wrong. */
 STEEP_API steep_code steep_peers_gather(steep_peers* peers, const steep_array* array,
                                         steep_tensors** every, steep_error** error);
 /* The texts of all processes, of any length, in the order of ranks. */

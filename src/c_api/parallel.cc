@@ -91,23 +91,32 @@ steep_code call_alone(const steep_parallel* handle, steep_error** error, Work&& 
   });
 }
 
+/// What check() returns. An error in the arguments of this process is one of all: otherwise the
+/// others would take its next call for this one.
+template <typename Check>
+auto checked(Peers& peers, Check&& check) {
+  try {
+    return check();
+  } catch (const std::exception& error) {
+    peers.tell(error);
+    throw;
+  }
+}
+
 /// The arrays of this process, once all processes have found that theirs have the same types. An
 /// error of one is one of all. `call` and `text` must be the same everywhere, too.
 std::vector<Tensor> agreed(Peers& peers, const char* call, const steep_array* arrays, size_t count,
                            const std::string& text,
                            const std::function<void(const Tensor&)>& check = {}) {
-  std::vector<Tensor> tensors;
   std::string types = text;
-  try {
-    tensors = Feed(arrays, count).tensors();
-    for (const Tensor& tensor : tensors) {
+  const std::vector<Tensor> tensors = checked(peers, [&] {
+    std::vector<Tensor> own = Feed(arrays, count).tensors();
+    for (const Tensor& tensor : own) {
       if (check) check(tensor);
       types += fmt::format("; {} {}", name_of(tensor.dtype()), to_string(tensor.dims()));
     }
-  } catch (const std::exception& error) {
-    peers.tell(error);
-    throw;
-  }
+    return own;
+  });
   const double own = digest_of(types);
   const std::vector<std::vector<double>> every = peers.agree(call, {&own, 1});
   for (size_t rank = 0; rank < every.size(); ++rank) {
@@ -145,8 +154,9 @@ std::vector<Tensor> ordered(const Parallel& own, const Feed& feed) {
 /// The same; all processes learn of an error. Not where parts wait: step() is an error of each
 /// then.
 std::vector<Tensor> told(Parallel& own, const steep_array* inputs, size_t count,
-                         std::optional<Feed>& feed) {
+                         std::optional<Feed>& feed, const std::function<void()>& check = {}) {
   try {
+    if (check) check();
     feed.emplace(inputs, count);
     return ordered(own, *feed);
   } catch (const std::exception& error) {
@@ -212,8 +222,10 @@ steep_code steep_peers_sent_bytes(const steep_peers* peers, uint64_t* bytes, ste
 steep_code steep_peers_gather(steep_peers* peers, const steep_array* array, steep_tensors** every,
                               steep_error** error) {
   return call_alone(peers, error, [&](steep::Peers& own) {
-    require(array, "array");
-    require(every, "every");
+    checked(own, [&] {
+      require(array, "array");
+      require(every, "every");
+    });
     const steep::Tensor tensor = agreed(own, "steep_peers_gather", array, 1, "")[0];
     const std::string bytes(static_cast<const char*>(tensor.data()), tensor.nbytes());
     Tensors::Items items;
@@ -229,8 +241,10 @@ steep_code steep_peers_gather(steep_peers* peers, const steep_array* array, stee
 steep_code steep_peers_gather_text(steep_peers* peers, const char* text, steep_strings** every,
                                    steep_error** error) {
   return call_alone(peers, error, [&](steep::Peers& own) {
-    require(every, "every");
-    const std::string contents = steep::c_api::text(text, "text");
+    const std::string contents = checked(own, [&] {
+      require(every, "every");
+      return steep::c_api::text(text, "text");
+    });
     own.agree("steep_peers_gather_text", {});
     give_strings(every, own.gather_texts(contents));
   });
@@ -239,8 +253,9 @@ steep_code steep_peers_gather_text(steep_peers* peers, const char* text, steep_s
 steep_code steep_peers_add(steep_peers* peers, const steep_array* arrays, size_t count,
                            double factor, const char* wire_precision, steep_error** error) {
   return call_alone(peers, error, [&](steep::Peers& own) {
-    const steep::DType wire =
-        steep::wire_dtype(wire_precision == nullptr ? "float32" : wire_precision);
+    const steep::DType wire = checked(own, [&] {
+      return steep::wire_dtype(wire_precision == nullptr ? "float32" : wire_precision);
+    });
     const std::vector<steep::Tensor> tensors =
         agreed(own, "steep_peers_add", arrays, count, std::string(name_of(wire)), require_float);
     own.add(tensors, factor, wire);
@@ -250,7 +265,7 @@ steep_code steep_peers_add(steep_peers* peers, const steep_array* arrays, size_t
 steep_code steep_peers_copy_from(steep_peers* peers, int32_t rank, const steep_array* arrays,
                                  size_t count, steep_error** error) {
   return call_alone(peers, error, [&](steep::Peers& own) {
-    require_rank(rank, own.size());
+    checked(own, [&] { require_rank(rank, own.size()); });
     const std::string from = fmt::format("from rank {}", rank);
     own.copy_from(rank, agreed(own, "steep_peers_copy_from", arrays, count, from));
   });
@@ -293,9 +308,9 @@ steep_code steep_parallel_step_if_any(steep_parallel* parallel, const steep_arra
                                       size_t count, int32_t* updated, steep_step* step,
                                       steep_tensors** outputs, steep_error** error) {
   return call_alone(parallel, error, [&](Parallel& own) {
-    require(updated, "updated");
     std::optional<Feed> feed;
-    const auto result = own.parallel.step_if_any(told(own, inputs, count, feed));
+    const auto check = [&] { require(updated, "updated"); };
+    const auto result = own.parallel.step_if_any(told(own, inputs, count, feed, check));
     *updated = result.has_value();
     if (result) give_step(step, outputs, own, *result, *feed);
   });

@@ -117,6 +117,14 @@ static void exchange(steep_peers* peers) {
                     : steep_peers_copy_from(peers, 0, &summed, 1, &error),
           STEEP_ERROR_PROVIDER, "different calls");
   refused(steep_peers_copy_from(peers, size, &copied, 1, &error), STEEP_ERROR_ARGUMENT, "rank");
+  refused(steep_peers_copy_from(peers, rank == 1 ? size : 0, &copied, 1, &error),
+          rank == 1 ? STEEP_ERROR_ARGUMENT : STEEP_ERROR_PROVIDER, "rank");
+  refused(steep_peers_add(peers, &summed, 1, 1.0, rank == 1 ? "float8" : NULL, &error),
+          STEEP_ERROR_MODEL, "float8");
+  refused(steep_peers_gather(peers, rank == 1 ? NULL : &one, &every, &error),
+          rank == 1 ? STEEP_ERROR_ARGUMENT : STEEP_ERROR_PROVIDER, "NULL");
+  refused(steep_peers_gather_text(peers, rank == 1 ? NULL : name, &texts, &error),
+          rank == 1 ? STEEP_ERROR_ARGUMENT : STEEP_ERROR_PROVIDER, "NULL");
 }
 
 /* Steps of all kinds: in one part and in two, with a process that has no rows. */
@@ -163,10 +171,14 @@ static void train(steep_parallel* all, steep_training* whole) {
 /* An error of one process is one of all, and changes no weight. */
 static void fail_together(steep_parallel* all) {
   steep_array wrong[2];
+  int32_t updated = 0;
   memcpy(wrong, rows_of(0, 2), sizeof wrong);
   if (rank == 1) wrong[0].name = "y";
   refused(steep_parallel_step(all, wrong, 2, NULL, NULL, &error), STEEP_ERROR_DATA,
           rank == 1 ? "An input is missing" : "rank 1");
+  refused(steep_parallel_step_if_any(all, rows_of(0, 2), 2, rank == 1 ? NULL : &updated, NULL, NULL,
+                                     &error),
+          rank == 1 ? STEEP_ERROR_ARGUMENT : STEEP_ERROR_PROVIDER, "NULL");
   if (rank == 1) {
     check(steep_parallel_fail(all, STEEP_ERROR_IO, "The disk is gone.", &error));
   } else {
