@@ -36,6 +36,7 @@
  *            other; calls on different sessions run in parallel. Do not set options while another
  *            thread uses them. Do not write to arrays that a running call reads. The option
  *            `threads`, or else OpenMP (OMP_NUM_THREADS, omp_set_num_threads), sets their number.
+ *            A calling thread needs a stack of 1 MiB: nothing can report one that is too small.
  *
  * Arrays     Dense and row-major; the outermost extent comes first, and a scalar has none. The
  *            element type is a steep_dtype, the number of ONNX's TensorProto.DataType. A bool is

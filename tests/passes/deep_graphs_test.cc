@@ -1,17 +1,21 @@
 // Deep and wide graphs with many nodes: the cost of any stage per node must not depend on the
 // number of nodes or on the number of paths. Each of these cases once took minutes, or did not end.
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include <cmath>
 #include <random>
 
 #include "autodiff/gradient.h"
 #include "autodiff/recognise.h"
+#include "model/onnx_text.h"
 #include "ops/build.h"
 #include "passes/pipeline.h"
 #include "plan/plan.h"
 #include "program/program.h"
+#include "steep/steep.h"
 
 namespace steep {
 namespace {
@@ -203,6 +207,77 @@ TEST(DeepGraphs, BuffersThatAllLiveAtOnce) {
     buffers.push_back({.bytes = 64, .first = i, .last = 2 * kCount - i});
   }
   EXPECT_EQ(place_buffers(buffers), size_t{64} * kCount);
+}
+
+/// Branches in branches, and functions that call functions, as deep as the limits allow.
+std::string nested_model() {
+  constexpr int kDepth = 98;
+  std::string text = R"(<ir_version: 9, opset_import: ["" : 18, "own" : 1]>
+    g (float[rows, 2] x, bool c) => (float[rows, 2] y) <float[2, 2] w = {1, 2, 3, 4}> {
+      called = own.f98(x)
+      y = MatMul(called, w)
+    })";
+  const char* head = R"(<opset_import: ["" : 18, "own" : 1], domain: "own">)";
+  text += std::string(head) + "f0 (a) => (b) { b = Tanh(a) }";
+  for (int i = 1; i <= kDepth; ++i)
+    text += fmt::format("{} f{} (a) => (b) {{ b = own.f{}(a) }}", head, i, i - 1);
+  onnx::ModelProto model = testing::parse_text(text);
+  onnx::NodeProto* node = model.mutable_graph()->mutable_node(1);  // of the innermost branch
+  for (int i = 0; i < kDepth; ++i) {
+    const onnx::NodeProto inner = *node;
+    node->Clear();
+    node->set_op_type("If");
+    node->add_input("c");
+    node->add_output(fmt::format("y{}", i));
+    for (const char* branch : {"then_branch", "else_branch"}) {
+      onnx::AttributeProto* attribute = node->add_attribute();
+      attribute->set_name(branch);
+      attribute->set_type(onnx::AttributeProto::GRAPH);
+      onnx::GraphProto* graph = attribute->mutable_g();
+      graph->set_name(fmt::format("{} {}", branch, i));
+      onnx::NodeProto* own = graph->add_node();
+      if (branch[0] == 't') {
+        *own = inner;
+      } else {
+        own->set_op_type("MatMul");
+        own->add_input("called");
+        own->add_input("w");
+        own->add_output("");
+      }
+      own->set_output(0, fmt::format("{} {}", branch, i));
+      onnx::ValueInfoProto* output = graph->add_output();
+      output->set_name(own->output(0));
+      output->mutable_type()->mutable_tensor_type()->set_elem_type(onnx::TensorProto::FLOAT);
+    }
+  }
+  node->set_output(0, "y");
+  return testing::to_bytes(model);
+}
+
+/// What steep_c.h promises: threads of other languages and hosts have small stacks.
+TEST(DeepGraphs, TheDeepestModelFitsAStackOfOneMebibyte) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers need more";
+#elif defined(__has_feature)
+  GTEST_SKIP() << "Clang builds with sanitizers only";
+#endif
+  const auto train = [](void* result) -> void* {
+    const std::string bytes = nested_model();
+    TrainingSession session(testing::as_span(bytes), {.loss = "mse"});
+    const Tensor inputs[] = {Tensor::from<float>({1, 2}, {1, 2}), Tensor::scalar<bool>(true),
+                             Tensor::from<float>({0, 0}, {1, 2})};
+    *static_cast<double*>(result) = session.step(inputs).loss;
+    return nullptr;
+  };
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, size_t{1} << 20);
+  pthread_t thread{};
+  double loss = 0;
+  ASSERT_EQ(pthread_create(&thread, &attributes, train, &loss), 0);
+  pthread_join(thread, nullptr);
+  pthread_attr_destroy(&attributes);
+  EXPECT_GT(loss, 0);
 }
 
 }  // namespace
