@@ -32,7 +32,9 @@ def reentrant_checkpoints() -> Iterator[None]:
     """Give no gradient where a reentrant checkpoint gives none, with PyTorch's warning.
 
     Such a checkpoint is a node of autograd, whose inputs are the tensors among the arguments. If
-    none of them requires a gradient, autograd records nothing.
+    none of them requires a gradient, autograd records nothing. Its results are the tensor, or the
+    tensors of the tuple, that the function returns: those in lists, dicts and inner tuples have
+    no gradient.
     """
     with substitute({CALL_CHECKPOINT: _checkpoint}):
         yield
@@ -55,7 +57,8 @@ def _checkpoint(
             hints=[],
         )
     if any(_requires_grad(a.realize()) for a in args[1:]):
-        return _call(self, tx, args, kwargs)
+        result = _call(self, tx, args, kwargs)
+        return UserFunctionVariable(_without_inner).call_function(tx, [result], {})
     return UserFunctionVariable(_unrecorded).call_function(tx, list(args), {})
 
 
@@ -72,4 +75,16 @@ def _unrecorded(function: Callable[..., object], *args: object) -> object:
         "None of the inputs have requires_grad=True. Gradients will be None", stacklevel=2
     )
     with torch.no_grad():  # which the function may leave
-        return tree_map_only(torch.Tensor, torch.Tensor.detach, function(*args))
+        return _detached(function(*args))
+
+
+def _without_inner(result: object) -> object:
+    if isinstance(result, torch.Tensor):
+        return result
+    if isinstance(result, tuple):
+        return tuple(r if isinstance(r, torch.Tensor) else _detached(r) for r in result)
+    return _detached(result)
+
+
+def _detached(result: object) -> object:
+    return tree_map_only(torch.Tensor, torch.Tensor.detach, result)

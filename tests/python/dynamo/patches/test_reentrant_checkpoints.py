@@ -26,6 +26,14 @@ def of_closure(m, x):
     return checkpoint(lambda t: m.inner(hidden * t).tanh(), x, use_reentrant=True)
 
 
+def of_inner_results(m, x):
+    def region(t):
+        return m.inner(t), (m.inner(t) * t, 3), {"scaled": [m.inner(t) * 2]}
+
+    first, (second, three), third = checkpoint(region, m.outer(x), use_reentrant=True)
+    return first + three * second + third["scaled"][0]
+
+
 def leaving(function):
     def within(x):
         with torch.enable_grad():
@@ -46,6 +54,7 @@ USES = {
     "one of two": lambda m, x: checkpoint(
         lambda a, b: m.inner(a) * b, x, m.outer(x), use_reentrant=True
     ),
+    "inner results": of_inner_results,
     "not reentrant": lambda m, x: checkpoint(m.inner, x, use_reentrant=False),
     "sequence": lambda m, x: checkpoint_sequential([m.inner, torch.tanh], 2, x, use_reentrant=True),
     "no grad": torch.no_grad()(lambda m, x: checkpoint(m.inner, x, use_reentrant=True)),
