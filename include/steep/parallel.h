@@ -202,8 +202,9 @@ class DataParallel {
   StepResult step_reading(const Read& read);
   /// As TrainingSession::accumulate(), for the process's own rows. `rows`: the rows of all
   /// processes in this part: then all parts have the same weight, as in one process; 0: each part
-  /// weighs as many as this process's rows, which is the same for parts of one size; then processes
-  /// may have different numbers of parts. With a loss that weighs labels it makes no difference. An
+  /// weighs as many as this process's rows, so that the update is that of the mean over all rows,
+  /// and processes may have different numbers of parts. Parts of one size are the same with both.
+  /// With a loss that weighs labels it makes no difference. An
   /// error here is this process's, see Peers::tell(), unless `zero` is 2.
   StepResult accumulate(std::span<const Tensor> inputs, int64_t rows = 0);
   StepResult accumulate_reading(const Read& read, int64_t rows = 0);
@@ -339,7 +340,7 @@ class DataParallel {
   int64_t parts_ = 0;
   double rows_ = 0;      ///< sum of the parts' elements, or of their shares
   double loss_ = 0;      ///< sum of loss · elements or share
-  double share_ = 0;     ///< of the sums so far: this process's rows by those of all; 0: none
+  double share_ = 0;     ///< by which the sums so far will be multiplied: a part's weight; 0: none
   bool shared_ = false;  ///< whether accumulate() was told the rows of all
   bool skipped_ = false;
   double skipped_loss_ = 0;

@@ -151,11 +151,19 @@ StepResult DataParallel::accumulate_reading(const Read& read, int64_t rows) {
 }
 
 StepResult DataParallel::apply_gradients() {
+  const bool none = parts_ == 0;
   if (std::optional<StepResult> result = apply_if_any()) return *std::move(result);
-  throw DataError(ErrorParts{.what = "There are no gradients to apply; no weight was changed.",
-                             .expected = "rows, or labels that count, on one rank at least",
-                             .received = fmt::format("none on {}", counted(peers_->size(), "rank")),
-                             .remedy = "Call accumulate() first."});
+  const DataError error(
+      ErrorParts{.what = "There are no gradients to apply; no weight was changed.",
+                 .expected = none ? "a part on this rank, with or without rows"
+                                  : "rows, or labels that count, on one rank at least",
+                 .received = none ? "none since the last update"
+                                  : fmt::format("none on {}", counted(peers_->size(), "rank")),
+                 .remedy = "Call accumulate() first."});
+  // Others may have parts, and wait for this process.
+  if (none && opened_) undo();
+  if (none) peers_->tell(error);
+  throw error;
 }
 
 std::optional<StepResult> DataParallel::apply_if_any() {
@@ -292,10 +300,10 @@ StepResult DataParallel::part(std::span<const Tensor> inputs, int64_t rows) {
   if (shared_ && !inputs[0].dims().empty()) share = static_cast<double>(inputs[0].dims()[0]);
   if (shared_) share /= static_cast<double>(rows);
   const double weight = shared_ ? share : own;
-  // Sums of equal shares are multiplied by the share at the end, unless each gradient is.
-  const bool at_end = shared_ && !weighs && !gradients_;
-  if (at_end && share_ != 0 && share_ != share) scale_sums(share_ / share);
-  if (at_end) share_ = share;
+  // Sums of equal weights are multiplied by the weight at the end, unless each gradient is.
+  const bool at_end = !weighs && !gradients_;
+  if (at_end && share_ != 0 && share_ != weight) scale_sums(share_ / weight);
+  if (at_end) share_ = weight;
   StepResult result = run_part(inputs, weighs, weight);
   ++parts_;
   if (result.skipped) {
@@ -476,9 +484,7 @@ std::optional<StepResult> DataParallel::finish(std::vector<Tensor> outputs) {
     const AccumulatedGradients waiting = session_->accumulated_gradients();
     // The sums of a loss that weighs are multiplied by the weights already.
     double factor = 1;
-    if (!waiting.weighs) {
-      factor = shared_ ? share_ : rows_ / (waiting.weight > 0 ? waiting.weight : 1);
-    }
+    if (!waiting.weighs) factor = share_;
     const bool summed = buckets() != nullptr;
     if (!summed) sum_gradients(waiting.sums, factor / total);
     if (!old_statistics_.empty()) {

@@ -31,6 +31,12 @@ std::vector<Tensor> share(const std::vector<Tensor>& all, int rank, int size) {
   return own;
 }
 
+std::vector<Tensor> rows_between(const std::vector<Tensor>& all, int64_t begin, int64_t end) {
+  std::vector<Tensor> own;
+  for (const Tensor& array : all) own.push_back(steep::rows(array, begin, end));
+  return own;
+}
+
 void expect_near(const Weights& one, const Weights& other) {
   ASSERT_EQ(one.size(), other.size());
   for (const auto& [name, tensor] : one) {
@@ -85,6 +91,40 @@ TEST(DataParallel, PartsOfAStepWeighAsInOneProcess) {
     EXPECT_NEAR(parallel.apply_gradients().loss, loss, 1e-6);
     EXPECT_EQ(parallel.accumulated(), 0);
     expect_near(session.weights(), alone.weights());
+  });
+}
+
+TEST(DataParallel, PartsOfOneProcessWeighAsTheirRows) {
+  auto alone = session_of(mlp_bytes(false), options_of("sgd"));
+  const double loss = alone.step(batch(12, 0)).loss;
+  const std::vector<std::vector<int64_t>> ends = {{0, 1, 5}, {5, 7}, {7, 8, 8, 12}};
+  for (const int zero : {0, 1, 2}) {
+    in_threads(3, [&](const std::shared_ptr<Peers>& peers) {
+      auto session = session_of(mlp_bytes(false), options_of("sgd"));
+      DataParallel parallel(session, peers, {}, zero);
+      std::vector<int64_t> own = ends[static_cast<size_t>(peers->rank())];
+      if (zero == 2) own.resize(4, own.back());  // equally many parts, some without rows
+      for (size_t i = 1; i < own.size(); ++i) {
+        parallel.accumulate(rows_between(batch(12, 0), own[i - 1], own[i]));
+      }
+      EXPECT_NEAR(parallel.apply_gradients().loss, loss, 1e-6) << "zero " << zero;
+      expect_near(session.weights(), alone.weights());
+    });
+  }
+}
+
+TEST(DataParallel, ARankWithoutPartsIsAnErrorOfAll) {
+  in_threads(2, [](const std::shared_ptr<Peers>& peers) {
+    auto session = session_of(mlp_bytes(false), options_of());
+    DataParallel parallel(session, peers);
+    EXPECT_THROW(parallel.apply_gradients(), DataError);  // on both
+    if (peers->rank() == 0) {
+      EXPECT_THROW(parallel.accumulate(batch(4, 0)), DataError);
+    } else {
+      EXPECT_THROW(parallel.apply_gradients(), DataError);
+    }
+    EXPECT_EQ(parallel.accumulated(), 0);
+    EXPECT_EQ(parallel.step(batch(4, 0)).step, 1);
   });
 }
 
