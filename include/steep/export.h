@@ -4,6 +4,7 @@
 #include <climits>
 #include <cstddef>
 #include <filesystem>
+#include <map>
 #include <span>
 #include <string>
 
@@ -22,6 +23,9 @@ struct ExportOptions {
   /// that read them. This is always done for a weight that the file stores in another type than its
   /// product reads (int8 or int4, which DequantizeLinear reads): it stays packed.
   bool merge_adapters = true;
+  /// Entries of the model's metadata (metadata_props), by key. They replace entries of the model
+  /// with the same keys; an empty text removes one.
+  std::map<std::string, std::string> metadata{};
 };
 
 /// Copies a serialised model for inference:

@@ -95,7 +95,7 @@ std::map<std::string, std::string> named_arrays(const DataArguments& choice,
   return result;
 }
 
-/// Adds the columns of an earlier feed, which --validation must have by the same names.
+/// Adds the columns of an earlier feed, which the files must have by the same names.
 void add_earlier_columns(std::map<std::string, std::string>* array_of, const DataArguments& choice,
                          const Loaded& data) {
   if (data.columns.empty()) return;
@@ -105,13 +105,15 @@ void add_earlier_columns(std::map<std::string, std::string>* array_of, const Dat
       if (data.is_column(name) || data.is_column(names)) continue;
       if (const auto refused = data.refused.find(name); refused != data.refused.end())
         throw DataError(refused->second);
-      throw DataError(
-          ErrorParts{.what = fmt::format("{} has no column '{}', which --data has for input '{}'.",
-                                         data.text, name, input),
-                     .node = input,
-                     .expected = "the columns " + shown_columns(names, columns_of(names)),
-                     .received = list_names(data.columns),
-                     .remedy = "Give the columns of both files the same names."});
+      throw DataError(ErrorParts{
+          .what = fmt::format("{} has no column '{}', which {} for input '{}'.", data.text, name,
+                              choice.columns_of, input),
+          .node = input,
+          .expected = "the columns " + shown_columns(names, columns_of(names)),
+          .received = list_names(data.columns),
+          .remedy = fmt::format("Give the columns the same names; or name those to read: "
+                                "--map {}=COLUMN,COLUMN,…",
+                                input)});
     }
     array_of->emplace(input, names);
   }

@@ -22,7 +22,8 @@ struct DataArguments {
   std::string label_array;
   /// By input, columns that it has if the files have no array for it: those of an earlier feed.
   std::map<std::string, std::string> columns{};
-  const std::string* loss = nullptr;  ///< --loss; null: none
+  const char* columns_of = "--data has";  ///< whose columns these are, in errors
+  const std::string* loss = nullptr;      ///< --loss; null: none
   int64_t batch = 32;
   bool batch_given = false;
   ImageArguments images;

@@ -16,6 +16,7 @@
 #include "cli/progress.h"
 #include "cli/results.h"
 #include "cli/scores.h"
+#include "cli/trained_columns.h"
 #include "runtime/budget.h"
 #include "runtime/disk.h"
 #include "steep/error.h"
@@ -253,6 +254,7 @@ Command add_eval(CLI::App& parent) {
     check_optimizer_usage(app, choice->model.options.optimizer);
     say_when_files_shrink();
     use_threads(choice->threads);
+    match_trained_columns(&choice->data, choice->model.path, choice->model.options.limits);
     return evaluate(*choice);
   };
 }

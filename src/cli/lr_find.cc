@@ -16,6 +16,7 @@
 #include "cli/model_options.h"
 #include "cli/option_flags.h"
 #include "cli/progress.h"
+#include "cli/trained_columns.h"
 #include "runtime/budget.h"
 #include "runtime/disk.h"
 #include "steep/error.h"
@@ -264,6 +265,7 @@ Command add_lr_find(CLI::App& parent) {
     if (!choice->plot.empty()) check_destination(choice->plot);
     const Budget budget(choice->model.options.limits);
     choice->model.options.optimizer.lr = choice->from;
+    match_trained_columns(&choice->data, choice->model.path, choice->model.options.limits);
     return Search(*choice).go();
   };
 }

@@ -10,6 +10,7 @@
 #include "cli/interrupts.h"
 #include "cli/model_options.h"
 #include "cli/results.h"
+#include "cli/trained_columns.h"
 #include "runtime/budget.h"
 #include "runtime/disk.h"
 #include "steep/inference.h"
@@ -71,6 +72,7 @@ Command add_predict(CLI::App& parent) {
     say_when_files_shrink();
     use_threads(choice->threads);
     load_ops(choice->ops, choice->limits);
+    match_trained_columns(&choice->data, choice->model, choice->limits);
     return predict(*choice);
   };
 }

@@ -25,6 +25,7 @@
 #include "cli/shares.h"
 #include "cli/team.h"
 #include "cli/train_options.h"
+#include "cli/trained_columns.h"
 #include "runtime/budget.h"
 #include "runtime/counted.h"
 #include "runtime/disk.h"
@@ -527,9 +528,7 @@ class Run {
       finite_->require();
       const std::string path =
           keeper_.write(choice_.out, progress, [&](const std::filesystem::path& file) {
-            session_.export_onnx(file, {.for_inference = choice_.for_inference,
-                                        .external_data = choice_.external_data,
-                                        .merge_adapters = !choice_.lora_apart});
+            session_.export_onnx(file, choice_.exported(columns_metadata(feed_, weight_.labels())));
           });
       progress.line("wrote " + destination_text(path));
     }
@@ -589,6 +588,7 @@ Command add_train(CLI::App& parent, std::vector<std::string> command_line) {
       say_when_files_shrink();
       use_threads(choice->model.options.threads);
       const Budget budget(choice->model.options.limits);  // applies to the data, too
+      match_trained_columns(&choice->data, choice->model.path, choice->model.options.limits);
       run = std::make_unique<Run>(*choice, team);
       return run->go();
     });

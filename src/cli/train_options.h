@@ -2,11 +2,14 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/data.h"
 #include "cli/model_options.h"
+#include "steep/export.h"
 
 namespace steep::cli {
 
@@ -42,6 +45,13 @@ struct TrainArguments {
 
   bool validates() const { return !validation.empty() || validation_split > 0; }
   bool keeps_weights() const { return !out.empty() || !checkpoint.empty(); }
+  /// How the trained model is written.
+  ExportOptions exported(std::map<std::string, std::string> metadata) const {
+    return {.for_inference = for_inference,
+            .external_data = external_data,
+            .merge_adapters = !lora_apart,
+            .metadata = std::move(metadata)};
+  }
   /// The command that continues this run, of so many processes, from a checkpoint.
   std::string resume_command(const std::string& folder, int processes) const;
   /// The folder for the checkpoint of an interrupted run.

@@ -11,6 +11,7 @@
 #include "model/export/ml_weights.h"
 #include "model/read/body_names.h"
 #include "model/read/copier.h"
+#include "model/read/model_file.h"
 #include "model/read/prescan.h"
 #include "model/read/quote.h"
 #include "model/read/tensor_proto.h"
@@ -459,8 +460,25 @@ std::set<std::string> DetachedModel::locations() const {
   return names;
 }
 
+void DetachedModel::set_metadata(const std::map<std::string, std::string>& entries) {
+  if (entries.empty()) return;
+  onnx::ModelProto model = parse_known(skeleton_);
+  auto* all = model.mutable_metadata_props();
+  all->erase(std::remove_if(all->begin(), all->end(),
+                            [&](const auto& entry) { return entries.count(entry.key()) != 0; }),
+             all->end());
+  for (const auto& [key, value] : entries) {
+    if (value.empty()) continue;
+    onnx::StringStringEntryProto* entry = all->Add();
+    entry->set_key(key);
+    entry->set_value(value);
+  }
+  skeleton_ = model.SerializeAsString();
+}
+
 void DetachedModel::write(const std::filesystem::path& path, const ExportOptions& options) {
   namespace fs = std::filesystem;
+  set_metadata(options.metadata);
   const fs::path target = check_destination(path);
   const bool keeps = keeps_data_in(target);
   // Files that this model reads, now or when it is written again.

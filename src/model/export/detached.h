@@ -62,6 +62,7 @@ class DetachedModel {
 
  private:
   struct Data;
+  void set_metadata(const std::map<std::string, std::string>& entries);
   bool keeps_data_in(const std::filesystem::path& target) const;
   std::set<std::string> locations() const;
   class Detaching;

@@ -77,6 +77,48 @@ def test_names_of_columns_may_have_commas_and_quotes(folder: Path) -> None:
     )
 
 
+def test_a_trained_model_finds_its_columns_by_name(folder: Path) -> None:
+    x, label = examples().values()
+    columns = {"a": x[:, 0], "b": x[:, 1], "c": x[:, 2], "label": label}
+
+    def write(name: str, *names: str) -> None:
+        with open(name, "w", newline="") as file:
+            table = csv.writer(file)
+            table.writerow(names)
+            table.writerows(zip(*(columns[n].tolist() for n in names), strict=True))
+
+    write("abc.csv", *"abc", "label")
+    write("cab.csv", *"cab", "label")
+    write("abd.csv", *"ab", "label")
+    steep("train", "m.onnx", *CROSS_ENTROPY, "--lr", 1, "--data", "abc.csv", "--out", "t.onnx")
+    (entry,) = onnx.load("t.onnx").metadata_props
+    assert (entry.key, entry.value) == ("steep.columns", '{"x":["a","b","c"]}')
+
+    def outputs(table: str, *words: object) -> bytes:
+        steep("predict", "t.onnx", "--data", table, *words, "--out", "p.npz")
+        y: np.ndarray = np.load("p.npz")["y"]
+        return y.tobytes()
+
+    assert outputs("cab.csv") == outputs("abc.csv")
+    assert outputs("cab.csv", "--map", "x=c,a,b") != outputs("abc.csv")
+    losses = [
+        steep("eval", "t.onnx", "--data", table, *CROSS_ENTROPY) for table in ("abc.csv", "cab.csv")
+    ]
+    assert losses[0].split("\n")[1:] == losses[1].split("\n")[1:]
+    for words in (("predict", "t.onnx", "--out", "p.npz"), ("eval", "t.onnx", *CROSS_ENTROPY)):
+        text = steep(*words, "--data", "abd.csv", code=3)
+        assert "abd.csv has no column 'c', which the model was trained with for input 'x'" in text
+        assert "--map x=COLUMN" in text
+    again = ("train", "t.onnx", *CROSS_ENTROPY, "--no-shuffle", "--out")
+    steep(*again, "one.onnx", "--data", "abc.csv")
+    steep(*again, "other.onnx", "--data", "cab.csv")
+    for name, value in weights("one.onnx").items():
+        np.testing.assert_array_equal(value, weights("other.onnx")[name])
+    # what is no longer known is not kept
+    steep(*again, "plain.onnx", "--data", "t.npz")
+    assert not onnx.load("plain.onnx").metadata_props
+
+
 def test_a_table_of_very_many_columns(folder: Path) -> None:
     """Time is that of its cells, and messages do not name all columns."""
     count = 100_000
