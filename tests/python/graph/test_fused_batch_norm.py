@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from steep import ORTModule  # noqa: E402
+from steep.patching.torch_versions import CLAMP_IS_FLAT_AT_BOUNDS  # noqa: E402
 
 
 class Clamp(nn.Module):
@@ -43,4 +44,6 @@ def test_an_activation_is_part_of_the_normalisation(name):
         found.append([y, own.grad, *(p.grad for p in module.parameters())])
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b, equal_nan=True)
-    assert captured.dump().count(f'activation="{name}"') == 2
+    # since 2.14 the gradient of a clamp is another one at its bounds than that of ONNX's Clip
+    apart = name == "Clip" and CLAMP_IS_FLAT_AT_BOUNDS
+    assert captured.dump().count(f'activation="{name}"') == (0 if apart else 2)
