@@ -45,6 +45,7 @@ set(kernel_sources
   providers/cpu/matmul_small.cc
   providers/cpu/matmul_widened.cc
   providers/cpu/narrow_float.cc
+  providers/cpu/narrow_moments.cc
   providers/cpu/plugin.cc
   providers/cpu/reduce.cc
   providers/cpu/reduce_loops.cc
